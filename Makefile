@@ -36,6 +36,8 @@ flags_asan := $(SANITIZE) -fsanitize=address,undefined
 flags_tsan := -O2 -g -fsanitize=thread
 flags_fuzz := $(SANITIZE) -fsanitize=fuzzer-no-link,address,undefined
 flags_abi := -O2 -g
+# Each branch of a source line once, and none for assertions: those are for our own bugs.
+flags_coverage := -O0 -g --coverage -fprofile-update=atomic -DNDEBUG -DCF_CRC32C_INLINE='static inline'
 flags_arm := -O2
 flags_bigendian := -O2
 link_arm := -static
@@ -48,7 +50,7 @@ ZSTD_LIB := $(if $(WITH_ZSTD),-lzstd)
 CFLAGS ?=
 ALL_CFLAGS := -std=c11 -D_GNU_SOURCE -D_FILE_OFFSET_BITS=64 $(WARNINGS) -fvisibility=hidden -fPIC -pthread -Icsrc \
 	$(MODE_FLAGS) $(CFLAGS)
-ALL_LDFLAGS := -pthread $(filter -fsanitize=%,$(MODE_FLAGS)) $(link_$(MODE)) $(LDFLAGS)
+ALL_LDFLAGS := -pthread $(filter -fsanitize=% --coverage,$(MODE_FLAGS)) $(link_$(MODE)) $(LDFLAGS)
 
 # csrc/python/ is part of the Python extension alone; here it is only compiled, for its warnings.
 PYTHON_SRC := $(sort $(wildcard csrc/python/*.c))
@@ -67,11 +69,11 @@ TESTS := $(patsubst tests/c/%.c,$(B)/%,$(TEST_SRC))
 MEASURES := $(patsubst tests/c/%.c,$(B)/%,$(MEASURE_SRC))
 FUZZERS := $(patsubst fuzz/%.c,$(B)/%,$(FUZZ_SRC))
 # THREADED: programs that start threads or let the library start some. EMULATED: those that emulators can run, without
-# injected faults.
+# injected faults and thousands of threads.
 THREADED := $(patsubst tests/c/%.c,$(B)/%,$(if $(TEST_SRC),$(shell grep -l -e 'pthread_create' -e '[.]shards = ' -e 'CF_DIRECT_SLOTS' $(TEST_SRC))))
-EMULATED := $(patsubst tests/c/%.c,$(B)/%,$(if $(TEST_SRC),$(shell grep -L -e 'os_fault.h' -e 'hot_paths.h' $(TEST_SRC))))
+EMULATED := $(patsubst tests/c/%.c,$(B)/%,$(if $(TEST_SRC),$(shell grep -L -e 'os_fault.h' -e 'hot_paths.h' -e 'schedule.h' $(TEST_SRC))))
 
-.PHONY: help demo test docs man install-man browser install install-strip uninstall abi abi-record languages valgrind portability check properties slow interop peers budgets instructions bench bench-smoke bench-full asan tsan fuzz arm bigendian lib code-size dist-check \
+.PHONY: help demo test docs man install-man browser install install-strip uninstall abi abi-record languages valgrind portability check properties powerloss soak together border slow coverage mutants analyze interop peers budgets instructions bench bench-smoke bench-full asan tsan fuzz planted arm bigendian lib code-size dist-check \
 	clean needs-python needs-c c-programs measure-programs fuzz-programs threaded-programs emulated-programs \
 	warn-objects c-test threaded-test emulated-test replay warnings lint python python-test
 .DEFAULT_GOAL := help
@@ -175,15 +177,30 @@ install-man: man ## the man pages of the command in MANDIR below DESTDIR
 	$(Q)install -m 644 build/man/*.1 $(DESTDIR)$(MANDIR)/man1
 
 browser: python ## the report's page in a headless Chromium
-	$(Q)sh tools/need.sh chromium
+	$(Q)sh tools/need.sh chromium chromedriver
+	$(Q)$(PY) -c 'import selenium' 2>/dev/null || $(PY) -m pip install --quiet -e '.[browser]'
 	$(Q)$(PY) -m pytest -q -s tests/browser
 
 properties: python ## the property tests in their long form, with TensorFlow where that is installed
 	@echo "seed: CKPTFMT_TEST_SEED=$(CKPTFMT_TEST_SEED)"
 	$(Q)CKPTFMT_PROPERTIES=$${CKPTFMT_PROPERTIES:-1} $(PY) -m pytest -q -m properties --ignore=tests/peers tests
 
+border: python ## mutants of checkpoints through the Python interface (BORDER_SECONDS=60, BORDER_RUNS=)
+	$(Q)CKPTFMT_BORDER_SECONDS=$(or $(BORDER_SECONDS),60) CKPTFMT_BORDER_RUNS=$(or $(BORDER_RUNS),1000000000) \
+		$(PY) -m pytest -q -rP --no-header tests/border
+
 slow: python ## the tests that need gigabytes or minutes (13 GiB of memory, 7 of disk), but not those of peers
 	$(Q)$(PY) -m pytest -q -m slow --slow --ignore=tests/peers tests
+
+powerloss: python ## power cuts at any moment of everything that saves (IMAGES= of each scenario and model: 20000)
+	$(Q)sh tools/need.sh strace
+	$(Q)CKPTFMT_POWERLOSS_IMAGES=$(or $(IMAGES),20000) $(PY) -m pytest -q -n 2 -rP --no-header tests/powerloss
+
+soak: python ## a training loop with kills, full disks and forks (SOAK_SECONDS=120)
+	$(Q)CKPTFMT_SOAK_SECONDS=$(or $(SOAK_SECONDS),120) $(PY) -m pytest -q -s --no-header tests/soak/test_soak.py
+
+together: python ## a writer beside readers, verifiers and managers (TOGETHER_SECONDS=60)
+	$(Q)CKPTFMT_TOGETHER_SECONDS=$(or $(TOGETHER_SECONDS),60) $(PY) -m pytest -q -s --no-header tests/soak/test_together.py
 
 budgets: python ## system calls of the common operations (strace)
 	$(Q)sh tools/need.sh strace
@@ -233,6 +250,36 @@ fuzz: needs-c ## fuzz every target, FUZZ_SECONDS in all: libFuzzer if clang has 
 		$(MAKE) MODE=asan -j$(JOBS) fuzz-programs && \
 		sh tools/fuzz.sh standalone build/asan $(FUZZ_SECONDS); \
 	fi
+
+planted: python needs-c ## a bug for each fuzz target, which it must find within a minute
+	$(Q)$(PY) tools/planted.py
+
+# The Python tests count where they are not killed; the C programs run a second time without special instructions.
+coverage: python needs-c ## branches of the C library that the tests take, by folder
+	$(Q)rm -rf build/coverage
+	$(Q)$(MAKE) MODE=coverage c-test
+	$(Q)CKPTFMT_ISA=portable $(MAKE) MODE=coverage c-test
+	$(Q)$(MAKE) MODE=coverage replay
+	$(Q)sh tools/coverage.sh $(PY) $(CC) "$(flags_coverage)"
+	$(Q)$(PY) tools/coverage.py
+
+mutants: python needs-c ## decoders with one operator or number changed, which their tests must notice
+	$(Q)$(PY) tools/mutants.py
+
+# Waived: what assumes that a failure may be CKPTFMT_OK, because cf_fail is in another file than its callers (values that
+# only a success sets, pointers that only a success returns). ASan, UBSan and valgrind look for these while tests run.
+# Of cppcheck's, `list->ends` ends with the function that sets it.
+ANALYZED := $(filter-out %arm.c,$(LIB_SRC))
+ANALYZE_FLAGS := -std=c11 -D_GNU_SOURCE -D_FILE_OFFSET_BITS=64 -Icsrc
+analyze: needs-c ## gcc -fanalyzer, cppcheck and clang-tidy
+	$(Q)sh tools/need.sh clang-tidy cppcheck
+	$(Q)printf '%s\n' $(ANALYZED) | xargs -P $(JOBS) -n 1 $(CC) $(ANALYZE_FLAGS) -O1 -c -o /dev/null -Werror -fanalyzer \
+		-Wno-analyzer-null-dereference -Wno-analyzer-null-argument -Wno-analyzer-use-of-uninitialized-value
+	$(Q)cppcheck --quiet --std=c11 --error-exitcode=1 --enable=warning,portability -j $(JOBS) -Icsrc \
+		--suppress=missingIncludeSystem --suppress=uninitvar --suppress=uninitStructMember \
+		--suppress=autoVariables:csrc/read/listing.c $(ANALYZED)
+	$(Q)printf '%s\n' $(ANALYZED) | xargs -P $(JOBS) -n 4 sh -c 'clang-tidy --quiet "$$@" -- $(ANALYZE_FLAGS) \
+		2>/dev/null || exit 255' clang-tidy
 
 code-size: ## lines of code by folder, without comments, docstrings and blanks
 	$(Q)$(PYTHON) tools/code_size.py
@@ -328,7 +375,7 @@ $(B)/csrc/base/limits.o: ALL_CFLAGS += -DCKPTFMT_VERSION='"$(VERSION)"'
 $(B)/csrc/base/limits.o: pyproject.toml
 $(B)/csrc/compress/zstd.o: ALL_CFLAGS += $(if $(WITH_ZSTD),-DCKPTFMT_WITH_ZSTD)
 $(call objects,$(PYTHON_SRC)): ALL_CFLAGS += $(PYTHON_FLAGS)
-$(call objects,$(TEST_SRC) $(SUPPORT_SRC)): ALL_CFLAGS += -Itests/c
+$(call objects,$(TEST_SRC) $(SUPPORT_SRC) $(FUZZ_SUPPORT_SRC)): ALL_CFLAGS += -Itests/c
 
 # Every symbol, for tests. An object linked before it (memory_fault, os_fault) replaces a member.
 $(B)/libinternal.a: $(LIB_OBJ)
@@ -344,7 +391,12 @@ endef
 support = $(foreach one,$(SUPPORT_SRC:tests/c/%.c=%),$(if $(shell grep -l '"$(one).h"' tests/c/$(1).c),$(one)))
 $(foreach one,$(patsubst tests/c/%.c,%,$(TEST_SRC) $(MEASURE_SRC)),$(eval $(call test_program,$(one),$(call support,$(one)))))
 
-FUZZ_PARTS := $(call objects,$(if $(filter fuzz,$(MODE)),$(filter-out fuzz/standalone.c,$(FUZZ_SUPPORT_SRC)),$(FUZZ_SUPPORT_SRC)))
+# The models in the targets are only compared with: what guides a fuzzer are the library's branches.
+ifeq ($(MODE),fuzz)
+$(call objects,$(FUZZ_SRC) $(FUZZ_SUPPORT_SRC)): ALL_CFLAGS := $(subst $(flags_fuzz),-O2 -g,$(ALL_CFLAGS))
+endif
+FUZZ_PARTS := $(call objects,$(if $(filter fuzz,$(MODE)),$(filter-out fuzz/standalone.c,$(FUZZ_SUPPORT_SRC)),$(FUZZ_SUPPORT_SRC)) \
+	tests/c/run_codec.c)
 $(FUZZERS): $(B)/fuzz_%: $(B)/fuzz/fuzz_%.o $(FUZZ_PARTS) $(B)/libinternal.a
 	$(call say,ld,$@)
 	$(Q)$(CC) -o $@ $^ $(ZSTD_LIB) $(subst fuzzer-no-link,fuzzer,$(ALL_LDFLAGS))

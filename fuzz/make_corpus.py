@@ -7,6 +7,7 @@ Needs crcmod for CRC-32C and nothing else. The same script gives the same files.
 fuzz_table and fuzz_block ends with two bytes of parameters (see repair.h).
 """
 
+import json
 import pathlib
 import struct
 import sys
@@ -412,6 +413,29 @@ def slice_lists():
     yield "negative", case([8], 4, [((int64_min, 8),), ((0, int64_min),)], [(int64_min, int64_min)])
 
 
+def bundles():
+    """Inputs of fuzz_bundle: the sound and the odd bundles of the specification's vectors."""
+    vectors = pathlib.Path(__file__).parent.parent / "spec" / "vectors"
+    for vector in json.loads((vectors / "vectors.json").read_text())["vectors"]:
+        names = sorted(vector["files"], key=lambda name: (not name.endswith(".index"), name))
+        pieces = [(vectors / name).read_bytes() for name in names]
+        if vector["kind"] == "bad" or len(pieces) > 4 or max(map(len, pieces)) > 1 << 13:
+            continue
+        yield vector["name"], b"".join(struct.pack("<H", len(p)) + p for p in pieces)
+
+
+def choices():
+    """Inputs of the targets that choose what they do by the bytes of their input."""
+    yield "none", b""
+    yield "zeros", bytes(64)
+    for number in range(1, 25):
+        # Any bytes will do; these differ, and are the same in every run.
+        yield (
+            f"any_{number}",
+            bytes((number * 37 + at * (2 * number + 1)) & 0xFF for at in range(160)),
+        )
+
+
 def write(folder, files, parameters=b"\0\0"):
     folder.mkdir(parents=True, exist_ok=True)
     for name, contents in files:
@@ -443,6 +467,9 @@ def main():
     write(root / "entry", extended_entries(), b"\0")
     write(root / "entry", [("slices_limit", b"\x3a\0" * 3)], b"\2")
     write(root / "slices", slice_lists(), b"")
+    write(root / "bundle", bundles())
+    for name in ("roundtrip", "merge", "program"):
+        write(root / name, choices(), b"")
     write(root / "canary", [("must_fail", b"canary")], b"")
 
 

@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # asan_python.sh PYTHON CC: the Python tests against an extension built with AddressSanitizer and UBSan. It is built
 # with a copy of the package into build/asan/python, which precedes the checkout on the path.
-# Python itself keeps memory, so that leaks are checked in the C tests only. Tests of what only Python does are left out.
+# Python itself keeps memory, so that leaks are checked in the C tests only. Tests of what only Python does are left out,
+# and those that preload or trace something themselves.
 set -eu
 python=$(cd "$(dirname "$1")" && pwd)/$(basename "$1")
 cc=$2
@@ -37,4 +38,5 @@ where = sys.modules["ckptfmt._ckptfmt"].__file__
 assert "build/asan/python" in where, where
 print("asan: Python tests with", where.partition("build/")[2])'
 exec "$python" -P -m pytest -q -n 2 --ignore=tests/interop --ignore=tests/peers --ignore=tests/budgets \
-	--ignore=tests/bench --ignore=tests/browser --ignore=tests/cli --ignore=tests/project --ignore=tests/reports tests
+	--ignore=tests/bench --ignore=tests/browser --ignore=tests/cli --ignore=tests/project --ignore=tests/reports \
+	--ignore=tests/faults --ignore=tests/powerloss --ignore=tests/soak tests

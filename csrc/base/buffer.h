@@ -38,4 +38,17 @@ void cf_buffer_free(cf_buffer *buffer);
 /* OK, or NO_MEMORY if any growth failed. */
 CF_MUST_CHECK ckptfmt_status cf_buffer_status(const cf_buffer *buffer, ckptfmt_error *err);
 
+/* Where the items of a buffer begin. Never NULL, to which C does not let a caller add even 0. */
+static inline void *cf_buffer_items(const cf_buffer *buffer)
+{
+	static uint64_t none;
+	return buffer->data == NULL ? (void *)&none : buffer->data;
+}
+
+/* Number `first` of a buffer of int64s. */
+static inline const int64_t *cf_buffer_int64s(const cf_buffer *buffer, uint64_t first)
+{
+	return (const int64_t *)cf_buffer_items(buffer) + first;
+}
+
 #endif

@@ -70,7 +70,7 @@ static ckptfmt_status parse(cf_decoder *decoder, const cf_coded *coded, uint8_t 
 /* CMP-18: every frame must decode to the size that it declares. */
 static ckptfmt_status check_frames(const cf_decoder *decoder, const cf_coded *coded, ckptfmt_error *err)
 {
-	const ckptfmt_codec_item *items = (const ckptfmt_codec_item *)(const void *)decoder->items.data;
+	const ckptfmt_codec_item *items = (const ckptfmt_codec_item *)cf_buffer_items(&decoder->items);
 	for (uint64_t k = 0; k < decoder->items.size / sizeof *items; k++) {
 		uint64_t i = 0, at = (uint64_t)(items[k].source - coded->bytes);
 		if (items[k].size == items[k].capacity)
@@ -86,7 +86,7 @@ static ckptfmt_status check_frames(const cf_decoder *decoder, const cf_coded *co
 
 static void join(const cf_decoder *decoder, const cf_coded *coded, uint64_t i, uint8_t *to)
 {
-	const cf_chunk *chunk = (const cf_chunk *)(const void *)decoder->chunks.data + i;
+	const cf_chunk *chunk = (const cf_chunk *)cf_buffer_items(&decoder->chunks) + i;
 	const uint8_t *bytes = coded->bytes + stored_begin(coded, i), *decoded[CF_PLANES_MAX];
 	uint64_t begin = i * coded->chunk_size, size = raw_size_of(coded, i);
 	uint32_t count = 0;
@@ -101,7 +101,7 @@ static void join(const cf_decoder *decoder, const cf_coded *coded, uint64_t i, u
 ckptfmt_status cf_decode(cf_decoder *decoder, const cf_coded *coded, uint8_t *to, ckptfmt_error *err)
 {
 	CF_TRY(parse(decoder, coded, to, err));
-	CF_TRY(cf_codec_decode(decoder->codec, (ckptfmt_codec_item *)(void *)decoder->items.data,
+	CF_TRY(cf_codec_decode(decoder->codec, (ckptfmt_codec_item *)cf_buffer_items(&decoder->items),
 		decoder->items.size / sizeof(ckptfmt_codec_item), err));
 	CF_TRY(check_frames(decoder, coded, err));
 	for (uint64_t i = 0; i < coded->count; i++)

@@ -41,7 +41,7 @@ static uint8_t *scratch(cf_buffer *buffer, uint64_t size)
 
 static ckptfmt_codec_item *items_of(const cf_encoder *encoder)
 {
-	return (ckptfmt_codec_item *)(void *)encoder->items.data;
+	return (ckptfmt_codec_item *)cf_buffer_items(&encoder->items);
 }
 
 static ckptfmt_status encode_items(cf_encoder *encoder, ckptfmt_error *err)

@@ -32,7 +32,9 @@ extern const cf_crc32c_variant cf_crc32c_arm[CF_CRC32C_ARM_COUNT];
 uint32_t cf_crc32c_shift_portable(uint32_t state, uint64_t size);
 
 /* For functions that every caller calls with constant flags (`copy`), so that each gets a specialised loop. */
+#ifndef CF_CRC32C_INLINE
 #define CF_CRC32C_INLINE static inline __attribute__((always_inline))
+#endif
 
 /* Before a short loop: at -O2 GCC unrolls it only when told to. */
 #if defined(__clang__)

@@ -27,7 +27,7 @@ ckptfmt_status cf_merge_files_open(cf_merge_files *files, cf_merge_inputs *input
 		return cf_fail_memory(err);
 	for (uint64_t i = 0; i < inputs->count; i++) {
 		cf_merge_input *in = &inputs->rows[i];
-		const int32_t *order = (const int32_t *)(const void *)in->order.data;
+		const int32_t *order = (const int32_t *)cf_buffer_items(&in->order);
 		for (uint64_t k = 0; k < in->order.size / sizeof *order; k++) {
 			cf_merge_source *source = &files->sources[cf_merge_input_known_file(in, order[k])->new_shard];
 			source->input = in;

@@ -85,6 +85,18 @@ static ckptfmt_status decode(const group *g, const cf_table_iterator *at, int64_
 		dims, out, err);
 }
 
+/* No entry of an input may be damaged. Slices of tensors that only one input has are looked at here alone, but not
+ * those that the own entry of a slice lists (SLC-10). */
+static ckptfmt_status check_slices(const cf_table_iterator *at, const cf_entry *entry, ckptfmt_error *err)
+{
+	int64_t extent[2 * CKPTFMT_RANK_MAX];
+	uint64_t position = 0;
+	bool found = !cf_slice_key_looks_like(at->key, at->key_size);
+	while (found)
+		CF_TRY(cf_entry_next_slice(entry, &position, extent, extent + entry->rank, &found, err));
+	return CKPTFMT_OK;
+}
+
 static ckptfmt_status begin_group(group *g, uint32_t input, const cf_table_iterator *at, ckptfmt_error *err)
 {
 	CF_TRY(decode(g, at, g->dims, &g->entry, err));
@@ -102,7 +114,7 @@ static ckptfmt_status begin_group(group *g, uint32_t input, const cf_table_itera
 	CF_TRY(cf_buffer_status(&g->key, err));
 	CF_TRY(cf_buffer_status(&g->value, err));
 	g->entry.bytes.data = g->value.data;
-	return CKPTFMT_OK;
+	return check_slices(at, &g->entry, err);
 }
 
 /* EXT-7: several inputs may have the same metadata; the first one's is kept. */
@@ -117,7 +129,7 @@ static bool is_scalar_string(const cf_entry *entry)
 	return entry->dtype == CKPTFMT_STRING && entry->rank == 0 && entry->slice_count == 0;
 }
 
-/* EXT-8: placeholders of the inputs are dropped, and the result gets its own. */
+/* EXT-8: placeholders of the inputs are dropped, whatever their data file: other software renumbers them. */
 static bool is_placeholder(const cf_table_iterator *at)
 {
 	size_t size = sizeof CF_PLACEHOLDER_PREFIX - 1;
@@ -189,8 +201,8 @@ static ckptfmt_status add_member(group *g, uint32_t input, const cf_table_iterat
 /* MRG-5 */
 static ckptfmt_status check_disjoint(const group *g, ckptfmt_error *err)
 {
-	const uint32_t *holder = (const uint32_t *)(const void *)g->holders.data;
-	cf_boxes boxes = {g->dims, (const int64_t *)(const void *)g->extents.data, g->holders.size / sizeof *holder,
+	const uint32_t *holder = (const uint32_t *)cf_buffer_items(&g->holders);
+	cf_boxes boxes = {g->dims, (const int64_t *)cf_buffer_items(&g->extents), g->holders.size / sizeof *holder,
 		g->entry.rank};
 	uint64_t rows[2] = {0, 0};
 	ckptfmt_status status;
@@ -205,14 +217,15 @@ static ckptfmt_status check_disjoint(const group *g, ckptfmt_error *err)
 	return status;
 }
 
-/* MRG-11: the data file exists and has the entry's bytes. */
-static ckptfmt_status check_value(cf_merge_input *in, const cf_entry *entry, cf_merge_file **file, ckptfmt_error *err)
+/* The entry's place is one of the input (ENT-3, ENT-4). MRG-11: the data file exists and has the entry's bytes. */
+static ckptfmt_status check_value(cf_merge_input *in, const cf_table_iterator *at, const cf_entry *entry,
+	cf_merge_file **file, ckptfmt_error *err)
 {
-	if (entry->shard < 0 || entry->shard >= in->header.num_shards)
-		return cf_fail(err, CKPTFMT_FAIL_BAD_ENTRY, entry->origin, "ENT-3: shard number %d of %d",
-			(int)entry->shard, (int)in->header.num_shards);
+	/* Slices that the own entry of a slice lists are ignored (SLC-10). */
+	bool owns_bytes = entry->slice_count == 0 || cf_slice_key_looks_like(at->key, at->key_size);
+	CF_TRY(cf_entry_check_place(entry, in->header.num_shards, owns_bytes, err));
 	CF_TRY(cf_merge_input_file(in, entry->shard, file, err));
-	if (!cf_entry_fits(entry, (*file)->info.size))
+	if (!cf_entry_fits(entry, owns_bytes, (*file)->info.size))
 		return cf_fail(err, CKPTFMT_FAIL_TRUNCATED, entry->origin,
 			"DAT-2: %lld bytes at %lld, but the data file has %llu", (long long)entry->size,
 			(long long)entry->offset, (unsigned long long)(*file)->info.size);
@@ -264,11 +277,11 @@ static ckptfmt_status take_entry(group *g, const cf_merge_walk *walk, ckptfmt_er
 	cf_entry other;
 	if (walk->same_key) {
 		CF_TRY(decode(g, at, dims, &other, err));
-		CF_TRY(check_value(in, &other, &file, err));
+		CF_TRY(check_value(in, at, &other, &file, err));
 		return add_member(g, walk->input, at, &other, dims, err);
 	}
 	CF_TRY(begin_group(g, walk->input, at, err));
-	CF_TRY(check_value(in, &g->entry, &g->file, err));
+	CF_TRY(check_value(in, at, &g->entry, &g->file, err));
 	if (CF_UNLIKELY(!g->file->referenced)) {
 		/* MRG-6: the order in which an input's data files are first needed. */
 		g->file->referenced = true;
@@ -310,7 +323,7 @@ ckptfmt_status cf_merge_join(cf_merge_inputs *inputs, cf_merge_joined *joined, c
 	CF_TRY(status);
 	for (uint64_t i = 0; i < inputs->count; i++) {
 		const cf_merge_input *in = &inputs->rows[i];
-		const int32_t *order = (const int32_t *)(const void *)in->order.data;
+		const int32_t *order = (const int32_t *)cf_buffer_items(&in->order);
 		for (uint64_t k = 0; k < in->order.size / sizeof *order; k++) {
 			if (joined->file_count == INT32_MAX - 1)
 				return cf_fail(err, CKPTFMT_FAIL_LIMIT, CF_NO_OFFSET, "MRG-8: too many data files");

@@ -244,6 +244,17 @@ ckptfmt_status cf_entry_decode(cf_bytes_view bytes, uint64_t origin, uint64_t sl
 
 /* ---- compressed values ----------------------------------------------------------------------------------- */
 
+ckptfmt_status cf_entry_check_place(const cf_entry *entry, int32_t num_shards, bool owns_bytes, ckptfmt_error *err)
+{
+	if (entry->shard < 0 || entry->shard >= num_shards)
+		return cf_fail(err, CKPTFMT_FAIL_BAD_ENTRY, entry->origin, "ENT-3: shard number %d of %d", (int)entry->shard,
+			(int)num_shards);
+	if (owns_bytes && (entry->offset < 0 || entry->size < 0 || entry->size > INT64_MAX - entry->offset))
+		return cf_fail(err, CKPTFMT_FAIL_BAD_ENTRY, entry->origin, "ENT-4: offset %lld, size %lld",
+			(long long)entry->offset, (long long)entry->size);
+	return CKPTFMT_OK;
+}
+
 ckptfmt_status cf_entry_broken_chunks(uint32_t rule, uint64_t origin, ckptfmt_error *err)
 {
 	static const char *const texts[] = {

@@ -94,10 +94,14 @@ CF_MUST_CHECK ckptfmt_status cf_entry_check_chunks(const cf_entry *entry, cf_buf
 /* The failure for a rule that cf_entry_check_chunks reported. Always fails. */
 CF_MUST_CHECK ckptfmt_status cf_entry_broken_chunks(uint32_t rule, uint64_t origin, ckptfmt_error *err);
 
+/* ENT-3 and, where the entry has bytes of its own, ENT-4. BAD_ENTRY. */
+CF_MUST_CHECK ckptfmt_status cf_entry_check_place(const cf_entry *entry, int32_t num_shards, bool owns_bytes,
+	ckptfmt_error *err);
+
 /* DAT-2: whether the bytes that the entry owns are within a data file of `size` bytes; true if it owns none. */
-static inline bool cf_entry_fits(const cf_entry *entry, uint64_t size)
+static inline bool cf_entry_fits(const cf_entry *entry, bool owns_bytes, uint64_t size)
 {
-	if (entry->slice_count != 0 || entry->size == 0)
+	if (!owns_bytes || entry->size == 0)
 		return true;
 	return entry->offset >= 0 && entry->size > 0 &&
 		cf_range_fits((uint64_t)entry->offset, (uint64_t)entry->size, size);

@@ -24,13 +24,15 @@ static const char *name_bytes(PyObject *name, Py_ssize_t *size)
 	return text;
 }
 
-/* Whether the tensor is small, stored whole and uncompressed, with the size that its dtype and shape need. */
+/* Whether the tensor is small, stored whole and uncompressed, with the size that its dtype and shape need. One without
+ * elements takes the general path: its sizes may be more than numpy allows. */
 static bool is_small(const ckptfmt_row *row)
 {
 	const ckptfmt_dtype_info *info = ckptfmt_dtype_find(row->dtype);
 	return info != NULL && info->storage == CKPTFMT_STORAGE_FIXED && row->slice_count == 0 &&
 		row->stored.flags == 0 && row->rank <= RANK_MAX && row->stored.size < BYTES_MAX &&
-		row->element_count <= BYTES_MAX && (uint64_t)row->element_count * info->size == row->stored.size;
+		row->element_count > 0 && row->element_count <= BYTES_MAX &&
+		(uint64_t)row->element_count * info->size == row->stored.size;
 }
 
 static PyObject *new_array(const ckptfmt_columns *columns, PyObject *empty, PyObject *dtypes)

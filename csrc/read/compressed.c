@@ -54,7 +54,7 @@ static bool next_group(groups *g, uint64_t *first, uint64_t *count)
 /* Where the chunk begins among the stored bytes. */
 static uint64_t chunk_begin(const cf_transfer *transfer, const ckptfmt_stored *stored, uint64_t chunk)
 {
-	const uint64_t *ends = (const uint64_t *)(const void *)transfer->selection->chunk_ends.data + stored->ends_first;
+	const uint64_t *ends = (const uint64_t *)cf_buffer_items(&transfer->selection->chunk_ends) + stored->ends_first;
 	return chunk == 0 ? 0 : ends[chunk - 1];
 }
 
@@ -88,8 +88,8 @@ static ckptfmt_status load_group(cf_transfer *transfer, const cf_compressed *v, 
 {
 	const ckptfmt_selection *selection = transfer->selection;
 	const ckptfmt_stored *stored = v->stored;
-	const uint64_t *ends = (const uint64_t *)(const void *)selection->chunk_ends.data + stored->ends_first;
-	const uint32_t *crcs = (const uint32_t *)(const void *)selection->chunk_crcs.data + stored->chunks_first;
+	const uint64_t *ends = (const uint64_t *)cf_buffer_items(&selection->chunk_ends) + stored->ends_first;
+	const uint32_t *crcs = (const uint32_t *)cf_buffer_items(&selection->chunk_crcs) + stored->chunks_first;
 	uint64_t begin = chunk_begin(transfer, stored, first), raw_begin = first * stored->chunk_size;
 	cf_coded coded = {.ends = ends + first, .begin = begin, .first = first, .count = count,
 		.raw_size = cf_min_u64(count * stored->chunk_size, stored->raw_size - raw_begin),

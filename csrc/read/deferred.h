@@ -45,7 +45,7 @@ static inline uint64_t cf_deferred_count(const cf_deferred *deferred)
 
 static inline cf_deferred_entry *cf_deferred_at(const cf_deferred *deferred, uint64_t row)
 {
-	return (cf_deferred_entry *)(void *)deferred->entries.data + row;
+	return (cf_deferred_entry *)cf_buffer_items(&deferred->entries) + row;
 }
 
 static inline cf_bytes_view cf_deferred_key(const cf_deferred *deferred, const cf_deferred_entry *entry)

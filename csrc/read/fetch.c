@@ -27,7 +27,7 @@ static uint64_t range_count(const cf_fetch *fetch)
 
 static cf_fetch_range *range_at(const cf_fetch *fetch, uint64_t row)
 {
-	return (cf_fetch_range *)(void *)fetch->ranges.data + row;
+	return (cf_fetch_range *)cf_buffer_items(&fetch->ranges) + row;
 }
 
 static uint64_t part_count(const cf_fetch *fetch)
@@ -37,7 +37,7 @@ static uint64_t part_count(const cf_fetch *fetch)
 
 static cf_fetch_part *part_at(const cf_fetch *fetch, uint64_t row)
 {
-	return (cf_fetch_part *)(void *)fetch->parts.data + row;
+	return (cf_fetch_part *)cf_buffer_items(&fetch->parts) + row;
 }
 
 /* ---- announcing ---- */

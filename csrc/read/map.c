@@ -88,7 +88,7 @@ static ckptfmt_status map_value(cf_transfer *transfer, const ckptfmt_stored *sto
 	mapping->size = stored->size;
 	CF_TRY(cf_transfer_open(transfer, stored, err));
 	if (stored->size == 0)
-		return CKPTFMT_OK;
+		return verify ? cf_transfer_check_empty(stored, err) : CKPTFMT_OK;
 	if (verify && cf_os_can_map(file))
 		CF_TRY(verify_stored(transfer, stored, err));
 	first = stored->offset / page * page;

@@ -25,7 +25,7 @@ typedef struct batch {
 
 static const cf_read_job *job_at(const batch *b, uint64_t row)
 {
-	return (const cf_read_job *)(const void *)b->jobs.data + row;
+	return (const cf_read_job *)cf_buffer_items(&b->jobs) + row;
 }
 
 static uint64_t job_count(const batch *b)

@@ -97,7 +97,7 @@ static inline bool cf_reader_swaps(const ckptfmt_reader *reader)
 
 static inline const ckptfmt_row *cf_selection_row(const ckptfmt_selection *selection, uint64_t row)
 {
-	return (const ckptfmt_row *)(const void *)selection->rows.data + row;
+	return (const ckptfmt_row *)cf_buffer_items(&selection->rows) + row;
 }
 
 static inline uint64_t cf_selection_count(const ckptfmt_selection *selection)
@@ -107,17 +107,17 @@ static inline uint64_t cf_selection_count(const ckptfmt_selection *selection)
 
 static inline const int64_t *cf_selection_dims(const ckptfmt_selection *selection, uint64_t first)
 {
-	return (const int64_t *)(const void *)selection->dims.data + first;
+	return cf_buffer_int64s(&selection->dims, first);
 }
 
 static inline const ckptfmt_slice_row *cf_selection_slices(const ckptfmt_selection *selection, const ckptfmt_row *row)
 {
-	return (const ckptfmt_slice_row *)(const void *)selection->slices.data + row->slices_first;
+	return (const ckptfmt_slice_row *)cf_buffer_items(&selection->slices) + row->slices_first;
 }
 
 static inline const uint8_t *cf_selection_name(const ckptfmt_selection *selection, const ckptfmt_row *row)
 {
-	return selection->names.data + row->name_offset;
+	return (const uint8_t *)cf_buffer_items(&selection->names) + row->name_offset;
 }
 
 /* INVALID: the selection has no such row. */

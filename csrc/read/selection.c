@@ -248,7 +248,7 @@ ckptfmt_status cf_selection_fill_slice(ckptfmt_selection *selection, const ckptf
 	int64_t dims[CKPTFMT_RANK_MAX];
 	const ckptfmt_row *tensor = cf_selection_row(selection, row);
 	ckptfmt_slice_row *part =
-		(ckptfmt_slice_row *)(void *)selection->slices.data + tensor->slices_first + slice;
+		(ckptfmt_slice_row *)cf_buffer_items(&selection->slices) + tensor->slices_first + slice;
 	cf_entry entry;
 	ckptfmt_status status = cf_entry_decode(value, origin, reader->limits.slices_max, dims, &entry, err);
 	if (status == CKPTFMT_OK) {
@@ -397,7 +397,7 @@ static void take_starts_of_keys(const ckptfmt_selection *tensor)
 {
 	const ckptfmt_row *row = cf_selection_row(tensor, 0);
 	for (uint64_t i = 0; i < row->slice_count; i++) {
-		int64_t *extents = (int64_t *)(void *)tensor->dims.data +
+		int64_t *extents = (int64_t *)cf_buffer_items(&tensor->dims) +
 			cf_selection_slices(tensor, row)[i].extents_first;
 		starts_in_key(row->rank, extents, extents);
 	}

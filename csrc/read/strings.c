@@ -30,7 +30,7 @@ typedef struct strings_read {
 
 static value *value_at(const strings_read *r, uint64_t row)
 {
-	return (value *)(void *)r->values.data + row;
+	return (value *)cf_buffer_items(&r->values) + row;
 }
 
 static uint64_t value_count(const strings_read *r)

@@ -156,8 +156,7 @@ static ckptfmt_status check_chunk_crc(uint64_t offset, uint32_t stored, uint32_t
 		"EXT-9: the bytes of a chunk do not match its checksum: stored 0x%08x, computed 0x%08x", stored, computed);
 }
 
-/* Of no bytes it is 0. */
-static ckptfmt_status check_empty_crc(const ckptfmt_stored *stored, ckptfmt_error *err)
+ckptfmt_status cf_transfer_check_empty(const ckptfmt_stored *stored, ckptfmt_error *err)
 {
 	if (CF_LIKELY(stored->crc32c == 0))
 		return CKPTFMT_OK;
@@ -337,7 +336,7 @@ ckptfmt_status cf_transfer_whole(cf_transfer *transfer, const ckptfmt_stored *st
 	check = check && transfer->verify != CKPTFMT_VERIFY_OFF;
 	CF_TRY(cf_transfer_open(transfer, stored, err));
 	if (stored->size == 0)
-		return check ? check_empty_crc(stored, err) : CKPTFMT_OK;
+		return check ? cf_transfer_check_empty(stored, err) : CKPTFMT_OK;
 	if (stored->size <= CF_SMALL_VALUE && ahead > stored->offset + stored->size)
 		return whole_from_window(transfer, stored, ahead, check, destination, err);
 	if (in_window(transfer, stored->offset, stored->size))
@@ -421,7 +420,7 @@ static ckptfmt_status part_of_whole(cf_transfer *transfer, const ckptfmt_stored 
 static ckptfmt_status check_chunks(const cf_transfer *transfer, const ckptfmt_stored *stored, uint64_t begin,
 	uint64_t size, ckptfmt_error *err)
 {
-	const uint32_t *crcs = (const uint32_t *)(const void *)transfer->selection->chunk_crcs.data + stored->chunks_first;
+	const uint32_t *crcs = (const uint32_t *)cf_buffer_items(&transfer->selection->chunk_crcs) + stored->chunks_first;
 	for (uint64_t done = 0; done < size; done += stored->chunk_size) {
 		uint64_t count = cf_min_u64(stored->chunk_size, size - done);
 		CF_TRY(check_chunk_crc(stored->offset + begin + done, crcs[(begin + done) / stored->chunk_size],
@@ -449,7 +448,7 @@ static uint64_t read_end(cf_plan *plan, const cf_run *run, uint64_t begin, uint6
 static ckptfmt_status part_by_large_chunks(cf_transfer *transfer, const ckptfmt_stored *stored, cf_plan *plan,
 	uint8_t *destination, ckptfmt_error *err)
 {
-	const uint32_t *crcs = (const uint32_t *)(const void *)transfer->selection->chunk_crcs.data + stored->chunks_first;
+	const uint32_t *crcs = (const uint32_t *)cf_buffer_items(&transfer->selection->chunk_crcs) + stored->chunks_first;
 	cf_run run;
 	bool left = cf_plan_next(plan, &run);
 	CF_TRY(need_staging(transfer, err));

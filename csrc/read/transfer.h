@@ -68,6 +68,8 @@ CF_MUST_CHECK ckptfmt_status cf_transfer_piece(cf_transfer *transfer, const ckpt
 	uint64_t size, uint8_t *destination, uint32_t *crc, ckptfmt_error *err);
 /* Compares the checksum of the value, of a compressed one that of its raw bytes (DAT-6, CMP-19). CHECKSUM. */
 CF_MUST_CHECK ckptfmt_status cf_transfer_check(const ckptfmt_stored *stored, uint32_t crc, ckptfmt_error *err);
+/* Compares the checksum of a value of no bytes, which is 0 (ENT-8). CHECKSUM. */
+CF_MUST_CHECK ckptfmt_status cf_transfer_check_empty(const ckptfmt_stored *stored, ckptfmt_error *err);
 
 /* Shows `size` of the stored bytes, from `done` on, until the next call, unchecked. `ahead` as above.
  * REQUIRES: size <= CF_WINDOW_SIZE, done + size <= stored->size. */

@@ -194,7 +194,7 @@ static bool intersects(const cf_geometry_walk *walk, uint64_t slice)
 	int64_t common_starts[CKPTFMT_RANK_MAX], common_lengths[CKPTFMT_RANK_MAX];
 	int32_t rank = walk->row->rank;
 	if (walk->box == NULL)
-		return true;
+		return walk->row->element_count != 0;
 	resolve(walk->selection, walk->row, slice, starts, lengths);
 	return cf_box_intersect(rank, starts, lengths, walk->box, walk->box + rank, common_starts, common_lengths);
 }
@@ -225,7 +225,7 @@ static ckptfmt_status check_ordered_cover(const ckptfmt_selection *selection, co
 	status = cf_buffer_status(&extents, err);
 	if (status == CKPTFMT_OK) {
 		cf_boxes boxes = {cf_selection_dims(selection, row->dims_first),
-			(const int64_t *)(const void *)extents.data, extents.size / size, row->rank};
+			(const int64_t *)cf_buffer_items(&extents), extents.size / size, row->rank};
 		status = cf_boxes_cover(&boxes, box, box + row->rank, err);
 	}
 	cf_buffer_free(&extents);

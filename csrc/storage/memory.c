@@ -35,7 +35,7 @@ typedef struct memory_storage {
 static entry *entries_of(memory_storage *storage, uint64_t *count)
 {
 	*count = storage->entries.size / sizeof(entry);
-	return (entry *)(void *)storage->entries.data;
+	return (entry *)cf_buffer_items(&storage->entries);
 }
 
 static entry *find(memory_storage *storage, const char *path)

@@ -33,7 +33,7 @@ typedef struct element {
 
 /* The most that `size` bytes of elements can decode to. The first element has nothing to copy from, so it is a literal,
  * at best of one byte (two bytes stored); the rest are copies of 64 from 3 bytes each. What is left over is one byte
- * (a longer literal) or two (a short copy). */
+ * (a longer literal) or two (a short copy). No file is so large that this overflows. */
 static uint64_t decoded_size_max(uint64_t size)
 {
 	static const uint64_t from_rest[COPY_MEDIUM_BYTES] = {0, 1, COPY_SHORT_SIZE_MAX};
@@ -41,8 +41,6 @@ static uint64_t decoded_size_max(uint64_t size)
 	if (size < 2)
 		return 0;
 	rest = size - 2;
-	if (rest / COPY_MEDIUM_BYTES > (UINT64_MAX - 1 - COPY_SHORT_SIZE_MAX) / COPY_SIZE_MAX)
-		return UINT64_MAX;
 	return 1 + rest / COPY_MEDIUM_BYTES * COPY_SIZE_MAX + from_rest[rest % COPY_MEDIUM_BYTES];
 }
 

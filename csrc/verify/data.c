@@ -8,7 +8,7 @@
  * A value of fixed size is checksummed piece by piece; a string or variant is scanned, because its checksum depends
  * on its elements. Chunk checksums cover the stored bytes of either. Gaps that are small enough to be padding must be
  * zero. Bytes that several values claim are read twice at most, so that entries which all name the same bytes cost no
- * more than the size of the file.
+ * more than the size of the file. A value of no bytes needs its data file (NAM-5), but no place in it.
  */
 #include "verify/private.h"
 
@@ -31,7 +31,7 @@ static uint64_t value_count(const ckptfmt_verifier *v)
 
 static cf_verify_value *value_at(const ckptfmt_verifier *v, uint64_t number)
 {
-	return (cf_verify_value *)(void *)v->values.data + number;
+	return (cf_verify_value *)cf_buffer_items(&v->values) + number;
 }
 
 static int compare_values(const void *left, const void *right)
@@ -182,7 +182,7 @@ static void end_file(ckptfmt_verifier *v)
 /* EXT-9, CMP-11 */
 static void end_chunk(ckptfmt_verifier *v, const ckptfmt_stored *stored)
 {
-	const uint32_t *crcs = (const uint32_t *)(const void *)v->selection->chunk_crcs.data + stored->chunks_first;
+	const uint32_t *crcs = (const uint32_t *)cf_buffer_items(&v->selection->chunk_crcs) + stored->chunks_first;
 	if (v->value.chunk_crc != crcs[v->value.chunk] && v->value.bad_chunks++ == 0)
 		v->value.first_bad_chunk = v->value.chunk;
 	v->value.chunk_crc = 0;
@@ -365,7 +365,13 @@ static bool work_on_value(ckptfmt_verifier *v, const cf_verify_value *value, uin
 	cf_verify_place place = place_of(v, value);
 	ckptfmt_error error;
 	*worth = CF_VERIFY_ROW_COST;
-	if (!v->file.usable || (!v->value.begun && !begin_value(v, value, &place)))
+	if (!v->file.usable)
+		return false;
+	if (value->stored.size == 0) {
+		(void)cf_verify_ok(v, cf_transfer_open(&v->transfer, &value->stored, &error), &error, &place);
+		return false;
+	}
+	if (!v->value.begun && !begin_value(v, value, &place))
 		return false;
 	if (v->value.done == value->stored.size) {
 		*worth = DECODED_SIZE;

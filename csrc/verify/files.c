@@ -24,13 +24,13 @@ static uint64_t shard_count(const cf_buffer *shards)
 
 static int32_t shard_at(const cf_buffer *shards, uint64_t row)
 {
-	return ((const int32_t *)(const void *)shards->data)[row];
+	return ((const int32_t *)cf_buffer_items(shards))[row];
 }
 
 /* Sorts and removes duplicates. */
 static void make_set(cf_buffer *shards)
 {
-	int32_t *at = (int32_t *)(void *)shards->data;
+	int32_t *at = (int32_t *)cf_buffer_items(shards);
 	uint64_t count = shard_count(shards), kept = 0;
 	if (count == 0)
 		return;
@@ -107,6 +107,7 @@ static void check_present(ckptfmt_verifier *v, int32_t shard, bool bare)
 	char name[CF_NAME_SIZE], path[sizeof v->file.path];
 	cf_verify_place place;
 	cf_file_info info;
+	ckptfmt_error error;
 	bool exists, named = has_shard(&v->named, shard);
 	cf_data_name(v->reader->prefix.base, shard, v->reader->header.num_shards, name);
 	place = file_place(v, name, path, sizeof path);
@@ -119,7 +120,8 @@ static void check_present(ckptfmt_verifier *v, int32_t shard, bool bare)
 		return;
 	}
 	place.offset = 0;
-	if (cf_os_stat(&v->reader->directory, name, &info, &exists, NULL) == CKPTFMT_OK && exists && info.size != 0)
+	if (cf_verify_ok(v, cf_os_stat(&v->reader->directory, name, &info, &exists, &error), &error, &place) && exists &&
+		info.size != 0)
 		cf_verify_note(v, CF_VERIFY_UNNAMED, &place, "DAT-3: %llu bytes in a data file without values",
 			(unsigned long long)info.size);
 }

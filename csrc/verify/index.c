@@ -85,15 +85,7 @@ static ckptfmt_status check_dtype(const cf_entry *entry, ckptfmt_error *err)
 ckptfmt_status cf_verify_check_placement(const ckptfmt_verifier *v, const cf_entry *entry, bool owns_bytes,
 	ckptfmt_error *err)
 {
-	/* ENT-3 */
-	if (entry->shard < 0 || (v->header_known && entry->shard >= v->reader->header.num_shards))
-		return cf_fail(err, CKPTFMT_FAIL_BAD_ENTRY, entry->origin, "ENT-3: shard number %d of %d",
-			(int)entry->shard, (int)v->reader->header.num_shards);
-	/* ENT-4 */
-	if (owns_bytes && (entry->offset < 0 || entry->size < 0 || entry->size > INT64_MAX - entry->offset))
-		return cf_fail(err, CKPTFMT_FAIL_BAD_ENTRY, entry->origin, "ENT-4: offset %lld, size %lld",
-			(long long)entry->offset, (long long)entry->size);
-	return CKPTFMT_OK;
+	return cf_entry_check_place(entry, v->header_known ? v->reader->header.num_shards : INT32_MAX, owns_bytes, err);
 }
 
 /* A selection only marks entries that break these rules. */
@@ -146,7 +138,7 @@ void cf_verify_check_location(ckptfmt_verifier *v, const cf_entry *entry, const 
 static void name_shard(ckptfmt_verifier *v, int32_t shard)
 {
 	uint64_t count = v->named.size / sizeof shard;
-	if (count == 0 || ((const int32_t *)(const void *)v->named.data)[count - 1] != shard)
+	if (count == 0 || ((const int32_t *)cf_buffer_items(&v->named))[count - 1] != shard)
 		cf_put_bytes(&v->named, &shard, sizeof shard);
 }
 

@@ -211,14 +211,14 @@ static inline bool cf_verify_dtype_impossible(int32_t code)
 
 static inline cf_verify_row *cf_verify_row_at(const ckptfmt_verifier *v, uint64_t row)
 {
-	return (cf_verify_row *)(void *)v->rows.data + row;
+	return (cf_verify_row *)cf_buffer_items(&v->rows) + row;
 }
 
 /* The end of a chunk in the stored bytes of its value. */
 static inline uint64_t cf_verify_chunk_end(const ckptfmt_verifier *v, const ckptfmt_stored *stored, uint64_t chunk)
 {
 	if (stored->flags & CKPTFMT_STORED_COMPRESSED)
-		return ((const uint64_t *)(const void *)v->selection->chunk_ends.data)[stored->ends_first + chunk];
+		return ((const uint64_t *)cf_buffer_items(&v->selection->chunk_ends))[stored->ends_first + chunk];
 	return cf_min_u64((chunk + 1) * stored->chunk_size, stored->size);
 }
 

@@ -11,7 +11,7 @@
 
 static cf_verify_part *part_at(const ckptfmt_verifier *v, const ckptfmt_row *row, uint64_t slice)
 {
-	return (cf_verify_part *)(void *)v->parts.data + row->slices_first + slice;
+	return (cf_verify_part *)cf_buffer_items(&v->parts) + row->slices_first + slice;
 }
 
 static cf_bytes_view name_of(const ckptfmt_verifier *v, const ckptfmt_row *row)
@@ -153,7 +153,7 @@ uint64_t cf_verify_late_step(ckptfmt_verifier *v)
 /* EXT-6: the checksums of the chunks combine to that of the value. */
 static ckptfmt_status check_combination(const ckptfmt_verifier *v, const ckptfmt_stored *stored, ckptfmt_error *err)
 {
-	const uint32_t *crcs = (const uint32_t *)(const void *)v->selection->chunk_crcs.data + stored->chunks_first;
+	const uint32_t *crcs = (const uint32_t *)cf_buffer_items(&v->selection->chunk_crcs) + stored->chunks_first;
 	uint64_t row = 0;
 	uint32_t crc = 0;
 	for (uint64_t done = 0; done < stored->size; row++) {
@@ -223,7 +223,7 @@ static void add_value(ckptfmt_verifier *v, uint64_t row_number, const ckptfmt_st
 		value.stored.chunk_size = 0;
 	if ((dtype != NULL || compressed) && value.storage == CKPTFMT_STORAGE_FIXED && value.stored.chunk_size != 0)
 		(void)cf_verify_ok(v, check_combination(v, stored, &error), &error, &place);
-	if (stored->size == 0 || !v->header_known)
+	if (!v->header_known)
 		return;
 	cf_put_bytes(&v->values, &value, sizeof value);
 	if (cf_verify_ok(v, cf_buffer_status(&v->values, &error), &error, &place))

@@ -192,5 +192,5 @@ const ckptfmt_finding *ckptfmt_verifier_finding(const ckptfmt_verifier *v, uint6
 {
 	if (row >= v->findings.size / sizeof(ckptfmt_finding))
 		return NULL;
-	return (const ckptfmt_finding *)(const void *)v->findings.data + row;
+	return (const ckptfmt_finding *)cf_buffer_items(&v->findings) + row;
 }

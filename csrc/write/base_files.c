@@ -159,7 +159,8 @@ static ckptfmt_status link_value(keeping *k, const uint8_t *key, uint64_t key_si
 		CF_TRY(link_file(k, stored->shard, &k->place, err));
 		k->shard = stored->shard;
 	}
-	if (k->place != NO_LINK && cf_entry_fits(&out->entry, k->writer->linked[k->place].file.info.size))
+	if (k->place != NO_LINK &&
+		cf_entry_fits(&out->entry, out->entry.slice_count == 0, k->writer->linked[k->place].file.info.size))
 		out->place = k->place;
 	return CKPTFMT_OK;
 }
@@ -293,7 +294,7 @@ static ckptfmt_status link_slices(const keeping *k, const pick *picks, uint64_t 
 	}
 	status = cf_buffer_status(&shards, err);
 	if (status == CKPTFMT_OK && partitioned) {
-		int32_t *numbers = (int32_t *)(void *)shards.data, place;
+		int32_t *numbers = (int32_t *)cf_buffer_items(&shards), place;
 		uint64_t total = shards.size / sizeof *numbers;
 		qsort(numbers, (size_t)total, sizeof *numbers, compare_shards);
 		for (uint64_t i = 0; i < total && status == CKPTFMT_OK; i++)

@@ -173,7 +173,7 @@ static ckptfmt_status set_shape(cf_catalog *catalog, cf_catalog_row *row, int32_
 
 static const int64_t *dims_of(const cf_catalog *catalog, const cf_catalog_row *row)
 {
-	return (const int64_t *)(const void *)catalog->dims.data + row->dims_first;
+	return cf_buffer_int64s(&catalog->dims, row->dims_first);
 }
 
 static ckptfmt_status add_whole(cf_catalog *catalog, const ckptfmt_source *source, uint64_t *row, ckptfmt_error *err)
@@ -203,7 +203,7 @@ static ckptfmt_status append_slice(cf_catalog *catalog, cf_catalog_row *tensor, 
 	if (tensor->first_slice == CF_NO_SLICE)
 		tensor->first_slice = number;
 	else
-		((cf_catalog_slice *)(void *)catalog->slices.data)[tensor->last_slice].next = number;
+		((cf_catalog_slice *)cf_buffer_items(&catalog->slices))[tensor->last_slice].next = number;
 	tensor->last_slice = number;
 	return CKPTFMT_OK;
 }
@@ -266,8 +266,8 @@ ckptfmt_status cf_catalog_add_entry(cf_catalog *catalog, const ckptfmt_source *s
 static ckptfmt_status check_disjoint(const cf_catalog *catalog, const cf_catalog_row *row, cf_buffer *extents,
 	ckptfmt_error *err)
 {
-	const cf_catalog_slice *list = (const cf_catalog_slice *)(const void *)catalog->slices.data;
-	const int64_t *dims = (const int64_t *)(const void *)catalog->dims.data;
+	const cf_catalog_slice *list = (const cf_catalog_slice *)cf_buffer_items(&catalog->slices);
+	const int64_t *dims = (const int64_t *)cf_buffer_items(&catalog->dims);
 	cf_boxes boxes = {dims_of(catalog, row), NULL, 0, row->rank};
 	uint64_t rows[2] = {0, 0};
 	ckptfmt_status status;
@@ -275,7 +275,7 @@ static ckptfmt_status check_disjoint(const cf_catalog *catalog, const cf_catalog
 	for (uint64_t i = row->first_slice; i != CF_NO_SLICE; i = list[i].next, boxes.count++)
 		cf_put_bytes(extents, dims + list[i].extents_first, 2 * (uint64_t)row->rank * sizeof *dims);
 	CF_TRY(cf_buffer_status(extents, err));
-	boxes.extents = (const int64_t *)(const void *)extents->data;
+	boxes.extents = (const int64_t *)cf_buffer_items(extents);
 	status = cf_boxes_check_disjoint(&boxes, rows, err);
 	if (status == CKPTFMT_CORRUPT)
 		status = cf_fail(err, CKPTFMT_FAIL_ARGUMENT, CF_NO_OFFSET, "slices %llu and %llu of the tensor overlap",
@@ -331,7 +331,7 @@ static ckptfmt_status repeat_entry(const cf_catalog *catalog, const cf_catalog_r
 static void encode_row(const cf_catalog *catalog, const cf_catalog_row *row, uint32_t chunk_size, cf_buffer *slices,
 	cf_buffer *out)
 {
-	const cf_catalog_slice *list = (const cf_catalog_slice *)(const void *)catalog->slices.data;
+	const cf_catalog_slice *list = (const cf_catalog_slice *)cf_buffer_items(&catalog->slices);
 	cf_entry_fields fields;
 	memset(&fields, 0, sizeof fields);
 	fields.dtype = row->dtype;
@@ -349,14 +349,14 @@ static void encode_row(const cf_catalog *catalog, const cf_catalog_row *row, uin
 	fields.slices = (cf_bytes_view){slices->data, slices->size};
 	if (row->chunk_count != 0) {
 		fields.chunk_size = chunk_size;
-		fields.chunk_crcs = (const uint32_t *)(const void *)catalog->chunk_crcs.data + row->chunks_first;
+		fields.chunk_crcs = (const uint32_t *)cf_buffer_items(&catalog->chunk_crcs) + row->chunks_first;
 		fields.chunk_count = row->chunk_count;
 	}
 	if (row->compressed) {
 		fields.compressed = true;
 		fields.raw_size = row->raw_size;
 		fields.raw_crc32c = row->raw_crc32c;
-		fields.chunk_sizes = (const uint64_t *)(const void *)catalog->chunk_sizes.data + row->sizes_first;
+		fields.chunk_sizes = (const uint64_t *)cf_buffer_items(&catalog->chunk_sizes) + row->sizes_first;
 	}
 	cf_buffer_clear(out);
 	cf_entry_encode(out, &fields);

@@ -66,7 +66,7 @@ static inline uint64_t cf_catalog_count(const cf_catalog *catalog)
 
 static inline cf_catalog_row *cf_catalog_row_at(const cf_catalog *catalog, uint64_t row)
 {
-	return (cf_catalog_row *)(void *)catalog->rows.data + row;
+	return (cf_catalog_row *)cf_buffer_items(&catalog->rows) + row;
 }
 
 /* Reserves memory for so many more rows and bytes of keys, so that adding them moves nothing. NO_MEMORY. */

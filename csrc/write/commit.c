@@ -8,6 +8,9 @@
 
 #include <string.h>
 
+/* The most data files of a generation that is removed without a listing. */
+enum { UNLISTED_MAX = 1024 };
+
 /* ---- the older checkpoint --------------------------------------------------------------------------------- */
 
 ckptfmt_status cf_commit_count(const cf_directory *directory, const char *name, int32_t *out, ckptfmt_error *err)
@@ -133,7 +136,7 @@ static ckptfmt_status check_entry(const cf_table_iterator *at, int32_t count, co
 	if (entry.shard < 0 || entry.shard >= count)
 		return cf_fail(err, CKPTFMT_FAIL_BAD_ENTRY, at->value_offset, "ENT-3: shard number %d of %d",
 			(int)entry.shard, (int)count);
-	if (!cf_entry_fits(&entry, data_sizes[entry.shard]))
+	if (!cf_entry_fits(&entry, entry.slice_count == 0, data_sizes[entry.shard]))
 		return cf_fail(err, CKPTFMT_FAIL_TRUNCATED, at->value_offset,
 			"DAT-2: an entry names bytes that its data file does not have");
 	return CKPTFMT_OK;
@@ -188,22 +191,28 @@ void cf_commit_unlock(const cf_commit *commit)
 	cf_os_directory_unlock(commit->directory);
 }
 
-/* Removes only files that are listed, whatever number the old index claims. The first one is removed last: while it
- * exists, writers see the number as taken. */
-void cf_commit_remove_generation(const cf_commit *commit, int32_t count)
+static void remove_data_file(const cf_commit *commit, int32_t shard, int32_t count)
 {
 	char name[CF_NAME_SIZE];
+	cf_data_name(commit->prefix->base, shard, count, name);
+	(void)!cf_os_unlink(commit->directory, name, NULL);
+}
+
+/* Removes only files that are listed, whatever number the old index claims. The first one is removed last: while it
+ * exists, writers see the number as taken. Without a listing (no free descriptor), removes by name. */
+void cf_commit_remove_generation(const cf_commit *commit, int32_t count)
+{
 	cf_generations there;
 	uint64_t file_count = 0;
 	const cf_generation_file *files = NULL;
-	if (cf_generations_list(&there, commit->directory, commit->prefix->base, NULL) == CKPTFMT_OK)
+	bool listed = cf_generations_list(&there, commit->directory, commit->prefix->base, NULL) == CKPTFMT_OK;
+	if (listed)
 		files = cf_generations_find(&there, count, &file_count);
-	for (uint64_t i = file_count; i > 0; i--) {
-		if (!files[i - 1].canonical)
-			continue;
-		cf_data_name(commit->prefix->base, files[i - 1].shard, count, name);
-		(void)!cf_os_unlink(commit->directory, name, NULL);
-	}
+	for (int32_t i = listed || count > UNLISTED_MAX ? 0 : count; i > 0; i--)
+		remove_data_file(commit, i - 1, count);
+	for (uint64_t i = file_count; i > 0; i--)
+		if (files[i - 1].canonical)
+			remove_data_file(commit, files[i - 1].shard, count);
 	cf_generations_free(&there);
 }
 

@@ -95,7 +95,7 @@ static checksums begin_checksums(const comparison *c, const ckptfmt_stored *stor
 	uint64_t size = stored->chunk_size != 0 ? stored->chunk_size : stored->size;
 	const uint32_t *crcs = &stored->crc32c;
 	if (stored->chunk_size != 0)
-		crcs = (const uint32_t *)(const void *)c->selection->chunk_crcs.data + stored->chunks_first;
+		crcs = (const uint32_t *)cf_buffer_items(&c->selection->chunk_crcs) + stored->chunks_first;
 	return (checksums){crcs, size, size, 0, 0};
 }
 

@@ -27,7 +27,7 @@ typedef struct job {
 
 static cf_section *section_at(const cf_encoding *e, uint64_t i)
 {
-	return (cf_section *)(void *)e->sections.data + i;
+	return (cf_section *)cf_buffer_items(&e->sections) + i;
 }
 
 static uint64_t section_count(const cf_encoding *e)
@@ -37,12 +37,12 @@ static uint64_t section_count(const cf_encoding *e)
 
 static uint64_t *sizes_of(const cf_encoding *e, const cf_section *s)
 {
-	return (uint64_t *)(void *)e->sizes.data + s->first_chunk;
+	return (uint64_t *)cf_buffer_items(&e->sizes) + s->first_chunk;
 }
 
 static uint32_t *crcs_of(const cf_buffer *crcs, const cf_section *s)
 {
-	return (uint32_t *)(void *)crcs->data + s->first_chunk;
+	return (uint32_t *)cf_buffer_items(crcs) + s->first_chunk;
 }
 
 static uint64_t chunk_count(const cf_section *s)
@@ -182,7 +182,7 @@ static ckptfmt_status prepare_one(void *encoding, int32_t thread, uint64_t i, ck
 static ckptfmt_status encode_job(void *encoding, int32_t thread, uint64_t i, ckptfmt_error *err)
 {
 	cf_encoding *e = encoding;
-	const job *j = (const job *)(const void *)e->jobs.data + i;
+	const job *j = (const job *)cf_buffer_items(&e->jobs) + i;
 	const cf_section *s = section_at(e, j->section);
 	uint64_t first = j->begin / s->raw.chunk_size;
 	cf_raw raw = s->raw;

@@ -50,7 +50,7 @@ void cf_generations_free(cf_generations *generations)
 
 const cf_generation_file *cf_generations_find(const cf_generations *generations, int32_t number, uint64_t *count)
 {
-	const cf_generation_file *files = (const cf_generation_file *)(const void *)generations->files.data;
+	const cf_generation_file *files = (const cf_generation_file *)cf_buffer_items(&generations->files);
 	uint64_t total = generations->files.size / sizeof *files, low = 0, high = total, end;
 	while (low < high) {
 		uint64_t middle = low + (high - low) / 2;
@@ -62,5 +62,5 @@ const cf_generation_file *cf_generations_find(const cf_generations *generations,
 	for (end = low; end < total && files[end].count == number; end++)
 		;
 	*count = end - low;
-	return files + low;
+	return *count == 0 ? NULL : files + low;
 }

@@ -23,7 +23,7 @@ CF_MUST_CHECK ckptfmt_status cf_generations_list(cf_generations *out, const cf_d
 	ckptfmt_error *err);
 void cf_generations_free(cf_generations *generations);
 
-/* The data files of one generation: *count of them, in order. */
+/* The data files of one generation: *count of them, in order; NULL if there are none. */
 const cf_generation_file *cf_generations_find(const cf_generations *generations, int32_t number, uint64_t *count);
 
 #endif

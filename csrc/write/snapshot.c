@@ -175,7 +175,7 @@ static void copy_whole(const ckptfmt_source *source, uint8_t *to)
 static ckptfmt_status copy_piece(void *argument, int32_t thread, uint64_t i, ckptfmt_error *err)
 {
 	const copy_job *job = argument;
-	const piece *p = (const piece *)(const void *)job->pieces.data + i;
+	const piece *p = (const piece *)cf_buffer_items(&job->pieces) + i;
 	uint8_t *to = job->to + p->offset;
 	(void)thread;
 	(void)err;

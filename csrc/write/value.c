@@ -175,7 +175,7 @@ static ckptfmt_status write_fixed(cf_file_writer *file, const ckptfmt_source *so
 	CF_TRY(cf_source_gather(source, &gather, err));
 	if (row->chunk_count != 0) {
 		sum.chunk_size = sum.chunk_left = chunk_size;
-		sum.chunk_crcs = (uint32_t *)(void *)catalog->chunk_crcs.data + row->chunks_first;
+		sum.chunk_crcs = (uint32_t *)cf_buffer_items(&catalog->chunk_crcs) + row->chunks_first;
 	}
 	if (cf_gather_contiguous(&gather, &data, &size))
 		CF_TRY(put_contiguous(file, data, size, &sum, err));

@@ -67,6 +67,9 @@ def names(out: Vectors) -> None:
         reads(b"a", GOOD),
         verifies(missing),
     )
+    no_bytes = u8(dims=[0])
+    steps = [lists({b"a": no_bytes}), reads(b"a", fails=missing), verifies(missing)]
+    out.add("nam-5-no-bytes", "NAM-5", {".index": parts.table((b"a", no_bytes.entry()))}, *steps)
     directory = {".index/file": b"in a directory"}
     out.add("nam-6-index", "NAM-6", directory, opens(fails=("OS", "NAM-6")))
     files = {".index": index, ".data-00000-of-00001/file": b"in a directory"}

@@ -104,6 +104,12 @@ def add(out: Vectors) -> None:
     place = (b"_CKPTFMT_SHARD_0", floats(dims=[0]).entry())
     result = made.index("nothing", [place], header())
     made.add("mrg-8-nothing", "MRG-8 MRG-9 EXT-8", none, gives=result)
+    moved = (b"_CKPTFMT_SHARD_1", floats(dims=[0]).entry(shard=7))
+    none.append(made.bundle("moved", [moved], b""))
+    made.add("ext-8-moved", "MRG-8 EXT-8", none[1:], gives=result)
+    for rule, changes in (("ENT-3", {"shard": 1}), ("ENT-4", {"offset": -1})):
+        wrong = made.bundle(rule.lower(), [(b"d", c.entry(**changes))], c.raw)
+        made.add(rule.lower(), rule, [one, wrong], fails=["BAD_ENTRY", rule])
     rows = [(b"a", a.entry())]
     result = made.index("one-nothing", rows, header())
     made.add("mrg-9-nothing", "MRG-9", [none[0], one, none[1]], gives=result)

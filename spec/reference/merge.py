@@ -15,6 +15,7 @@ from .entries import ENTRY, HEADER, STRING, VERSION, Entry
 from .messages import Message, Schema, decode, one_field, put_field
 from .rules import Violation, mask, need, put_varint, silent, u32
 from .slices import SLICE, Extents, check_overlaps
+from .values import check_place
 from .writer import Maker, commit, put_entry, put_file, put_header, put_table
 
 # An unknown field here is the extension, too (MRG-7).
@@ -65,12 +66,8 @@ def rewrite(data: bytes, message: Message, schema: Schema) -> bytes:
 
 
 def is_placeholder(name: bytes, entry: Entry) -> bool:  # EXT-8
-    match = re.fullmatch(rb"_CKPTFMT_SHARD_(0|[1-9][0-9]*)", name)
-    return (
-        bool(match and entry.shard_id == int(match[1]))
-        and (entry.dtype, entry.shape) == (1, [0])
-        and not (entry.offset or entry.size or entry.slices)
-    )
+    empty = (entry.dtype, entry.shape) == (1, [0]) and not (entry.size or entry.slices)
+    return empty and bool(re.fullmatch(rb"_CKPTFMT_SHARD_[0-9]+", name))
 
 
 def put_versions(bundles: Sequence[Bundle]) -> bytes:
@@ -128,10 +125,9 @@ def merge(prefixes: Iterable[Path], destination: Path, *, allow_missing: bool = 
         bundle.names()
         for key in bundle.keys()[1:]:
             entry = bundle.entries[key]
-            good = 0 <= entry.shard_id < bundle.shards
-            need(good, "ENT-3", "BAD_ENTRY", f"{key!r}: shard_id {entry.shard_id}")
             if is_placeholder(key, entry):
                 continue
+            check_place(entry, bundle.shards, not entry.slices)
             message = decode(*entry.at[:3], CANONICAL, silent)
             if key in merged:
                 join(key, merged[key], entry, message)

@@ -50,10 +50,10 @@ def check_value(entry: Entry, shards: int, big: bool, consumer: int) -> None:
         need(good, "CMP-20", "LIMIT", f"{raw} bytes from {entry.size}")
 
 
-def check_place(entry: Entry, shards: int) -> None:
+def check_place(entry: Entry, shards: int, own_bytes: bool = True) -> None:
     need(0 <= entry.shard_id < shards, "ENT-3", "BAD_ENTRY", f"shard_id {entry.shard_id}")
     good = entry.offset >= 0 and entry.size >= 0 and entry.offset + entry.size < 1 << 63
-    need(good, "ENT-4", "BAD_ENTRY", f"offset {entry.offset}, size {entry.size}")
+    need(good or not own_bytes, "ENT-4", "BAD_ENTRY", f"offset {entry.offset}, size {entry.size}")
 
 
 def check_elements(entry: Entry) -> None:

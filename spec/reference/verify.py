@@ -57,7 +57,7 @@ def verify(prefix: Path, consumer: int = 2) -> tuple[list[Violation], list[str]]
 
 def check_tensor(bundle: Bundle, name: bytes, entry: Entry) -> None:
     """What reading does not look at in the entry under a tensor's name."""
-    need(0 <= entry.shard_id < bundle.shards, "ENT-3", "BAD_ENTRY", f"shard_id {entry.shard_id}")
+    check_place(entry, bundle.shards, own_bytes=False)
     if entry.slices:  # ENT-7: its offset and size are ignored
         check_flags(entry, bundle.consumer)
         chunks = entry.compressed or entry.ext.get("chunk_size") or entry.ext.get("chunk_crcs")

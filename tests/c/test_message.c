@@ -72,6 +72,30 @@ static void test_entries(void)
 	CHECK_FAILS(decode("08 01 12 03 12 01 08", &entry, dims, &err), err, CKPTFMT_FAIL_BAD_PROTO, "");
 }
 
+/* The names of dimensions must be UTF-8, as protobuf's parsers want it: no overlong forms, no surrogates, nothing above
+ * U+10FFFF, no sequence cut off. */
+static void test_dimension_names(void)
+{
+	static const char *const good[] = {"7f", "c2 80", "df bf", "e0 a0 80", "ed 9f bf", "ee 80 80", "f0 90 80 80",
+		"f4 8f bf bf", "61 c2 80 62"};
+	static const char *const bad[] = {"80", "c1 bf", "c2", "c2 c0", "e0 9f bf", "ed a0 80", "e1 80", "e1 80 41",
+		"f0 8f bf bf", "f4 90 80 80", "f5 80 80 80", "f1 80 80", "61 80"};
+	ckptfmt_error err;
+	int64_t dims[CKPTFMT_RANK_MAX];
+	cf_entry entry;
+	for (size_t i = 0; i < CF_ARRAY_COUNT(good) + CF_ARRAY_COUNT(bad); i++) {
+		bool sound = i < CF_ARRAY_COUNT(good);
+		const char *name = sound ? good[i] : bad[i - CF_ARRAY_COUNT(good)];
+		unsigned size = (unsigned)(strlen(name) + 1) / 3;
+		char text[100];
+		snprintf(text, sizeof text, "08 01 12 %02x 12 %02x 08 02 12 %02x %s", size + 6, size + 4, size, name);
+		if (sound)
+			CHECK_OK(decode(text, &entry, dims, &err), err);
+		else
+			CHECK_FAILS(decode(text, &entry, dims, &err), err, CKPTFMT_FAIL_BAD_PROTO, "");
+	}
+}
+
 static void test_slices(void)
 {
 	/* Extents 0,4:0,3 and -:3,3 of [4,6]. */
@@ -192,6 +216,7 @@ int main(void)
 	test_seed();
 	test_headers();
 	test_entries();
+	test_dimension_names();
 	test_slices();
 	test_extension();
 	test_random_bytes();

@@ -45,34 +45,60 @@ static void test_bound(void)
 	}
 }
 
+static uint8_t wanted[1 << 17], body[1 << 17], stream[(1 << 17) + 5], to[1 << 17];
+
+/* A literal or a copy, in any of the ways to write it. */
+static size_t put_element(size_t size, size_t *body_size)
+{
+	uint8_t *at = body + *body_size;
+	uint64_t count = test_random_below(60) + 1, distance;
+	if (size == 0 || test_random_below(3) == 0) {
+		uint32_t extra = (uint32_t)test_random_below(5);
+		if (extra == 0) {
+			*at++ = (uint8_t)((count - 1) << 2);
+		} else {
+			count = test_random_below(extra == 1 ? 256 : 3000) + 1;
+			*at++ = (uint8_t)((59 + extra) << 2);
+			for (uint32_t i = 0; i < extra; i++)
+				*at++ = (uint8_t)((count - 1) >> 8 * i);
+		}
+		for (uint64_t j = 0; j < count; j++)
+			*at++ = wanted[size++] = (uint8_t)test_random();
+		*body_size = (size_t)(at - body);
+		return size;
+	}
+	distance = test_random_below(size) + 1;
+	if (distance < 2048 && test_random_below(2) == 0) {
+		count = 4 + count % 8;
+		*at++ = (uint8_t)(1 | (count - 4) << 2 | distance >> 8 << 5);
+		*at++ = (uint8_t)distance;
+	} else {
+		uint32_t bytes = distance < 65536 && test_random_below(2) == 0 ? 2 : 4;
+		*at++ = (uint8_t)((count - 1) << 2 | (bytes == 2 ? 2 : 3));
+		for (uint32_t i = 0; i < bytes; i++)
+			*at++ = (uint8_t)(distance >> 8 * i);
+	}
+	for (uint64_t j = 0; j < count; j++, size++)
+		wanted[size] = wanted[size - distance];
+	*body_size = (size_t)(at - body);
+	return size;
+}
+
 /* Streams of random elements against bytes kept beside them. */
 static void test_random_streams(void)
 {
 	for (int round = 0; round < 2000; round++) {
-		static uint8_t wanted[4096], body[4096], stream[4200];
-		size_t size = 0, body_size = 0, head;
-		for (uint64_t i = test_random_below(20) + 1; i > 0; i--) {
-			uint64_t count = test_random_below(60) + 1;
-			if (size == 0 || test_random_below(2) == 0) {
-				body[body_size++] = (uint8_t)((count - 1) << 2);
-				for (uint64_t j = 0; j < count; j++)
-					body[body_size++] = wanted[size++] = (uint8_t)test_random();
-				continue;
-			}
-			uint64_t distance = test_random_below(size) + 1;
-			body[body_size++] = (uint8_t)((count - 1) << 2 | 2);
-			body[body_size++] = (uint8_t)distance;
-			body[body_size++] = (uint8_t)(distance >> 8);
-			for (uint64_t j = 0; j < count; j++, size++)
-				wanted[size] = wanted[size - distance];
-		}
+		size_t size = 0, body_size = 0, head, cut;
+		for (uint64_t i = test_random_below(round % 100 == 0 ? 80 : 20) + 1; i > 0 && size < 100000; i--)
+			size = put_element(size, &body_size);
 		head = cf_store_varint(stream, size);
 		memcpy(stream + head, body, body_size);
-		uint8_t to[4096];
+		/* The last byte must stay as it is. */
+		to[size] = 0xa5;
 		CHECK_OK(cf_snappy_decode(stream, head + body_size, AT, to, size, &err), err);
-		CHECK(memcmp(to, wanted, size) == 0);
+		CHECK(memcmp(to, wanted, size) == 0 && to[size] == 0xa5);
 		/* Cut anywhere it is bad. */
-		size_t cut = test_random_below(head + body_size);
+		cut = test_random_below(head + body_size);
 		CHECK(cf_snappy_decode(stream, cut, AT, to, size, &err) == CKPTFMT_CORRUPT);
 	}
 }

@@ -116,6 +116,30 @@ def symlink_loop(directory: Path) -> Iterator[Trial]:
     yield Trial("loop", listed(directory / "l"), Refused("OS", None, None))
 
 
+@case("A07")
+def permission_denied(directory: Path) -> Iterator[Trial]:
+    """As another user where this one is root, who is denied nothing."""
+    user = os.geteuid()
+    data = Files(directory)(table((b"x", GOOD)))
+    ix.data_name(data, 0, 1).chmod(0)
+    index = Files(directory / "i")(table((b"x", GOOD)))
+    Path(f"{index}.index").chmod(0)
+    for place in (directory, *directory.parents[:-2]):
+        place.chmod(place.stat().st_mode | 0o111)
+
+    def act(use: Callable[[], Any]) -> Any:
+        if user == 0:
+            os.seteuid(65534)
+        try:
+            return use()
+        finally:
+            os.seteuid(user)
+
+    yield Trial("index", lambda: act(listed(index)), Refused("OS", None, None, names="denied"))
+    expected = Refused("OS", None, ..., file=DATA_FILE, names="denied")
+    yield Trial("data", lambda: act(loaded(data)), expected)
+
+
 @case("A08")
 def sparse_index(directory: Path) -> Iterator[Trial]:
     for exponent in (33, 40, 43):
@@ -242,6 +266,28 @@ def unknown_fields(directory: Path) -> Iterator[Trial]:
     yield Trial("kept by merge", act, ({"x": bits(F2), "y": bits(F2)}, True))
 
 
+@case("H02", "H04")
+def types_that_cannot_be_read(directory: Path) -> Iterator[Trial]:
+    """A type that nobody knows, a resource, a variant; others beside them are read."""
+    files = Files(directory)
+    for code, failure, rule in ((999, "UNSUPPORTED", None), (20, "BAD_DTYPE", "DTY-5")):
+        prefix = files(table((b"v", ix.stored_entry(code, [2], DATA)), (b"x", GOOD)))
+        yield Trial(f"{code} listed", listed(prefix), {"v": (2,), "x": (2,)})
+        expected = Refused(failure, rule, ..., file=None)
+        yield Trial(f"{code} in part", loaded(prefix, "v", slice(1, 2)), expected)
+        yield Trial(f"beside {code}", loaded(prefix), bits(F2))
+    payload, crc = ix.variant_value([b"any"])
+    entry = ix.entry(21, [1], offset=len(DATA), size=len(payload), masked_crc=crc)
+    prefix = files(table((b"v", entry), (b"x", GOOD)), DATA + payload)
+
+    def act() -> bytes:
+        with Reader(str(prefix)) as reader:
+            return bytes(reader["v"].read()[0])
+
+    yield Trial("variant", act, b"any")
+    yield Trial("beside a variant", loaded(prefix), bits(F2))
+
+
 @case("H07")
 def ranks(directory: Path) -> Iterator[Trial]:
     files = Files(directory)
@@ -260,7 +306,27 @@ def ranks(directory: Path) -> Iterator[Trial]:
         yield Trial(f"{rank}", listed(files(made)), Refused("BAD_SHAPE", "SHP-3", where.start))
 
 
+@case("H08")
+def sizes_beyond_numpy(directory: Path) -> Iterator[Trial]:
+    """No elements, but sizes that numpy does not take even so."""
+    for dims in ([0, 1 << 62], [1 << 40, 0, 1 << 40]):
+        prefix = Files(directory)(with_value(ix.entry(1, dims, masked_crc=ix.mask(0)))[0])
+        yield Trial(f"{dims} listed", listed(prefix), {"x": tuple(dims)})
+        expected = Refused("UNSUPPORTED", None, None, file=None)
+        yield Trial(f"{dims} read", loaded(prefix), expected)
+
+
 # ---- slices and data files
+
+
+@case("I07")
+def slices_without_elements(directory: Path) -> Iterator[Trial]:
+    """Of a tensor without elements no slice is looked at: the one listed has no entry."""
+    made = with_value(ix.entry(1, [0, 3], slices=[ix.slice_message([(0, -1), (0, 3)])]))[0]
+    prefix = Files(directory)(made)
+    expected = bits(np.zeros((0, 3), np.float32))
+    yield Trial("whole", loaded(prefix), expected)
+    yield Trial("box", loaded(prefix, key=slice(0, 0)), expected)
 
 
 @case("I14")
@@ -300,6 +366,25 @@ def data_no_file(directory: Path) -> Iterator[Trial]:
         yield Trial(name, loaded(prefix), Refused("OS", None, ..., file=DATA_FILE))
 
 
+@case("J13")
+def data_cut_while_open(directory: Path) -> Iterator[Trial]:
+    """Cut after it was opened: a typed error, and no signal; what was read is the reader's own."""
+    prefix = Files(directory)(table((b"x", GOOD)))
+
+    def act(use: Callable[[ckptfmt.TensorHandle], Any]) -> Any:
+        ix.data_name(prefix, 0, 1).write_bytes(DATA)
+        with Reader(str(prefix)) as reader:
+            before = reader["x"].read()
+            os.truncate(ix.data_name(prefix, 0, 1), 3)
+            assert bits(before) == bits(F2)
+            return bits(use(reader["x"]))
+
+    cut = Refused("TRUNCATED", "DAT-2", ..., file=DATA_FILE)
+    yield Trial("read", lambda: act(lambda handle: handle.read()), cut)
+    yield Trial("box", lambda: act(lambda handle: handle[:1]), cut)
+    yield Trial("map", lambda: act(lambda handle: handle.map()), cut)
+
+
 @case("J08")
 def generations_mixed(directory: Path) -> Iterator[Trial]:
     prefix = Files(directory)(table((b"x", GOOD)), DATA[:4])
@@ -312,6 +397,7 @@ def mapped(directory: Path) -> Iterator[Trial]:
     entry = ix.stored_entry(1, [2], DATA, 1)
     text, crc = ix.string_value([b"a"])
     rows = [
+        (b"n", ix.entry(1, [0], masked_crc=ix.mask(1))),
         (b"s", ix.entry(ix.STRING, [1], offset=9, size=len(text), masked_crc=crc)),
         (b"x", entry),
     ]
@@ -323,6 +409,7 @@ def mapped(directory: Path) -> Iterator[Trial]:
 
     yield Trial("unaligned", lambda: act("x"), bits(F2))
     yield Trial("strings", lambda: act("s"), Refused("ARGUMENT", None, ..., file=None))
+    yield Trial("no bytes", lambda: act("n"), Refused("CHECKSUM", "ENT-8", ..., file=DATA_FILE))
 
 
 def snappy(contents: bytes) -> bytes:
@@ -379,6 +466,19 @@ def merge_same_input(directory: Path) -> Iterator[Trial]:
     yield Trial("by another name", merged(directory, prefix, directory / "l"), wrong)
 
 
+@case("M07")
+def merge_of_many_files(directory: Path) -> Iterator[Trial]:
+    files = Files(directory)
+    good = files(table((b"x", GOOD)))
+    for count, expected in (
+        (1 << 20, {"x": bits(F2)}),
+        ((1 << 20) + 1, Refused("LIMIT", None, ...)),
+        ((1 << 31) - 1, Refused("LIMIT", None, ...)),
+    ):
+        claims = files(table(head=ix.header(count)))
+        yield Trial(f"{count}", merged(directory, good, claims, to=f"m{count}"), expected)
+
+
 @case("M08", "M09")
 def merge_damaged(directory: Path) -> Iterator[Trial]:
     files = Files(directory)
@@ -398,6 +498,14 @@ def merge_damaged(directory: Path) -> Iterator[Trial]:
         yield Trial(f"short, {inputs}", merged(directory, good, short, inputs=inputs), expected)
         none = merged(directory, good, directory / "none", inputs=inputs)
         yield Trial(f"missing, {inputs}", none, Refused("CHECKPOINT_NOT_FOUND", None, file=None))
+    hurt = files(with_value(ix.entry(1, [4, 1], slices=[ix.slice_message([(0, 2)])]), b"y")[0])
+    expected = Refused("BAD_SLICE", "SLC-2", ..., file=f"{hurt.name}.index")
+    yield Trial("slice", merged(directory, good, hurt), expected)
+    beyond = ix.stored_entry(1, [2], DATA, 1, slices=[ix.slice_message([(0, 1)])])
+    row = (ix.slice_key(b"y", [(0, 2)]), beyond)
+    nested = files(table(row, (b"y", ix.entry(1, [4], slices=[ix.slice_message([(0, 2)])]))))
+    expected = Refused("TRUNCATED", "DAT-2", ..., file=f"{nested.name}.index")
+    yield Trial("slices of a slice", merged(directory, good, nested), expected)
     astray = files(table((b"y", ix.stored_entry(1, [2], DATA, shard=3))))
     yield Trial("shard 3 of 1", merged(directory, good, astray), Refused("BAD_ENTRY", "ENT-3"))
 
@@ -415,6 +523,19 @@ def key_bomb(directory: Path) -> Iterator[Trial]:
     yield Trial("300 MB of names", listed(prefix), Refused("LIMIT", "TAB-13", ...), memory)
     limited = listed(prefix, limits={"keys_bytes_floor": 1000, "keys_bytes_factor": 1})
     yield Trial("limit set", limited, Refused("LIMIT", "TAB-13", ...))
+
+
+@case("O03")
+def one_block_many_times(directory: Path) -> Iterator[Trial]:
+    """Handles that all name one block: its keys come once."""
+    made = ix.index_of([(b"", ix.header())], [(b"x%04d" % n, GOOD) for n in range(1000)])
+    made.build()
+    handle = ix.handle(made.offsets[1], len(made.blocks[1].contents))
+    rows = [(b"", ix.handle(0, len(made.blocks[0].contents)))]
+    rows += [(b"y%06d" % n, handle) for n in range(50_000)]
+    made.index_contents = ix.block(rows, interval=1).contents
+    prefix = Files(directory)(made)
+    yield Trial("50,000 times", listed(prefix), Refused("BAD_BLOCK", "TAB-4", ...))
 
 
 @case("O04", "O05")
