@@ -30,6 +30,24 @@ import sys
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+
+def _refuse_sub_interpreters() -> None:
+    """Raise an ImportError in any interpreter but the first of a process: threads that the C core
+    starts call Python, which the first interpreter answers, and numpy works only there."""
+    name = "_interpreters" if sys.version_info >= (3, 13) else "_xxsubinterpreters"
+    try:
+        interpreters = importlib.import_module(name)
+    except ImportError:  # a Python built without them
+        return
+    if interpreters.get_current() != interpreters.get_main():
+        raise ImportError(
+            "ckptfmt works only in the main interpreter of a process, not in a sub-interpreter. "
+            "Under mod_wsgi set WSGIApplicationGroup %{GLOBAL}"
+        )
+
+
+_refuse_sub_interpreters()
+
 if TYPE_CHECKING:
     from ckptfmt import tf
     from ckptfmt.background import SaveFuture

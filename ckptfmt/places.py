@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import stat
 from collections.abc import Iterator
 from typing import Any
 
@@ -33,6 +34,10 @@ __all__ = [
 ]
 
 
+# A file with such a name cannot be there.
+_ABSENT = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG)
+
+
 def store_of(path: str) -> Any | None:
     """Return a store for one handle on this path: a URL or one inside of an archive. None for a
     path of the file system.
@@ -58,19 +63,40 @@ def _errors(path: str) -> Iterator[None]:
 
 
 def is_file(path: str) -> bool:
-    """Return whether there is a file or object of this name."""
+    """Return whether there is a file or object of this name.
+
+    Raises:
+        StorageError: it cannot be looked up now: that says nothing about whether it is there.
+    """
     store = store_of(path)
-    if store is None:
-        return os.path.isfile(path)
     with _errors(path):
+        if store is None:
+            return stat.S_ISREG(_mode(path))
         return store.info(path) is not None
 
 
+def _mode(path: str) -> int:
+    """Return the mode of a file or directory; 0 if there is none."""
+    try:
+        return os.stat(path).st_mode
+    except OSError as error:
+        if error.errno in _ABSENT:
+            return 0
+        raise
+    except ValueError:  # a name that no file can have
+        return 0
+
+
 def is_directory(path: str) -> bool:
-    """Return whether this is a directory; in a store, whether objects are below it."""
+    """Return whether this is a directory; in a store, whether objects are below it.
+
+    Raises:
+        StorageError: as is_file, of the file system.
+    """
     store = store_of(path)
     if store is None:
-        return os.path.isdir(path)
+        with _errors(path):
+            return stat.S_ISDIR(_mode(path))
     try:
         return bool(_listed(store, path))
     except StorageError as error:

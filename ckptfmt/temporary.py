@@ -130,6 +130,8 @@ class TemporaryDirectory:
                     lock.close()
                 self._name(secrets.token_hex(8))
         except OSError as error:
+            with contextlib.suppress(OSError):
+                os.rmdir(self.path)  # only if it is empty
             raise StorageError(
                 f"cannot create the temporary directory of the save: {error.strerror}",
                 path=self.path,
@@ -141,19 +143,18 @@ class TemporaryDirectory:
 
     def remove(self) -> None:
         """Remove the directory with its content, as far as that is possible. Raises nothing."""
-        try:
-            with contextlib.suppress(OSError):
-                if is_url(self.path):
-                    for name in list_objects(self.path):
-                        remove_object(f"{self.path}/{name}")
-                    return
-                self._clear()
-                os.rmdir(self.path)
-        finally:
-            # After Ctrl-C too: what is left can then be swept.
-            lock, self._lock = self._lock, None
-            if lock is not None:
-                lock.close()
+        lock, self._lock = self._lock, None
+        if lock is not None:
+            # First: there may be no other descriptor to list the directory with. What stays, after
+            # Ctrl-C too, can be swept.
+            lock.close()
+        with contextlib.suppress(OSError):
+            if is_url(self.path):
+                for name in list_objects(self.path):
+                    remove_object(f"{self.path}/{name}")
+                return
+            self._clear()
+            os.rmdir(self.path)
 
     def _clear(self) -> None:
         for entry in os.scandir(self.path):

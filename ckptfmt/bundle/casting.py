@@ -12,7 +12,7 @@ from ckptfmt import dtypes
 from ckptfmt.bundle.batch import can_cast
 from ckptfmt.errors import InvalidError
 
-__all__ = ["cast_dtype", "cast_values", "castable", "dtype_text", "is_float"]
+__all__ = ["cast_dtype", "cast_values", "castable", "dtype_text", "is_float", "overflow_count"]
 
 
 def cast_dtype(name: Any) -> np.dtype[Any]:
@@ -55,3 +55,16 @@ def cast_values(array: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
     with np.errstate(over="ignore", invalid="ignore"):
         plain = dtypes.plain_quantized(array).astype(dtype[0] if dtype.names else dtype)
     return plain.view(dtype)
+
+
+def overflow_count(before: NDArray[Any], after: NDArray[Any]) -> int:
+    """Return how many elements a cast to a floating-point or complex dtype made infinite or NaN, or
+    a cast to an integer one changed beyond rounding."""
+    old, new = dtypes.plain_quantized(before), dtypes.plain_quantized(after)
+    if new.dtype.kind == "b":
+        return 0
+    with np.errstate(over="ignore", invalid="ignore"):
+        if new.dtype.kind in "iu" or new.dtype.name.startswith(("int", "uint")):
+            apart = np.abs(old.astype(np.float64) - new.astype(np.float64))
+            return int((~(apart < 1)).sum())  # NaN is no integer either
+        return int((np.isfinite(old) & ~np.isfinite(new)).sum())

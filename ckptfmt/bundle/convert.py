@@ -384,10 +384,18 @@ def _check(reader: Reader, part: str, folder: str | None, limits: Mapping[str, i
 
 
 def check_result(part: str, limits: Mapping[str, int] | None) -> None:
-    """Verify a checkpoint that was written. Raises CorruptError."""
+    """Verify a checkpoint that was written.
+
+    Raises:
+        CorruptError: it was not written right.
+        StorageError: it cannot be read.
+    """
     for finding in verify_prefix(part, limits=limits).problems:
-        raise CorruptError(
-            f"the result was not written right: {finding.message}",
+        is_transient = finding.status == "IO"
+        kind = StorageError if is_transient else CorruptError
+        what = "cannot be read back" if is_transient else "was not written right"
+        raise kind(
+            f"the result {what}: {finding.message}",
             failure=finding.failure,
             path=finding.path,
             offset=finding.offset,

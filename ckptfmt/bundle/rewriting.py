@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from ckptfmt import _core, names
 from ckptfmt.arguments import Durability
 from ckptfmt.arrays import Sources
-from ckptfmt.bundle.casting import cast_values
+from ckptfmt.bundle.casting import cast_values, overflow_count
 from ckptfmt.bundle.convert import (
     BATCH_BYTES,
     HELD_MAX,
@@ -63,7 +63,20 @@ class Rewrite:
     durability: Durability = "full"
 
 
-def rewrite(reader: Reader, target: str, plan: Rewrite, progress: Progress | None) -> int:
+@dataclass(frozen=True)
+class Rewritten:
+    """What was done.
+
+    Attributes:
+        copied_nbytes: bytes of arrays that were copied or changed, and not linked.
+        overflows: by stored name, how many elements the new dtype could not hold.
+    """
+
+    copied_nbytes: int
+    overflows: Mapping[str, int]
+
+
+def rewrite(reader: Reader, target: str, plan: Rewrite, progress: Progress | None) -> Rewritten:
     """Write a checkpoint again, all or nothing. It may replace the source.
 
     Args:
@@ -71,9 +84,6 @@ def rewrite(reader: Reader, target: str, plan: Rewrite, progress: Progress | Non
         target: prefix of the result.
         plan: what to write.
         progress: called as `progress(bytes_done, bytes_total)` with bytes of arrays.
-
-    Returns:
-        The bytes of arrays that were copied or changed, and not linked.
 
     Raises:
         InvalidError: two tensors with the same new name, or a name that cannot be stored.
@@ -156,13 +166,14 @@ def _copy(
     new_names: Mapping[str, str],
     plan: Rewrite,
     progress: Progress | None,
-) -> int:
-    """Add the tensors that are not linked. Returns their bytes."""
+) -> Rewritten:
+    """Add the tensors that are not linked."""
     small = {names.METADATA, *plan.texts}
     total = sum(handle.nbytes for handle in rest if handle.name not in small)
     meter = Meter(progress, total)
     folder = None if names.is_url(writer.prefix) else os.path.dirname(writer.prefix) or "."
     sources, held = Sources(), 0
+    overflows: dict[str, int] = {}
     for handle in rest:
         raw = names.tensor_bytes(new_names[handle.name])
         if handle.name == names.METADATA:
@@ -183,23 +194,30 @@ def _copy(
             if dtype is None:
                 sources.add(raw, array, handle.dtype_code, piece.part)
             else:
-                sources.add(raw, _cast(piece, array, dtype, folder), None, piece.part)
+                values, beyond = _cast(piece, array, dtype, folder)
+                sources.add(raw, values, None, piece.part)
+                if beyond:
+                    overflows[handle.name] = overflows.get(handle.name, 0) + beyond
             held += size
         meter.add(handle.nbytes)
     if len(sources):
         writer._add(sources)
-    return total
+    return Rewritten(total, overflows)
 
 
 def _cast(
     piece: Piece, array: NDArray[Any], dtype: np.dtype[Any], folder: str | None
-) -> NDArray[Any]:
-    """Return a value with another dtype; a large one in a temporary file."""
+) -> tuple[NDArray[Any], int]:
+    """Return a value with another dtype, a large one in a temporary file, and how many of its
+    elements that dtype could not hold."""
     if array.size * dtype.itemsize <= HELD_MAX and piece_size(piece) <= HELD_MAX:
-        return cast_values(array, dtype)
+        values = cast_values(array, dtype)
+        return values, overflow_count(array, values)
     result = mapped_array(piece.handle.name, piece.shape, dtype, folder)
     flat, to = array.reshape(-1), result.reshape(-1)
-    step = STEP_BYTES // max(array.itemsize, 1)
+    step, beyond = STEP_BYTES // max(array.itemsize, 1), 0
     for at in range(0, len(flat), step):
-        to[at : at + step] = cast_values(flat[at : at + step], dtype)
-    return result
+        part = flat[at : at + step]
+        to[at : at + step] = cast_values(part, dtype)
+        beyond += overflow_count(part, to[at : at + step])
+    return result, beyond

@@ -38,7 +38,7 @@ from ckptfmt.errors import (
     UnsupportedError,
 )
 from ckptfmt.names import path_text
-from ckptfmt.places import is_file, read_file, write_object
+from ckptfmt.places import is_directory, is_file, read_file, write_object
 from ckptfmt.temporary import open_directory, raise_storage, replace_file
 
 __all__ = [
@@ -333,12 +333,16 @@ def remove_checkpoint(
         raise InvalidError(
             f"meta_graph_suffix must be the suffix of a file name, not {meta_graph_suffix!r}"
         )
-    if not os.path.isdir(directory or "."):
+    if not is_directory(directory or "."):
         return
     with open_directory(directory) as directory_fd:
+        try:
+            there = os.listdir(directory_fd)
+        except OSError as error:
+            raise_storage(error, directory or ".")
         found = sorted(
             name
-            for name in os.listdir(directory_fd)
+            for name in there
             if (data := names.parse_data_name(name)) is not None and data.prefix == base
         )
         if _removed(directory_fd, directory, names.index_name(base)) and found:

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import math
 import os
 import tempfile
 from collections import Counter
@@ -14,8 +13,8 @@ from typing import Any
 
 import ckptfmt
 from ckptfmt import Reader, TensorHandle, TensorNotFoundError
+from ckptfmt.bundle.comparing import Difference, Tolerance, compare
 from ckptfmt.cli import text
-from ckptfmt.cli.compare import Difference, Tolerance, compare
 from ckptfmt.cli.options import name_filter, number
 from ckptfmt.cli.output import COLORS, Output
 from ckptfmt.cli.progress import Progress
@@ -240,14 +239,10 @@ def _as_json(difference: Difference) -> dict[str, Any]:
         "a": _handle_json(difference.a),
         "b": _handle_json(difference.b),
         "elements": difference.elements,
-        "max_abs_difference": _number(difference.largest),
-        "max_rel_difference": _number(difference.relative),
+        "max_abs_difference": difference.largest,
+        "max_rel_difference": difference.relative,
         "nan_in_one": difference.nans,
     }
-
-
-def _number(value: float | None) -> float | str | None:
-    return "Infinity" if value == math.inf else value
 
 
 def _handle_json(handle: TensorHandle | None) -> dict[str, Any] | None:

@@ -33,7 +33,8 @@ rename:
   /REGEX/=NEW         as Python's re.sub; \\1 is the first group
 
 --json prints {"schema": 1, "path", "tensors": how many, "renamed": {old: new}, "dropped":
-[name, ...], "casts": {name: [before, after]}, "copied_nbytes"}.
+[name, ...], "casts": {name: [before, after]}, "copied_nbytes", "overflows":
+{name: elements that the new dtype cannot hold}}.
 
 examples:
   ckptfmt edit model.ckpt-1000 out/model --rename 'bert/*=encoder/*'
@@ -165,6 +166,7 @@ def _document(done: Edit) -> dict[str, Any]:
         "dropped": list(done.dropped),
         "casts": {name: list(pair) for name, pair in done.casts.items()},
         "copied_nbytes": done.copied_nbytes,
+        "overflows": done.overflows,
     }
 
 
@@ -175,6 +177,8 @@ def _print(done: Edit) -> None:
     for name in done.dropped:
         output.line(f"dropped {text.printable(name)}")
     for name, (before, after) in done.casts.items():
-        output.line(f"cast {text.printable(name)} from {before} to {after}")
+        beyond = done.overflows.get(name, 0)
+        lost = f": {text.plural(beyond, 'element')} beyond its range" if beyond else ""
+        output.line(f"cast {text.printable(name)} from {before} to {after}{lost}")
     tensors = text.plural(done.tensors, "tensor")
     output.line(f"wrote {tensors} to {text.printable(done.path)}")

@@ -40,13 +40,14 @@ def named_checkpoint(path: str, *, damaged: bool = False) -> str:
 
 
 def target_of(source: str, destination: str, *, overwrite: bool) -> str:
-    """Return the prefix to write to; a DESTINATION that ends with a slash is a directory.
+    """Return the prefix to write to; a DESTINATION that is a directory, or ends with a slash,
+    takes the checkpoint under its own name.
 
     Raises:
         InvalidError: it holds a checkpoint and `overwrite` is False, or is SOURCE itself.
     """
-    if destination.endswith("/"):
-        destination += os.path.basename(source)
+    if destination.endswith("/") or os.path.isdir(destination):
+        destination = os.path.join(destination, os.path.basename(source))
     if destination == source:
         raise InvalidError("SOURCE and DESTINATION are the same", path=source)
     check_destination(destination, overwrite=overwrite)

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import ckptfmt
-from ckptfmt import Finding
+from ckptfmt import Finding, InvalidError
 from ckptfmt.bundle.locate import locate
 from ckptfmt.bundle.selecting import no_match
 from ckptfmt.cli import (
@@ -81,7 +81,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         choices=["name", "size", "shard", "dtype"],
         default="name",
         help="order of the tensors: name (byte order, as stored), size (most bytes first), shard "
-        "(data file, then offset), dtype",
+        "(data file, then offset), dtype; with --tree only name and size",
     )
     add("--limit", metavar="N", type=count, help="show the first N tensors only")
     add("--slices", action="store_true", help="list the slices of partitioned tensors, and offsets")
@@ -125,6 +125,8 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _run(options: argparse.Namespace) -> int:
+    if options.tree and not options.json and options.sort in ("shard", "dtype"):
+        raise InvalidError(f"--tree cannot be sorted by {options.sort}: use name or size")
     prefix = locate(options.path)
     try:
         reader = ckptfmt.open(prefix)
@@ -155,7 +157,8 @@ def _chosen(tensors: Tensors, options: argparse.Namespace) -> Tensors:
         if not rows:
             given = " or ".join(given for given, _ in options.filter)
             raise no_match(given, total, options.path)
-    if options.sort != "name":  # which is the order that they are in
+    # They are in the order of names. A tree needs that, and sorts each of its branches by size.
+    if options.sort != "name" and (options.json or not options.tree):
         columns: dict[str, list[tuple[Any, ...]]] = {
             "size": [(-size,) for size in tensors.nbytes],
             "shard": list(zip(tensors.shards, tensors.offsets, strict=True)),

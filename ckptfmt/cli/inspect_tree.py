@@ -6,6 +6,7 @@ a number, as layers do, become one."""
 from __future__ import annotations
 
 import functools
+import itertools
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -36,6 +37,8 @@ class Line:
         nbytes: their size; None shows none.
         kind: the kind of the object.
         inside: returns the lines below; None if there are none.
+        signature: returns what the lines below have to have in common with those of another line
+            to be alike; None where they are compared one by one.
         folded: how many tensors of its totals the lines below do not show.
     """
 
@@ -47,81 +50,115 @@ class Line:
     nbytes: int | None = None
     kind: str = ""
     inside: Callable[[], list[Line]] | None = None
+    signature: Callable[[], tuple[object, ...]] | None = None
     folded: int = 0
 
 
-class _Branch:
-    """A branch of names, which may be a tensor as well."""
+class _Names:
+    """The names as a tree. A branch is a range of rows: in key order, the names that begin with its
+    text are beside each other. Nothing is made of a branch before its lines are asked for."""
 
-    __slots__ = ("children", "count", "elements", "nbytes", "parent", "row")
+    def __init__(self, tensors: Tensors) -> None:
+        self._tensors = tensors
+        self._names = tensors.names
+        self.mark = "/" if any("/" in name for name in self._names) else "."
+        # Of the rows before each, so that a range costs two look-ups.
+        self._elements = [0, *itertools.accumulate(tensors.elements)]
+        self._nbytes = [0, *itertools.accumulate(tensors.nbytes)]
 
-    def __init__(self, parent: _Branch | None) -> None:
-        self.parent = parent
-        self.children: dict[str, _Branch] = {}
-        self.row: int | None = None
-        self.count = self.elements = self.nbytes = 0
-
-    def lines(self, mark: str) -> list[Line]:
-        """Return the lines below this one."""
-        found = []
-        for name, branch in self.children.items():
-            # A branch with a single child branch shares its line.
-            while len(branch.children) == 1 and branch.row is None:
-                piece, branch = next(iter(branch.children.items()))  # noqa: PLW2901
-                name = f"{name}{mark}{piece}"  # noqa: PLW2901
-            if branch.children:
-                found.append(
-                    Line(
-                        f"{name}{mark}",
-                        branch.row,
-                        count=branch.count,
-                        elements=branch.elements,
-                        nbytes=branch.nbytes,
-                        inside=functools.partial(branch.lines, mark),
-                    )
-                )
+    def lines(self, start: int, stop: int, begin: int, level: int) -> list[Line]:
+        """Return the lines of the rows from `start` to `stop`, whose names have `begin` characters
+        before them, in `level` pieces."""
+        names, mark = self._names, self.mark
+        rows: dict[str, int] = {}
+        branches: dict[str, tuple[int, int]] = {}
+        order: dict[str, None] = {}
+        at = start
+        while at < stop:
+            name = names[at]
+            cut = name.find(mark, begin) if level < DEPTH_MAX else -1
+            if cut < 0:
+                rows[piece := name[begin:]] = at
+                at += 1
             else:
-                found.append(Line(name, branch.row, elements=branch.elements, nbytes=branch.nbytes))
-        return found
+                end = self._end(name[: cut + 1], at, stop)
+                branches[piece := name[begin:cut]] = at, end
+                at = end
+            order[piece] = None
+        return [self._line(piece, rows, branches, begin, level) for piece in order]
+
+    def _end(self, text: str, at: int, stop: int) -> int:
+        """Return the first row from `at` that does not begin with `text`, by galloping."""
+        names, step = self._names, 1
+        while at + step < stop and names[at + step].startswith(text):
+            at, step = at + step, 2 * step
+        while step:
+            while at + step < stop and names[at + step].startswith(text):
+                at += step
+            step //= 2
+        return at + 1
+
+    def _line(
+        self,
+        label: str,
+        rows: dict[str, int],
+        branches: dict[str, tuple[int, int]],
+        begin: int,
+        level: int,
+    ) -> Line:
+        names, mark = self._names, self.mark
+        row = rows.get(label)
+        if label not in branches:
+            assert row is not None
+            return self._leaf(label, row)
+        start, stop = branches[label]
+        begin, level = begin + len(label) + 1, level + 1
+        # A branch with a single child shares its line.
+        while row is None:
+            first = names[start]
+            if start + 1 == stop:
+                return self._leaf(f"{label}{mark}{first[begin:]}", start)
+            cut = first.find(mark, begin) if level < DEPTH_MAX else -1
+            single = first[: cut + 1] if cut >= 0 else first + mark
+            if level == DEPTH_MAX or not names[stop - 1].startswith(single):
+                break
+            if cut < 0:
+                if not names[start + 1].startswith(single):
+                    break
+                row, start = start, start + 1
+            label = f"{label}{mark}{single[begin:-1]}"
+            begin, level = len(single), level + 1
+        elements = self._elements[stop] - self._elements[start]
+        nbytes = self._nbytes[stop] - self._nbytes[start]
+        if row is not None:
+            elements += self._tensors.elements[row]
+            nbytes += self._tensors.nbytes[row]
+        return Line(
+            f"{label}{mark}",
+            row,
+            count=stop - start + (row is not None),
+            elements=elements,
+            nbytes=nbytes,
+            inside=functools.partial(self.lines, start, stop, begin, level),
+            signature=functools.partial(self._signature, start, stop, begin),
+        )
+
+    def _leaf(self, label: str, row: int) -> Line:
+        tensors = self._tensors
+        return Line(label, row, elements=tensors.elements[row], nbytes=tensors.nbytes[row])
+
+    def _signature(self, start: int, stop: int, begin: int) -> tuple[object, ...]:
+        tensors = self._tensors
+        return (
+            tuple([name[begin:] for name in self._names[start:stop]]),
+            tuple(tensors.dtypes[start:stop]),
+            tuple(tensors.shapes[start:stop]),
+        )
 
 
 def lines(tensors: Tensors) -> list[Line]:
-    """Return the lines of the names."""
-    mark = "/" if any("/" in name for name in tensors.names) else "."
-    root = _Branch(None)
-    created: list[_Branch] = []  # parents first
-    # Names in their order share most of their branches with the one before.
-    before: list[str] = []
-    path = [root]
-    for row, name in enumerate(tensors.names):
-        pieces = name.split(mark, DEPTH_MAX)
-        shared = 0
-        for piece, other in zip(pieces, before, strict=False):
-            if piece != other:
-                break
-            shared += 1
-        del path[shared + 1 :]
-        for piece in pieces[shared:]:
-            children = path[-1].children
-            branch = children.get(piece)
-            if branch is None:
-                branch = children[piece] = _Branch(path[-1])
-                created.append(branch)
-            path.append(branch)
-        path[-1].row = row
-        before = pieces
-    elements, nbytes = tensors.elements, tensors.nbytes
-    for branch in reversed(created):
-        if branch.row is not None:
-            branch.count += 1
-            branch.elements += elements[branch.row]
-            branch.nbytes += nbytes[branch.row]
-        parent = branch.parent
-        if parent is not None:
-            parent.count += branch.count
-            parent.elements += branch.elements
-            parent.nbytes += branch.nbytes
-    return root.lines(mark)
+    """Return the lines of the names, which are in key order."""
+    return _Names(tensors).lines(0, len(tensors), 0, 0)
 
 
 def _walk(
@@ -260,6 +297,8 @@ def _signature(line: Line, tensors: Tensors, level: int = 0) -> tuple[object, ..
     if level == DEPTH_MAX:
         return (object(),)  # too deep to compare
     tensor = None if line.row is None else (tensors.dtypes[line.row], tensors.shapes[line.row])
+    if line.signature:
+        return tensor, line.signature()
     inside = line.inside() if line.inside else ()
     return (
         tensor,

@@ -13,6 +13,7 @@ from ckptfmt.cli import text
 from ckptfmt.cli.output import Output
 from ckptfmt.manager.latest import newest_sound
 from ckptfmt.names import path_text
+from ckptfmt.places import is_directory
 
 __all__ = ["EPILOG", "SUMMARY", "add_options", "run"]
 
@@ -57,8 +58,10 @@ def run(options: argparse.Namespace) -> int:
     for warning in caught:
         print(f"ckptfmt: {text.printable(str(warning.message))}", file=sys.stderr)
     if prefix is None:
+        kind = "sound" if options.verify else "complete"
+        there = is_directory(path_text(options.directory, urls=True))
         raise CheckpointNotFoundError(
-            f"the directory has no {'sound' if options.verify else 'complete'} checkpoint",
+            f"the directory has no {kind} checkpoint" if there else "there is no such directory",
             path=options.directory,
         )
     Output().line(text.printable(prefix))

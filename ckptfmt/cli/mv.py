@@ -34,7 +34,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of this command."""
     add = parser.add_argument
     add("source", metavar="SOURCE", help="a checkpoint")
-    add("destination", metavar="DESTINATION", help="its new prefix, or a directory/")
+    add("destination", metavar="DESTINATION", help="its new prefix, or a directory")
     add("--overwrite", action="store_true", help="replace a checkpoint at DESTINATION")
     add("-q", "--quiet", action="store_true", help="print nothing on success")
 

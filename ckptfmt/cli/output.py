@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import shutil
 import sys
@@ -81,8 +82,9 @@ class Output:
         self.write(text + "\n")
 
     def document(self, document: dict[str, Any]) -> None:
-        """Print one JSON document on one line, ASCII only."""
-        self.line(json.dumps(document))
+        """Print one JSON document on one line, ASCII only. Numbers that JSON lacks are "NaN",
+        "Infinity" or "-Infinity"."""
+        self.line(json_text(document))
 
     def flush(self) -> None:
         """Flush the stream."""
@@ -110,6 +112,24 @@ class Output:
         silence()
         if not isinstance(error, BrokenPipeError):
             raise OutputError(f"cannot write the output: {error.strerror}") from None
+
+
+def json_text(document: dict[str, Any]) -> str:
+    """Return a JSON document on one line, ASCII only."""
+    try:
+        return json.dumps(document, allow_nan=False)
+    except ValueError:  # a number that JSON lacks
+        return json.dumps(_named(document))
+
+
+def _named(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _named(one) for name, one in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_named(one) for one in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    return value
 
 
 def silence() -> None:

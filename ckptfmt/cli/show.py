@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import math
 import os
 import sys
 from collections.abc import Iterator
@@ -16,8 +15,8 @@ from numpy.typing import NDArray
 
 import ckptfmt
 from ckptfmt import InvalidError, Reader, TensorHandle
+from ckptfmt.bundle.comparing import pieces
 from ckptfmt.cli import text
-from ckptfmt.cli.compare import pieces
 from ckptfmt.cli.output import Output
 from ckptfmt.dtypes import little_endian, plain_quantized
 from ckptfmt.objects.graph import ATTRIBUTES, VARIABLE_VALUE
@@ -120,9 +119,15 @@ def _chosen(reader: Reader, name: str) -> tuple[TensorHandle, str | None]:
 
 
 def _handle(reader: Reader, name: str) -> TensorHandle:
-    """Return the tensor of this name, or of the variable at this path of the object graph."""
+    """Return the tensor of this name, of the variable at this path of the object graph, or whose
+    name is printed so."""
     variable = f"{name}/{ATTRIBUTES}/{VARIABLE_VALUE}"
-    return reader[variable if name not in reader and variable in reader else name]
+    if name not in reader:
+        if variable in reader:
+            name = variable
+        elif "\\" in name:
+            name = next((one for one in reader if text.printable(one) == name), name)
+    return reader[name]
 
 
 def parse_index(index: str) -> tuple[Any, ...]:
@@ -294,19 +299,13 @@ def _plain(values: NDArray[Any]) -> Any:
     if kind == "O":
         return _mapped(values.tolist(), lambda one: one.decode("utf-8", "surrogateescape"))
     if kind == "c":
-        return _mapped(values.tolist(), lambda one: [_number(one.real), _number(one.imag)])
+        return _mapped(values.tolist(), lambda one: [one.real, one.imag])
     if kind in "biu":
         return values.tolist()
     if values.dtype.name.startswith(("int", "uint")):  # the narrow ones of ml_dtypes
         return values.astype(np.int64).tolist()
-    return _mapped(values.astype(np.float64).tolist(), _number)
+    return values.astype(np.float64).tolist()
 
 
 def _mapped(values: Any, change: Any) -> Any:
     return [_mapped(one, change) for one in values] if isinstance(values, list) else change(values)
-
-
-def _number(value: float) -> float | str:
-    if math.isfinite(value):
-        return value
-    return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"

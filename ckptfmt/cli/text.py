@@ -118,6 +118,11 @@ def cells_of(text: str) -> int:
     )
 
 
+def _is_narrow(text: str) -> bool:
+    """Return whether every character takes one cell."""
+    return text.isascii() or all(cells_of(character) == 1 for character in set(text))
+
+
 @dataclass(frozen=True, slots=True)
 class Column:
     """One column of a table: a title and one text per row."""
@@ -131,7 +136,7 @@ def _fitted(column: Column) -> tuple[str, list[str], str]:
     """Return title, cells, and the `%` format that aligns them."""
     title, cells = column.title, column.cells
     align = "" if column.right else "-"
-    if "".join(cells).isascii():
+    if _is_narrow("".join(cells)):
         width = max(len(title), min(max(map(len, cells), default=0), WIDTH_MAX))
         return title, cells, f"%{align}{width}s"
     # `%` counts characters; a terminal counts cells.

@@ -54,6 +54,8 @@ class Edit:
         dropped: stored names of dropped tensors.
         casts: by stored name, the dtypes before and after.
         copied_nbytes: bytes of arrays that were copied or changed; the rest is linked.
+        overflows: by stored name, how many elements the new dtype could not hold: they are infinite
+            or NaN now, or another integer.
     """
 
     path: str
@@ -62,6 +64,7 @@ class Edit:
     dropped: tuple[str, ...] = ()
     casts: dict[str, tuple[str, str]] = field(default_factory=dict)
     copied_nbytes: int = 0
+    overflows: dict[str, int] = field(default_factory=dict)
 
 
 def edit(
@@ -174,14 +177,15 @@ def edit(
             compact,
             durability,
         )
-        copied = rewrite(reader, target, plan, progress)
+        done = rewrite(reader, target, plan, progress)
     return Edit(
         target,
         len(rest),
         {old: new for old, new in rest.items() if old != new},
         tuple(old for old, new in new_names.items() if new is None),
         {name: (dtype_text(before), dtype_text(to)) for name, (before, to) in casts.items()},
-        copied,
+        done.copied_nbytes,
+        dict(done.overflows),
     )
 
 

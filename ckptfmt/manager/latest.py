@@ -131,6 +131,9 @@ def newest_sound(directory: str) -> str | None:
             continue
         if report.ok:
             return prefix
+        unread = next((problem for problem in report.problems if problem.failure == "OS"), None)
+        if unread is not None:
+            raise StorageError(unread.message, path=unread.path, tensor=unread.tensor)
         more = f" and {len(report.problems) - 1} more" if len(report.problems) > 1 else ""
         warn(f"'{prefix}' is not sound: {report.problems[0]}{more}")
     return None

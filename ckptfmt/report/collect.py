@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ckptfmt.bundle.comparing import Difference, difference, pairs
 from ckptfmt.bundle.reader import Reader
 from ckptfmt.bundle.tensor import TensorHandle
 from ckptfmt.dtypes import plain_quantized
@@ -51,7 +53,7 @@ def checkpoint_data(
         "producer": header.producer,
         "files": header.num_shards,
         "index_bytes": header.index_size,
-        "metadata": reader.metadata,
+        "metadata": json.dumps(reader.metadata) if reader.metadata else "",
         "sample_bytes": sample_bytes,
         "tensors": tensors,
     }
@@ -74,14 +76,16 @@ def _tensor(name: str, handle: TensorHandle, role: str, sample_bytes: int) -> di
         ]
         data["slice_count"] = len(slices)
     try:
-        statistics, whole, dead = _statistics(handle, sample_bytes)
+        parts, whole = _parts(handle, sample_bytes)
     except CkptfmtError as error:
         data["error"] = str(error)
         return data
-    if statistics is not None:
-        data["stats"] = _numbers(statistics)
+    if parts:
+        found = statistics_of(lambda: parts)
+        assert found is not None, "strings have no parts"
+        data["stats"] = _numbers(found)
         data["sampled"] = not whole
-        data["warnings"] = list(_warnings(statistics, handle, dead, whole=whole))
+        data["warnings"] = list(_warnings(found, *_rows(parts, handle), whole=whole))
     return data
 
 
@@ -91,36 +95,42 @@ def _numbers(found: Statistics) -> dict[str, Any]:
         name: getattr(found, name)
         for name in ("count", "zeros", "infinite", "nans", "low", "high", "mean", "deviation")
     }
-    plain = {
-        name: None if isinstance(value, float) and not math.isfinite(value) else value
-        for name, value in fields.items()
+    return {
+        **{name: _json(value) for name, value in fields.items()},
+        "counts": list(found.counts),
     }
-    return {**plain, "counts": list(found.counts)}
 
 
-def _warnings(found: Statistics, handle: TensorHandle, dead: int, *, whole: bool) -> Iterator[str]:
+def _warnings(found: Statistics, rows: int, dead: int, *, whole: bool) -> Iterator[str]:
+    of = "" if whole else " in the sample"
     if found.nans:
-        yield f"{found.nans:,} NaN"
+        yield f"{found.nans:,} NaN{of}"
     if found.infinite:
-        yield f"{found.infinite:,} infinite"
-    if whole and found.zeros == found.count > 1:
-        yield "all zero"
-    elif whole and dead:
-        yield f"{dead:,} of {handle.shape[0]:,} rows are zero"
+        yield f"{found.infinite:,} infinite{of}"
+    if found.zeros == found.count > 1:
+        yield f"all zero{of}"
+    elif dead:
+        yield f"{dead:,} of {rows:,} rows{of} are zero"
 
 
-def _statistics(handle: TensorHandle, limit: int) -> tuple[Statistics | None, bool, int]:
-    """Return statistics, whether they are of all elements, and how many rows are zero."""
+def _parts(handle: TensorHandle, limit: int) -> tuple[list[NDArray[Any]], bool]:
+    """Return what is read of a tensor of numbers, and whether that is all of it."""
     if not limit or handle.dtype is None or handle.dtype == np.dtype(object):
-        return None, False, 0
+        return [], False
     if handle.nbytes <= limit:
-        values = plain_quantized(handle.read())
-        dead = 0
-        if values.ndim > 1 and values.size:
-            dead = int((~(values != 0).reshape(len(values), -1).any(axis=1)).sum())
-        return statistics_of(lambda: [values]), True, dead
-    parts = [plain_quantized(handle[box]) for box in sample_boxes(handle, limit)]
-    return statistics_of(lambda: parts), False, 0
+        return [plain_quantized(handle.read())], True
+    return [plain_quantized(handle[box]) for box in sample_boxes(handle, limit)], False
+
+
+def _rows(parts: list[NDArray[Any]], handle: TensorHandle) -> tuple[int, int]:
+    """Return how many rows (boxes of one step in the first dimension) are whole in the parts, and
+    how many of them are zero."""
+    rows = dead = 0
+    for part in parts:
+        if part.ndim > 1 and part.size and part.shape[1:] == handle.shape[1:]:
+            rows += len(part)
+            dead += int((~(part != 0).reshape(len(part), -1).any(axis=1)).sum())
+    return rows, dead
 
 
 def sample_boxes(handle: TensorHandle, limit: int) -> list[tuple[slice, ...]]:
@@ -142,47 +152,46 @@ def sample_boxes(handle: TensorHandle, limit: int) -> list[tuple[slice, ...]]:
 # ---- two checkpoints -----------------------------------------------------------------------------
 
 
-def comparison_data(a: Reader, b: Reader, progress: Progress | None = None) -> list[dict[str, Any]]:
-    """Return what became of each tensor from A to B: "same", "changed", "added", "removed" or
-    "retyped" (another dtype or shape). Values are compared whole, one tensor at a time."""
-    names = sorted({*a, *b})
-    found = []
-    for done, name in enumerate(names, 1):
-        one, other = a.get(name), b.get(name)
-        row: dict[str, Any] = {"name": name}
-        if one is None or other is None:
-            row["change"] = "added" if one is None else "removed"
-        elif one.shape != other.shape or one.dtype_code != other.dtype_code:
-            row["change"] = "retyped"
-            row["before"] = [one.dtype_name, list(one.shape)]
+CHANGES = {"only in A": "removed", "only in B": "added", "values": "changed"}
+
+
+def comparison_data(a: Reader, b: Reader, progress: Progress | None = None) -> dict[str, Any]:
+    """Return what became of the tensors from A to B: how many are the "same", and a row for each of
+    the others: "changed", "added", "removed", "retyped" (another dtype or shape) or "unreadable".
+    Values are compared whole, in pieces."""
+    every = len({*a, *b})
+    same, rows = 0, []
+    for done, (one, other) in enumerate(pairs(a, b), 1):
+        try:
+            found = difference(one, other)
+        except CkptfmtError as error:
+            there = one if one is not None else other
+            assert there is not None
+            rows.append({"name": there.name, "change": "unreadable", "error": str(error)})
         else:
-            row |= _change(one, other)
-        found.append(row)
+            if found is None:
+                same += 1
+            else:
+                rows.append(_row(found))
         if progress is not None:
-            progress(done, len(names))
-    return found
+            progress(done, every)
+    return {"same": same, "rows": rows}
 
 
-def _change(a: TensorHandle, b: TensorHandle) -> dict[str, Any]:
-    one, other = a.read(), b.read()
-    if one.dtype == np.dtype(object) or a.dtype is None:
-        return {"change": "same" if np.array_equal(one, other) else "changed"}
-    one, other = plain_quantized(one), plain_quantized(other)
-    if one.tobytes() == other.tobytes():
-        return {"change": "same"}
-    left, right = _wide(one), _wide(other)
-    with np.errstate(invalid="ignore", over="ignore"):
-        apart = np.abs(right - left)
-        size = float(np.sqrt(np.nansum(np.abs(left) ** 2)))
-        moved = float(np.sqrt(np.nansum(apart**2)))
-    known = apart[np.isfinite(apart)]
-    return {
-        "change": "changed",
-        "elements": int((left != right).sum()),
-        "largest": float(known.max()) if known.size else None,
-        "relative": moved / size if size and math.isfinite(moved / size) else None,
+def _row(found: Difference) -> dict[str, Any]:
+    row: dict[str, Any] = {
+        "name": found.name,
+        "change": CHANGES.get(found.kind, "retyped"),
     }
+    if row["change"] == "retyped":
+        assert found.a is not None
+        row["before"] = [found.a.dtype_name, list(found.a.shape)]
+    elif found.kind == "values":
+        row |= {"elements": found.elements, "nans": found.nans}
+        row |= {"largest": _json(found.largest), "relative": _json(found.relative)}
+    return row
 
 
-def _wide(values: NDArray[Any]) -> NDArray[Any]:
-    return values.astype(np.complex128 if values.dtype.kind == "c" else np.float64)
+def _json(value: object) -> object:
+    """Return the value; None for a number that JSON lacks."""
+    return None if isinstance(value, float) and not math.isfinite(value) else value

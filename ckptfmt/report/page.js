@@ -59,7 +59,7 @@ const facts = [
   ["data files", String(data.files)],
 ];
 if (data.before !== undefined) facts.push(["compared with", data.before]);
-if (Object.keys(data.metadata).length) facts.push(["metadata", JSON.stringify(data.metadata).slice(0, 400)]);
+if (data.metadata) facts.push(["metadata", data.metadata.slice(0, 400)]);
 for (const [name, value] of facts) $("summary").append(make("div", {}, make("dt", {}, name), make("dd", {}, value)));
 const byRole = ROLES.map((role) => [role, tensors.reduce((all, one) => all + (one.role === role ? one.bytes : 0), 0)]);
 const shares = [];
@@ -83,25 +83,28 @@ for (const one of tensors) {
   if (warned <= 200) $("warnings").append(make("li", {}, make("button", { type: "button", onclick: () => select(one.name, true) }, one.name), `: ${found.join(", ")}`));
 }
 if (warned > 200) $("warnings").append(make("li", {}, `and ${warned - 200} tensors more`));
-if (!warned) $("warnings").replaceWith(make("p", {}, data.sample_bytes ? "None: no NaN, infinity, damage, or tensor of zeros was found." : "Values were not read."));
+const sampled = tensors.filter((one) => one.sampled).length;
+const unread = sampled ? ` Of ${sampled.toLocaleString("en")} large tensors only a sample was read.` : "";
+if (!warned) $("warnings").replaceWith(make("p", {}, data.sample_bytes ? `None: no NaN, infinity, damage, or tensor or row of zeros was found.${unread}` : "Values were not read."));
+else if (sampled) $("warnings").after(make("p", {}, unread.trim()));
 
 // ---- comparison
-const CHANGES = ["changed", "retyped", "added", "removed"];
+const CHANGES = ["unreadable", "changed", "retyped", "added", "removed"];
 if (data.comparison !== undefined) {
   $("s-comparison").hidden = false;
-  const counts = {};
-  for (const one of data.comparison) counts[one.change] = (counts[one.change] || 0) + 1;
+  const list = data.comparison.rows;
+  const counts = { same: data.comparison.same };
+  for (const one of list) counts[one.change] = (counts[one.change] || 0) + 1;
   $("changed").textContent = [...CHANGES, "same"].filter((kind) => counts[kind]).map((kind) => `${counts[kind].toLocaleString("en")} ${kind}`).join(", ") || "no tensors";
-  const list = data.comparison.filter((one) => one.change !== "same");
   list.sort((a, b) => CHANGES.indexOf(a.change) - CHANGES.indexOf(b.change) || (b.relative || 0) - (a.relative || 0));
   const head = make("tr", {});
-  for (const [text, right] of [["name"], ["change"], ["elements", 1], ["largest difference", 1], ["relative change", 1]]) head.append(make("th", { scope: "col", class: right ? "n" : null }, text));
+  for (const [text, right] of [["name"], ["change"], ["elements", 1], ["largest difference", 1], ["largest relative", 1]]) head.append(make("th", { scope: "col", class: right ? "n" : null }, text));
   $("changes").tHead.append(head);
   for (const one of list.slice(0, 1000)) {
     const before = one.before ? ` from ${one.before[0]} ${shape(one.before[1])}` : "";
     const name = byName.has(one.name) ? make("button", { type: "button", title: one.name, onclick: () => select(one.name, true) }, one.name) : one.name;
-    $("changes").tBodies[0].append(make("tr", {}, make("td", {}, name), make("td", {}, one.change + before),
-      make("td", { class: "n" }, one.elements === undefined ? "" : one.elements.toLocaleString("en")),
+    $("changes").tBodies[0].append(make("tr", {}, make("td", {}, name), make("td", {}, one.change + before + (one.error ? `: ${one.error}` : "") + (one.nans ? `, ${one.nans.toLocaleString("en")} NaN in one only` : "")),
+      make("td", { class: "n" }, typeof one.elements === "number" ? one.elements.toLocaleString("en") : ""),
       make("td", { class: "n" }, one.change === "changed" ? number(one.largest) : ""),
       make("td", { class: "n" }, one.change === "changed" ? number(one.relative) : "")));
   }

@@ -139,6 +139,7 @@ def test_casts(tmp_path: Path) -> None:
         "p": ("float64", "float16"),
         "w": ("float32", "float16"),
     }
+    assert done.overflows == {"w": 4}
     with ckptfmt.open(tmp_path / "b") as reader:
         assert_same(reader["w"].read(), np.array([-np.inf, -np.inf, 0, np.inf, np.inf], "f2"))
         assert_same(reader["p"].read(), rows.astype("f2"))
@@ -146,7 +147,11 @@ def test_casts(tmp_path: Path) -> None:
         assert reader["n"].dtype == np.int64
     done = ckptfmt.edit(tmp_path / "a", tmp_path / "c", cast={"n": "int8", "/w|h/": "float64"})
     assert set(done.casts) == {"n", "w", "h"}
+    assert done.overflows == {}
     assert_same(ckptfmt.load(tmp_path / "c")["n"], np.arange(5, dtype="i1"))
+    ckptfmt.save(tmp_path / "i", {"n": np.array([127, 128, -129]), "f": np.array([2.9, np.nan])})
+    done = ckptfmt.edit(tmp_path / "i", tmp_path / "d", cast={"*": "int8"})
+    assert done.overflows == {"n": 2, "f": 1}
 
 
 def test_large_values_are_cast_in_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -98,6 +98,26 @@ except ImportError as error:
     assert f"pip install {package}" in run(code) and "\n" not in run(code)
 
 
+def test_a_sub_interpreter_is_refused() -> None:
+    """Whether the main interpreter has imported the package or not."""
+    for first in ("", "import ckptfmt; ckptfmt.save"):
+        code = f"""
+{first}
+try:
+    import _interpreters as interpreters
+except ImportError:
+    import _xxsubinterpreters as interpreters
+run = getattr(interpreters, "exec", None) or interpreters.run_string
+run(interpreters.create(), '''
+try:
+    import ckptfmt.bundle.saving
+except ImportError as error:
+    print(error)
+''')
+"""
+        assert run(code).startswith("ckptfmt works only in the main interpreter of a process")
+
+
 # ---- names ---------------------------------------------------------------------------------------
 
 

@@ -134,3 +134,48 @@ def test_unfinished_writer_warns_and_leaves_nothing(tmp_path: Path) -> None:
         del writer
         gc.collect()
     assert list(tmp_path.iterdir()) == []
+
+
+def test_memory_in_use_is_held(tmp_path: Path) -> None:
+    """What a writer took cannot be resized or freed under it; what is read into neither."""
+    source = bytearray(np.arange(100_000).tobytes())
+    with ckptfmt.Writer(tmp_path / "ck") as writer:
+        writer.add("x", np.frombuffer(source, np.int64))
+        writer.add("temporary", np.arange(50_000) * 2)
+        gc.collect()
+    with ckptfmt.open(tmp_path / "ck") as reader:
+        assert np.array_equal(reader["x"].read(), np.arange(100_000))
+        assert np.array_equal(reader["temporary"].read(), np.arange(50_000) * 2)
+        target = bytearray(len(source))
+        view = np.frombuffer(target, np.int64)
+        reader["x"].read_into(view)
+        with pytest.raises(BufferError):
+            target.clear()
+        assert target == source
+    mapped = ckptfmt.open(tmp_path / "ck")["x"].map()  # of a reader that is gone
+    gc.collect()
+    assert mapped[99_999] == 99_999
+
+
+def test_the_end_of_the_interpreter(tmp_path: Path) -> None:
+    """What is still open then goes quietly, whatever the order in which modules are cleared."""
+    code = """
+import sys
+import numpy as np
+import ckptfmt
+class Late:
+    def __init__(self, what): self.what = what
+    def __del__(self): self.what.close()
+prefix = sys.argv[1]
+ckptfmt.save(prefix, {"x": np.arange(1000)})
+reader = ckptfmt.open(prefix)
+handle, mapped, late = reader["x"], reader["x"].map(), Late(ckptfmt.open(prefix))
+sys.keeps = [reader, handle, mapped, late]
+late.itself = late
+future = ckptfmt.save_async(prefix + "-2", {"x": np.arange(1000)})
+"""
+    ran = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path / "ck")], capture_output=True, check=False
+    )
+    assert (ran.returncode, ran.stdout, ran.stderr) == (0, b"", b"")
+    assert ckptfmt.verify(tmp_path / "ck-2").ok

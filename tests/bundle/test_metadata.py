@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import enum
+import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -16,6 +17,7 @@ from support.files import listing
 
 import ckptfmt
 from ckptfmt import InvalidError
+from ckptfmt.cli import main
 from ckptfmt.sharded.coordinator import SingleProcess
 
 Save = Callable[[Path, Any], object]
@@ -182,3 +184,17 @@ def test_what_is_only_read(tmp_path: Path) -> None:
     ckptfmt.convert(tmp_path / "a", tmp_path / "b", drop_metadata=True)
     with ckptfmt.open(tmp_path / "b") as reader:
         assert reader.metadata == {}
+
+
+def test_a_number_beyond_float64(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """JSON has it, Python reads an infinity; what we print of it stays JSON."""
+
+    def refuse(constant: str) -> None:
+        raise AssertionError(constant)
+
+    prefix = tmp_path / "ck"
+    written_by_others(prefix, b'{"loss": [1e999, -1e999]}')
+    assert main(["inspect", "--json", str(prefix)]) == 0
+    document = json.loads(capsys.readouterr().out, parse_constant=refuse)
+    assert document["metadata"] == {"loss": ["Infinity", "-Infinity"]}
+    assert main(["report", str(prefix), "-o", str(tmp_path / "r.html")]) == 0

@@ -5,8 +5,10 @@ from __future__ import annotations
 
 import random
 import threading
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -99,26 +101,47 @@ def test_two_writers_of_one_prefix(tmp_path: Path) -> None:
     assert not list(tmp_path.glob("*.tempstate*"))
 
 
-def test_close_while_others_read(tmp_path: Path) -> None:
+USES: dict[str, Callable[[ckptfmt.Reader], Any]] = {
+    "slice": lambda reader: reader["x"][5:7].tolist() == [5, 6],
+    "read": lambda reader: reader["x"].read()[99_999] == 99_999,
+    "map": lambda reader: reader["x"].map()[7] == 7,
+    "strings": lambda reader: reader["s"].read().tolist() == [b"a", b"bc"] * 50,
+    "compressed": lambda reader: not reader["z"].read().any(),
+    "list": lambda reader: list(reader) == ["s", "x", "z"],
+    "table": lambda reader: len(reader.table()) == 3,
+    "verify": lambda reader: reader.verify().ok,
+    "digest": lambda reader: len(reader.digest()) == 64,
+    "metadata": lambda reader: reader.metadata["a"] == 1,
+}
+
+
+@pytest.mark.parametrize("use", USES)
+def test_close_while_others_read(tmp_path: Path, use: str) -> None:
     """A reader closed under its users ends their calls with results or "closed", never worse."""
-    ckptfmt.save(tmp_path / "ck", {"x": np.arange(100_000)}, durability="none")
-    for _ in range(20):
-        reader = ckptfmt.open(tmp_path / "ck")
-        handle = reader["x"]
+    values = {"x": np.arange(100_000), "s": np.array([b"a", b"bc"] * 50, object)}
+    with ckptfmt.Writer(tmp_path / "ck", metadata={"a": 1}, compression="zstd") as writer:
+        writer.add("z", np.zeros(100_000))
+    ckptfmt.save(tmp_path / "plain", values, durability="none")
+    ckptfmt.merge([tmp_path / "ck", tmp_path / "plain"], tmp_path / "all", durability="none")
+    for _ in range(10):
+        reader = ckptfmt.open(tmp_path / "all")
+        assert USES[use](reader)
+        view = reader["x"].map()
         begun = threading.Barrier(4)
 
-        def work(_number: int, handle: object = handle, begun: threading.Barrier = begun) -> str:
+        def work(_number: int, reader: ckptfmt.Reader, begun: threading.Barrier) -> str:
             begun.wait()
             for _ in range(50):
                 try:
-                    assert handle[5:7].tolist() == [5, 6]
+                    assert USES[use](reader)
                 except ckptfmt.InvalidError as error:
                     assert "closed" in str(error)
                     return "closed"
             return "read"
 
         with ThreadPoolExecutor(3) as pool:
-            futures = [pool.submit(work, i) for i in range(3)]
+            futures = [pool.submit(work, i, reader, begun) for i in range(3)]
             begun.wait()
             reader.close()
             assert {future.result() for future in futures} <= {"closed", "read"}
+        assert view[99_999] == 99_999  # a mapping outlives its reader

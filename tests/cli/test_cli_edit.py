@@ -76,6 +76,7 @@ def test_what_was_done(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
         "dropped": ["bert/layer_0/w/Adam"],
         "casts": {"bert/layer_1/w": ["float32", "bfloat16"]},
         "copied_nbytes": 72,
+        "overflows": {},
     }
     assert main(["edit", "a", "d", *words, "-q"]) == 0
     assert capsys.readouterr() == ("", "")
@@ -181,6 +182,13 @@ def test_cp_and_mv(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out == "copied a to b\ncopied a to best/a\nmoved b to c\n"
     assert main(["mv", "a", "c"]) == 2
     assert main(["mv", "a", "a"]) == 2
+    assert main(["cp", "a", "best"]) == 2, "best/a is there"
+    assert main(["cp", "a", "best", "--overwrite"]) == 0
+    capsys.readouterr()
+    ckptfmt.save("big", {"x": np.full(3, 1e30)})
+    assert main(["edit", "big", "half", "--cast", "half"]) == 0
+    said = "cast x from float64 to float16: 3 elements beyond its range\n"
+    assert capsys.readouterr().out.startswith(said)
     assert main(["mv", "--overwrite", "a", "c"]) == 0
     assert (place / "checkpoint").read_text() == 'model_checkpoint_path: "a"\n'
     assert not list(place.glob("a.*"))

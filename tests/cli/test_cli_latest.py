@@ -31,6 +31,8 @@ def test_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out, err = capsys.readouterr()
     assert (out, err.count("\n")) == ("", 1)
     assert "no complete checkpoint" in err
+    assert main(["latest", str(tmp_path / "typo")]) == 2
+    assert "no such directory" in capsys.readouterr().err
 
 
 def test_url(capsys: pytest.CaptureFixture[str]) -> None:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 
 import ckptfmt
-from ckptfmt.cli import compare
+from ckptfmt.bundle import comparing
 from ckptfmt.report.statistics import BINS, statistics_of
 from cli.commands import Command, small
 
@@ -31,7 +31,7 @@ def rows(out: str) -> dict[str, str]:
 def test_statistics(
     piece_bytes: int, command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(compare, "PIECE_BYTES", piece_bytes)
+    monkeypatch.setattr(comparing, "PIECE_BYTES", piece_bytes)
     ckptfmt.save(tmp_path / "m", {"v": VALUES, "s": np.array([b"a"], object)})
     ran = command("show", "--stats", tmp_path / "m", "v")
     assert ran.status == 0
@@ -119,3 +119,11 @@ def test_wrong_indexes(command: Command, tmp_path: Path) -> None:
     ran = command("show", small(tmp_path), "scale[1:x, 2]")
     assert (ran.status, ran.out) == (2, "")
     assert "invalid index [1:x, 2]: '1:x' must be an integer, a slice" in ran.err
+
+
+def test_a_name_as_it_is_printed(tmp_path: Path, command: Command) -> None:
+    ckptfmt.save(tmp_path / "m", {"a\n\x1b[1mb": np.arange(3)})
+    ran = command("show", str(tmp_path / "m"), r"a\n\x1b[1mb")
+    assert (ran.status, ran.out.splitlines()[-1]) == (0, "[0 1 2]")
+    ran = command("show", str(tmp_path / "m"), r"a\n\x1b[1mb[1:]")
+    assert (ran.status, ran.out.splitlines()[-1]) == (0, "[1 2]")

@@ -13,9 +13,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import ckptfmt
 from ckptfmt.cli import text
+from ckptfmt.cli.inspect_tree import Line, lines
 from cli.commands import Command, Ran
 
 
@@ -26,8 +29,8 @@ def saved(prefix: Path, names: Iterable[str], shape: tuple[int, ...] = (4, 2)) -
 
 def tree(ran: Ran) -> list[str]:
     assert ran.status == 0, ran.err
-    lines = ran.out.split("\n\n")[1].splitlines()[1:]
-    return [re.sub(r"(?<=[^ │]) {2,}", "  ", line) for line in lines]
+    printed = ran.out.split("\n\n")[1].splitlines()[1:]
+    return [re.sub(r"(?<=[^ │]) {2,}", "  ", line) for line in printed]
 
 
 def layers(numbers: Iterable[int], separator: str = "/") -> list[str]:
@@ -113,3 +116,48 @@ def test_cut() -> None:
     assert text.cut("abcdefghijklm", 12) == "abcde...jklm"
     assert text.cells_of(text.cut("検査点検査点検査点", 12)) <= 12
     assert text.cut("│  └─ abcdefghijklm", 18) == "│  └─ abcde...jklm"
+
+
+class Listed:
+    """What the tree asks of the tensors of a checkpoint."""
+
+    def __init__(self, names: set[str]) -> None:
+        self.names = sorted(names, key=str.encode)
+        self.elements = list(range(len(names)))
+        self.nbytes = [4 * count for count in self.elements]
+        self.dtypes, self.shapes = ["float"] * len(names), [(count,) for count in self.elements]
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+
+NAMES = st.text("ab/-.", max_size=50) | st.from_regex("[ab](/[ab-])*/{0,60}x?", fullmatch=True)
+
+
+@given(st.sets(NAMES))
+def test_every_name_is_in_the_tree(names: set[str]) -> None:
+    tensors = Listed(names)
+    mark = "/" if any("/" in name for name in names) else "."
+    found: dict[str, int] = {}
+
+    def follow(line: Line, before: str) -> tuple[int, int]:
+        """Returns how many tensors there are, and their elements."""
+        text = before + line.label
+        own = (0, 0)
+        if line.row is not None:
+            found[text[: -len(mark)] if line.inside else text] = line.row
+            own = (1, tensors.elements[line.row])
+        sums = [follow(one, text) for one in line.inside()] if line.inside else []
+        count, elements = (sum(column) for column in zip(own, *sums, strict=True))
+        assert line.elements == elements and line.nbytes == 4 * elements
+        assert line.count == (count if line.inside else None)
+        return count, elements
+
+    for line in lines(tensors):  # type: ignore[arg-type]
+        follow(line, "")
+    assert found == {name: row for row, name in enumerate(tensors.names)}
+
+
+def test_a_tree_has_no_order_of_files(tmp_path: Path, command: Command) -> None:
+    ran = command("inspect", "--tree", "--sort", "shard", str(saved(tmp_path / "m", ["a"])))
+    assert ran.status == 2 and "use name or size" in ran.err

@@ -17,7 +17,8 @@ from support.files import flip
 
 import ckptfmt
 from ckptfmt import InvalidError
-from ckptfmt.cli import compare, show
+from ckptfmt.bundle import comparing
+from ckptfmt.cli import show
 from cli.commands import ODD_NAMES, Command, data_file, index_file, odd, plus, small
 
 
@@ -329,9 +330,9 @@ def test_diff_every_dtype(code: int, command: Command, tmp_path: Path, seed: int
     for name, array in (("a", value), ("b", changed)):
         with ckptfmt.Writer(tmp_path / name, durability="none") as writer:
             writer.add("x", array, NAMES[code])
-    for size in (compare.PIECE_BYTES, 1):
+    for size in (comparing.PIECE_BYTES, 1):
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(compare, "PIECE_BYTES", size)
+            patch.setattr(comparing, "PIECE_BYTES", size)
             assert command("diff", tmp_path / "a", tmp_path / "a").status == 0
             ran = command("diff", "--json", tmp_path / "a", tmp_path / "b")
         assert ran.status == 1
@@ -343,9 +344,9 @@ def test_diff_every_dtype(code: int, command: Command, tmp_path: Path, seed: int
 def test_pieces(shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
     """Every element once, in pieces as small as they must be."""
     for limit in (1, 4, 8, 12, 40, 1000):
-        monkeypatch.setattr(compare, "PIECE_BYTES", limit)
+        monkeypatch.setattr(comparing, "PIECE_BYTES", limit)
         seen = np.zeros(shape, np.int32)
-        for index in compare.pieces(shape, 4):
+        for index in comparing.pieces(shape, 4):
             assert seen[index].nbytes <= max(limit, 4)
             seen[index] += 1
         assert (seen == 1).all()
@@ -357,7 +358,7 @@ def test_diff_memory_is_bounded(
     """A large tensor is read in pieces, and never whole."""
     value = np.arange(1 << 12).reshape(1 << 6, 1 << 6)
     prefix = save(tmp_path / "a", {"x": value})
-    monkeypatch.setattr(compare, "PIECE_BYTES", 1 << 10)
+    monkeypatch.setattr(comparing, "PIECE_BYTES", 1 << 10)
     monkeypatch.setattr(ckptfmt.TensorHandle, "read", pytest.fail)
     read: list[int] = []
     fetch = ckptfmt.TensorHandle.read_box

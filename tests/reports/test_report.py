@@ -45,7 +45,7 @@ def test_data(tmp_path: Path) -> None:
     output = tmp_path / "r.html"
     report(model(tmp_path / "m"), output)
     data = data_of(output)
-    assert data["path"] == str(tmp_path / "m") and data["metadata"] == {"step": 3}
+    assert data["path"] == str(tmp_path / "m") and data["metadata"] == '{"step": 3}'
     tensors = {one["name"]: one for one in data["tensors"]}
     assert tensors.keys() == {"a/kernel", "a/kernel/Adam", "bad", HOSTILE, "large", "table"}
     kernel = tensors["a/kernel"]
@@ -97,15 +97,54 @@ def test_comparison(tmp_path: Path) -> None:
     changed = {"moved": np.array([3.0, 4.5]), "s": np.array(["y"])}
     ckptfmt.save(other, {**base, **changed, "new": np.ones(2), "type": np.ones(3, np.float32)})
     assert main(["report", str(other), "--before", str(one), "-o", str(output)]) == 0
-    rows = {row.pop("name"): row for row in data_of(output)["comparison"]}
+    comparison = data_of(output)["comparison"]
+    rows = {row.pop("name"): row for row in comparison["rows"]}
+    assert comparison["same"] == 1
+    numbers = {"largest": None, "relative": None, "nans": 0}
     assert rows == {
-        "same": {"change": "same"},
-        "moved": {"change": "changed", "elements": 1, "largest": 0.5, "relative": 0.1},
-        "s": {"change": "changed"},
+        "moved": {
+            "change": "changed",
+            "elements": 1,
+            "nans": 0,
+            "largest": 0.5,
+            "relative": pytest.approx(1 / 9),
+        },
+        "s": {"change": "changed", "elements": 1, **numbers},
         "gone": {"change": "removed"},
         "new": {"change": "added"},
         "type": {"change": "retyped", "before": ["float", [2]]},
     }
+
+
+def test_only_what_changed_is_counted(tmp_path: Path) -> None:
+    one, other, output = tmp_path / "a", tmp_path / "b", tmp_path / "r.html"
+    big = 1 << 53
+    ckptfmt.save(one, {"nan": np.array([np.nan, 1, 2]), "i": np.array([big, 5]), "bad": np.ones(2)})
+    ckptfmt.save(
+        other, {"nan": np.array([np.nan, 1, 3]), "i": np.array([big + 1, 5]), "bad": np.ones(2)}
+    )
+    with ckptfmt.open(other) as reader:
+        flip(Path(f"{other}.data-00000-of-00001"), reader["bad"].offset or 0)
+    report(other, output, before=one)
+    rows = {row["name"]: row for row in data_of(output)["comparison"]["rows"]}
+    assert (rows["nan"]["elements"], rows["nan"]["largest"], rows["nan"]["nans"]) == (1, 1.0, 0)
+    assert (rows["i"]["elements"], rows["i"]["largest"]) == (1, None)
+    assert rows["bad"]["change"] == "unreadable" and "DAT-6" in rows["bad"]["error"]
+
+
+def test_large_tensors_are_judged_by_a_sample(tmp_path: Path) -> None:
+    rows = np.ones((4096, 256), np.float32)
+    rows[:1024] = 0
+    values = {"dead": rows, "half": np.zeros((1 << 20,), np.float32), "fine": np.ones((1 << 20,))}
+    values["nan"] = np.full((1 << 20,), np.nan)
+    ckptfmt.save(tmp_path / "m", values)
+    report(tmp_path / "m", tmp_path / "r.html")
+    found = {one["name"]: one for one in data_of(tmp_path / "r.html")["tensors"]}
+    assert found["half"]["warnings"] == ["all zero in the sample"]
+    assert found["fine"]["warnings"] == []
+    assert found["nan"]["warnings"] == [f"{found['nan']['stats']['count']:,} NaN in the sample"]
+    (warning,) = found["dead"]["warnings"]
+    assert re.fullmatch(r"[\d,]+ of 1,024 rows in the sample are zero", warning)
 
 
 def test_wrong_usage(tmp_path: Path) -> None:

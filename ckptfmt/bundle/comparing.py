@@ -15,11 +15,13 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ckptfmt import InvalidError, Reader, TensorHandle
+from ckptfmt.bundle.reader import Reader
+from ckptfmt.bundle.tensor import TensorHandle
 from ckptfmt.dtypes import is_floating, plain_quantized
+from ckptfmt.errors import InvalidError
 from ckptfmt.names import tensor_bytes
 
-__all__ = ["Difference", "Tolerance", "compare", "pieces"]
+__all__ = ["Difference", "Tolerance", "compare", "difference", "pairs", "pieces"]
 
 # Bytes of one array in memory at a time.
 PIECE_BYTES = 64 << 20
@@ -88,29 +90,44 @@ def compare(
         by_checksum: whether tensors that are stored whole with the same checksum are equal, and are
             not read.
     """
-    same_order = a.header.big_endian == b.header.big_endian
-    for one, other in _pairs(a, b, chosen, renamed):
-        if one is None or other is None:
-            there = one if one is not None else other
-            assert there is not None
-            yield Difference(there.name, "only in B" if one is None else "only in A", one, other)
-        elif one.shape != other.shape:
-            yield Difference(one.name, "shape", one, other)
-        elif one.dtype_code != other.dtype_code:
-            yield Difference(one.name, "dtype", one, other)
-        elif by_checksum and same_order and _checksums_equal(one, other):
-            if progress is not None:
-                progress(one.nbytes)
-            yield None
-        else:
-            yield _values(one, other, progress, tolerance)
+    by_checksum = by_checksum and a.header.big_endian == b.header.big_endian
+    for one, other in pairs(a, b, chosen, renamed):
+        yield difference(one, other, progress, tolerance=tolerance, by_checksum=by_checksum)
 
 
-def _pairs(
+def difference(
+    one: TensorHandle | None,
+    other: TensorHandle | None,
+    progress: Callable[[int], object] | None = None,
+    *,
+    tolerance: Tolerance = EXACT,
+    by_checksum: bool = False,
+) -> Difference | None:
+    """Compare two tensors, of which one may be missing; arguments as for compare.
+
+    Raises:
+        CkptfmtError: a value cannot be read.
+    """
+    if one is None or other is None:
+        there = one if one is not None else other
+        assert there is not None
+        return Difference(there.name, "only in B" if one is None else "only in A", one, other)
+    if one.shape != other.shape:
+        return Difference(one.name, "shape", one, other)
+    if one.dtype_code != other.dtype_code:
+        return Difference(one.name, "dtype", one, other)
+    if by_checksum and _checksums_equal(one, other):
+        if progress is not None:
+            progress(one.nbytes)
+        return None
+    return _values(one, other, progress, tolerance)
+
+
+def pairs(
     a: Reader,
     b: Reader,
-    chosen: Callable[[str], object],
-    renamed: Callable[[str], str] | None,
+    chosen: Callable[[str], object] = lambda _: True,
+    renamed: Callable[[str], str] | None = None,
 ) -> Iterator[tuple[TensorHandle | None, TensorHandle | None]]:
     """Yield pairs of tensors, in the byte order of their names in B."""
     ours: dict[str, str] = {}
