@@ -37,6 +37,17 @@ def open_files() -> int:
     return len(os.listdir("/proc/self/fd"))
 
 
+@contextlib.contextmanager
+def limited(what: int, most: int) -> Iterator[None]:
+    """Another soft limit of a resource, by its number in `resource`."""
+    soft, hard = resource.getrlimit(what)
+    resource.setrlimit(what, (most, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(what, (soft, hard))
+
+
 class Spent:
     """Counters of the system calls made inside a `with` block, as attributes."""
 

@@ -1,0 +1,47 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every call of the C library that a whole Python process makes fails in turn, with each error that
+it may give, once and always: a typed error or success, the old state or the new, and no leak. A
+transient error is never taken for damage."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from faults.driver import OPERATIONS
+
+pytestmark = pytest.mark.skipif(
+    shutil.which("cc") is None or not sys.platform.startswith("linux"),
+    reason="NOT RUN: needs a C compiler and Linux",
+)
+
+
+@pytest.fixture(scope="module")
+def preload(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    library = tmp_path_factory.mktemp("faults") / "preload.so"
+    source = Path(__file__).with_name("preload.c")
+    command = ["cc", "-O1", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", "-o", str(library)]
+    subprocess.run([*command, str(source), "-ldl", "-pthread"], check=True)
+    return library
+
+
+@pytest.mark.parametrize("operation", OPERATIONS)
+def test_every_call(operation: str, preload: Path, tmp_path: Path) -> None:
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    ran = subprocess.run(
+        [sys.executable, "-m", "faults.driver", operation, str(tmp_path)],
+        env={**environment, "LD_PRELOAD": str(preload)},
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+    )
+    assert ran.returncode == 0, ran.stderr[-3000:]
+    *wrong, last = ran.stdout.splitlines()
+    assert not wrong, "\n".join(wrong)
+    print(last)

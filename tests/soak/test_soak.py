@@ -1,0 +1,26 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The loop of loop.py, for some seconds: `make soak SOAK_SECONDS=3600` for an hour."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+SECONDS = float(os.environ.get("CKPTFMT_SOAK_SECONDS", "5"))
+
+
+def test_soak(tmp_path: Path) -> None:
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    seed = os.environ["CKPTFMT_TEST_SEED"]
+    ran = subprocess.run(
+        [sys.executable, "-m", "soak.loop", str(SECONDS), seed, str(tmp_path)],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=SECONDS + 120,
+        check=False,
+    )
+    assert ran.returncode == 0, ran.stdout[-3000:] + ran.stderr[-3000:]
+    print(ran.stdout.strip())
