@@ -34,7 +34,15 @@ from ckptfmt.errors import CkptfmtError, InvalidError, TensorNotFoundError, prin
 from ckptfmt.names import tensor_bytes
 from ckptfmt.progress import Progress
 
-__all__ = ["MatchReport", "Mismatch", "load", "load_into", "refuse", "restore_v2"]
+__all__ = [
+    "MatchReport",
+    "Mismatch",
+    "load",
+    "load_into",
+    "refuse",
+    "restore_v2",
+    "without_bookkeeping",
+]
 
 Path = str | bytes | os.PathLike[Any]
 
@@ -98,11 +106,14 @@ class MatchReport:
     Attributes:
         matched: names of arrays with a matching tensor, in the checkpoint's order.
         missing: names of arrays without a tensor in the checkpoint, in the order given.
-        unexpected: stored names of tensors without an array.
+        unexpected: stored names of tensors without an array. The object graph and the save counter
+            of a `tf.train.Checkpoint` are not among them.
         shape_mismatch: tensors whose array has another shape.
         dtype_mismatch: tensors whose array has another dtype that they are not cast to. A tensor
             may be in `shape_mismatch` too.
         filtered: names of arrays that the filter leaves unchanged; not a problem.
+        structure_mismatch: objects that cannot take the stored value, for example an optimizer with
+            another number of parameters (`ckptfmt.torch`).
     """
 
     matched: tuple[str, ...] = ()
@@ -111,6 +122,7 @@ class MatchReport:
     shape_mismatch: tuple[Mismatch, ...] = ()
     dtype_mismatch: tuple[Mismatch, ...] = ()
     filtered: tuple[str, ...] = ()
+    structure_mismatch: tuple[Mismatch, ...] = ()
 
     @property
     def complete(self) -> bool:
@@ -124,15 +136,23 @@ class MatchReport:
         if self.missing:
             yield f"missing in the checkpoint ({len(self.missing)}): {some(self.missing)}"
         if self.unexpected:
-            yield f"without an array ({len(self.unexpected)}): {some(self.unexpected)}"
-        for what, found in (("shape", self.shape_mismatch), ("dtype", self.dtype_mismatch)):
+            yield (
+                f"unexpected in the checkpoint, without a target ({len(self.unexpected)}): "
+                f"{some(self.unexpected)}"
+            )
+        for what, found in self._mismatches():
             if found:
                 yield f"of another {what} ({len(found)}): {some(found, quote='')}"
 
+    def _mismatches(self) -> Iterator[tuple[str, tuple[Mismatch, ...]]]:
+        yield "shape", self.shape_mismatch
+        yield "dtype", self.dtype_mismatch
+        yield "structure", self.structure_mismatch
+
     def __str__(self) -> str:
-        wrong = {mismatch.name for mismatch in (*self.shape_mismatch, *self.dtype_mismatch)}
+        wrong = {one.name for _, found in self._mismatches() for one in found}
         total = len(self.matched) + len(self.missing) + len(wrong) + len(self.filtered)
-        lines = [f"matched: {len(self.matched)} of {total} arrays", *self._faults()]
+        lines = [f"matched: {len(self.matched)} of {total} tensors", *self._faults()]
         if self.filtered:
             lines.append(f"left out by the filter ({len(self.filtered)}): {some(self.filtered)}")
         return "\n".join(map(printable, lines))
@@ -220,7 +240,7 @@ def load_into(
         report = MatchReport(
             tuple(found[position] for position in fits),
             tuple(name for name in targets if name not in present),
-            tuple(unexpected),
+            without_bookkeeping(unexpected, everything.names),
             tuple(shapes),
             tuple(dtypes),
             tuple(name for name in targets if name in present and name not in loaded),
@@ -239,6 +259,18 @@ def load_into(
                 result = transformed(name, result, transforms[name], array.shape)
             array[...] = result.astype(array.dtype, copy=False)
     return report
+
+
+# What `tf.train.Checkpoint.save` adds to the variables of the program.
+_GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
+_BOOKKEEPING = {_GRAPH, "save_counter/.ATTRIBUTES/VARIABLE_VALUE"}
+
+
+def without_bookkeeping(unexpected: Collection[str], stored: Collection[str]) -> tuple[str, ...]:
+    """Return the unexpected names without the object graph and the save counter, if the checkpoint
+    with these stored names has an object graph."""
+    ignored = _BOOKKEEPING if _GRAPH in stored else ()
+    return tuple(name for name in unexpected if name not in ignored)
 
 
 # The target by position, and whether the tensor is read into it directly.

@@ -61,7 +61,7 @@ def test_into_arrays_of_the_caller(prefix: Path) -> None:
     report = load_into(prefix, arrays)
     assert report == MatchReport(matched=("d", "h", "i", "s"))
     assert report.complete and report
-    assert str(report) == "matched: 4 of 4 arrays"
+    assert str(report) == "matched: 4 of 4 tensors"
     for name, array in TENSORS.items():
         assert arrays[name] is given[name]
         assert bits(arrays[name]) == bits(array)
@@ -107,7 +107,7 @@ MISSING = (
 UNEXPECTED = (
     {"d": None, "i": None},
     MatchReport(matched=("h", "s"), unexpected=("d", "i")),
-    "without an array (2): 'd', 'i'",
+    "unexpected in the checkpoint, without a target (2): 'd', 'i'",
 )
 SHAPE = (
     {"d": np.zeros((4, 1)), "i": np.array(0)},
@@ -140,8 +140,9 @@ BOTH = (
         shape_mismatch=(Mismatch("d", "d", (4,), (3,)),),
         dtype_mismatch=(Mismatch("d", "d", np.dtype("f8"), np.dtype("f4")),),
     ),
-    "missing in the checkpoint (1): 'x'; without an array (1): 'i'; of another shape (1): 'd' is "
-    "(4,) and not (3,); of another dtype (1): 'd' is float64 and not float32" + HINT,
+    "missing in the checkpoint (1): 'x'; unexpected in the checkpoint, without a target (1): 'i'; "
+    "of another shape (1): 'd' is (4,) and not (3,); "
+    "of another dtype (1): 'd' is float64 and not float32" + HINT,
 )
 
 
@@ -170,7 +171,7 @@ def test_strict_and_not(
     assert untouched({name: a for name, a in arrays.items() if name not in report.matched})
     total = len(arrays)
     expected = [
-        f"matched: {len(report.matched)} of {total} arrays",
+        f"matched: {len(report.matched)} of {total} tensors",
         *message.removesuffix(HINT).split("; "),
     ]
     assert str(found).splitlines() == expected
@@ -182,7 +183,7 @@ def test_long_lists_are_counted(tmp_path: Path) -> None:
     arrays = {name: np.zeros(2) for name in tensors} | {f"x{n}": np.zeros(1) for n in range(9)}
     report = load_into(tmp_path / "ck", arrays, strict=False)
     assert str(report) == (
-        "matched: 0 of 29 arrays\n"
+        "matched: 0 of 29 tensors\n"
         "missing in the checkpoint (9): 'x0', 'x1', 'x2', 'x3', 'x4', 'x5', 'x6', 'x7' and 1 more\n"
         "of another shape (20): "
         + ", ".join(f"'t0{number}' is (1,) and not (2,)" for number in range(8))
@@ -193,7 +194,9 @@ def test_long_lists_are_counted(tmp_path: Path) -> None:
 def test_names_that_could_drive_a_terminal(tmp_path: Path) -> None:
     ckptfmt.save(tmp_path / "ck", {"a\n\x1b[2J": np.zeros(1)}, durability="none")
     report = load_into(tmp_path / "ck", {}, strict=False)
-    assert str(report).splitlines()[1:] == ["without an array (1): 'a\\n\\x1b[2J'"]
+    assert str(report).splitlines()[1:] == [
+        "unexpected in the checkpoint, without a target (1): 'a\\n\\x1b[2J'"
+    ]
 
 
 @pytest.mark.parametrize(
@@ -278,7 +281,7 @@ def test_filtered_arrays_are_left_alone(prefix: Path) -> None:
     report = load_into(prefix, arrays, filter="[di]")
     assert report == MatchReport(matched=("d", "i"), filtered=("s",))
     assert report.complete
-    assert str(report) == "matched: 2 of 3 arrays\nleft out by the filter (1): 's'"
+    assert str(report) == "matched: 2 of 3 tensors\nleft out by the filter (1): 's'"
     assert arrays["s"].tolist() == [None, None]
     arrays["x"] = np.zeros(1)
     assert refusal(TensorNotFoundError, prefix, arrays, filter="[di]").report.missing == ("x",)
@@ -341,6 +344,23 @@ def test_a_dtype_that_nobody_knows(tmp_path: Path) -> None:
         assert array.tobytes() == b"abcd"
         report = load_into(tmp_path / "ck", {"x": np.zeros(2, "i2")}, strict=False, cast=cast)
         assert report.shape_mismatch == (Mismatch("x", "x", (4,), (2,)),)
+
+
+def test_what_tensorflow_adds_is_not_unexpected(tmp_path: Path) -> None:
+    """The object graph and the save counter of a `tf.train.Checkpoint`, under any rename."""
+    ckptfmt.Checkpoint(net={"w": np.ones(2)}).save(tmp_path / "ck")
+    path, name = tmp_path / "ck-1", "net/w/.ATTRIBUTES/VARIABLE_VALUE"
+    assert load_into(path, {name: np.zeros(2)})
+    assert load_into(path, {"w": np.zeros(2)}, rename={name: "w"})
+    counter = np.zeros((), np.int64)
+    assert load_into(
+        path, {name: np.zeros(2), "save_counter" + name.removeprefix("net/w"): counter}
+    )
+    assert counter == 1
+    assert load_into(path, {}, strict=False).unexpected == (name,)
+    # A program may use the name itself.
+    ckptfmt.save(tmp_path / "own", {"save_counter/.ATTRIBUTES/VARIABLE_VALUE": np.ones(1)})
+    assert load_into(tmp_path / "own", {}, strict=False).unexpected
 
 
 def test_damaged_data(prefix: Path) -> None:

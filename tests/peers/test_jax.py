@@ -373,7 +373,7 @@ def test_one_error_for_all_that_does_not_match(tmp_path: Path) -> None:
         ckptfmt.jax.load(path, like)
     for text in (
         "missing in the checkpoint (1): 'steps'",
-        "without an array (1): 'step'",
+        "unexpected in the checkpoint, without a target (1): 'step'",
         "'kernel' is (2, 3) and not (3, 2)",
         "'bias' is float32 and not bfloat16",
         "the nearest are 'step'",
