@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The array seam: the only place that decides what is an array.
+"""The array seam of saving: the only place that decides what is an array.
 
-`as_source` takes what a caller wants to store, `as_target` what a caller wants to have filled:
-numpy arrays, DLPack objects in CPU memory (torch, JAX, ...; every dtype that both sides have,
-without a copy), buffers, and for sources `__array__`, scalars, strings and stored tensors.
+`as_source` takes what a caller wants to store: numpy arrays, DLPack objects in CPU memory (torch,
+JAX, ...; every dtype that both sides have, without a copy), buffers, objects with `__array__`,
+scalars, strings and stored tensors. `ckptfmt.targets` has the other side.
 
 `Sources` holds what the writer takes: numeric arrays by address and strides, strings as bytes
 objects.
@@ -28,10 +28,10 @@ __all__ = [
     "Columns",
     "Sources",
     "as_source",
-    "as_target",
     "batches",
-    "check_overlaps",
-    "same_elements",
+    "describe",
+    "dlpack_array",
+    "has_dlpack",
 ]
 
 # Full shape, start, and lengths (-1: a full dimension) of a slice.
@@ -78,8 +78,8 @@ def as_source(data: Any, code: int | None = None) -> NDArray[Any]:
         scalar = np.empty((), object)
         scalar[()] = data
         return scalar
-    if _has_dlpack(data):
-        return _from_dlpack(data)
+    if has_dlpack(data):
+        return dlpack_array(data, way_out=": pass a copy, for example tensor.cpu()")[0]
     try:
         if hasattr(data, "dtype") or code is None:
             array = np.asarray(data)
@@ -88,45 +88,31 @@ def as_source(data: Any, code: int | None = None) -> NDArray[Any]:
         if array.dtype.kind in "SU" and not hasattr(data, "dtype"):
             array = np.asarray(data, object)
     except Exception as error:  # whatever the object's own __array__ raises
-        raise InvalidError(f"{_describe(data)} is not an array: {error}") from error
+        raise InvalidError(f"{describe(data)} is not an array: {error}") from error
     return array
 
 
-def as_target(data: Any) -> NDArray[Any]:
-    """Return a numpy array over the memory of `data`, to read into.
-
-    Args:
-        data: a numpy array, DLPack tensor in CPU memory, or buffer; need not be contiguous.
-
-    Raises:
-        InvalidError: no such memory, or it is read-only.
-    """
-    try:
-        if isinstance(data, np.ndarray):
-            array = data
-        elif _has_dlpack(data):
-            array = _from_dlpack(data)
-        else:
-            array = np.asarray(memoryview(data))
-    except (InvalidError, TypeError, ValueError) as error:
-        reason = f" ({error.message})" if isinstance(error, InvalidError) else ""
-        raise InvalidError(
-            f"cannot read into {_describe(data)}: the destination must be writable CPU memory"
-            f"{reason}"
-        ) from None
-    if not array.flags.writeable:
-        raise InvalidError(f"cannot read into {_describe(data)}: it is read-only")
-    return array
-
-
-def _has_dlpack(data: Any) -> bool:
+def has_dlpack(data: Any) -> bool:
     """Return whether to use DLPack. TensorFlow aborts the process if asked to export strings."""
     if not hasattr(data, "__dlpack__") or isinstance(data, np.generic):
         return False
     return getattr(getattr(data, "dtype", None), "name", None) != dtypes.STRING
 
 
-def _from_dlpack(data: Any) -> NDArray[Any]:
+def dlpack_array(
+    data: Any, *, writable: bool = False, way_out: str = ""
+) -> tuple[NDArray[Any], bool]:
+    """Return a numpy array over the memory of a DLPack object, and whether that memory is a copy
+    that the framework made.
+
+    Args:
+        data: the object.
+        writable: as in `_core.array_of_capsule`.
+        way_out: the end of the message for memory of another device.
+
+    Raises:
+        InvalidError: it is not in CPU memory, has no numpy dtype, or the framework refuses.
+    """
     if getattr(data, "requires_grad", False) and hasattr(data, "detach"):
         data = data.detach()  # the same memory; torch exports no tensor that requires grad
     try:
@@ -134,21 +120,20 @@ def _from_dlpack(data: Any) -> NDArray[Any]:
         if device not in _CPU_DEVICES:
             name = _DEVICES.get(device, f"DLPack device {device}")
             raise InvalidError(
-                f"{_describe(data)} is in the memory of {name}:{index}, not of the CPU: "
-                "pass a copy, for example tensor.cpu()"
+                f"{describe(data)} is in the memory of {name}:{index}, not of the CPU{way_out}"
             )
         try:
             capsule = data.__dlpack__(max_version=_DLPACK_VERSION)
         except TypeError:  # from before versions
             capsule = data.__dlpack__()
-        return _core.array_of_capsule(capsule)
+        return _core.array_of_capsule(capsule, writable=writable)
     except InvalidError:
         raise
     except Exception as error:  # whatever the framework raises
-        raise InvalidError(f"{_describe(data)} cannot be used through DLPack: {error}") from error
+        raise InvalidError(f"{describe(data)} cannot be used through DLPack: {error}") from error
 
 
-def _describe(data: Any) -> str:
+def describe(data: Any) -> str:
     """Name what was given: its type, with dtype and device if it has them."""
     kind = type(data)
     module = kind.__module__.partition(".")[0]
@@ -158,67 +143,6 @@ def _describe(data: Any) -> str:
         text += f" of dtype {str(dtype).removeprefix('torch.')}"
     named = device is not None and not callable(device) and str(device) != "cpu"
     return f"{text} on {device}" if named else text
-
-
-def check_overlaps(targets: Iterable[tuple[str, NDArray[Any], Any]]) -> None:
-    """Refuse arrays to read into that share memory, unless they are the same elements and receive
-    the same bytes.
-
-    Args:
-        targets: name, array, and a key that is equal for equal bytes (None: for no other tensor).
-
-    Raises:
-        InvalidError: names two that overlap.
-    """
-    spans = [
-        (*_byte_bounds(array), name, array, content)
-        for name, array, content in targets
-        if array.size
-    ]
-    spans.sort(key=operator.itemgetter(0))
-    open_spans: list[tuple[int, int, str, NDArray[Any], Any]] = []
-    for span in spans:
-        begin, _, name, array, content = span
-        open_spans = [other for other in open_spans if other[1] > begin]
-        for _, _, other_name, other, other_content in open_spans:
-            if same_elements(array, other) and content is not None and content == other_content:
-                continue
-            if _share_memory(array, other):
-                raise InvalidError(
-                    f"shares memory with the array for '{other_name}', and the two tensors differ",
-                    tensor=name,
-                )
-        open_spans.append(span)
-
-
-def _byte_bounds(array: NDArray[Any]) -> tuple[int, int]:
-    """Return the addresses of an array's first byte and of the first one after it."""
-    low = high = _core.address(array)
-    for size, stride in zip(array.shape, array.strides, strict=True):
-        low += min(stride, 0) * (size - 1)
-        high += max(stride, 0) * (size - 1)
-    return low, high + array.itemsize
-
-
-def same_elements(one: NDArray[Any], other: NDArray[Any]) -> bool:
-    """Return whether two arrays are the same view of the same memory."""
-    return (
-        _core.address(one) == _core.address(other)
-        and one.shape == other.shape
-        and one.strides == other.strides
-        and one.dtype == other.dtype
-    )
-
-
-# Steps to solve for a common element of two strided arrays; beyond, they count as overlapping.
-WORK_MAX = 10_000
-
-
-def _share_memory(one: NDArray[Any], other: NDArray[Any]) -> bool:
-    try:
-        return bool(np.shares_memory(one, other, max_work=WORK_MAX))  # type: ignore[arg-type]
-    except np.exceptions.TooHardError:
-        return True
 
 
 # ---- what the writer takes -----------------------------------------------------------------------

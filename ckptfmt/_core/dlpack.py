@@ -38,8 +38,16 @@ class _Memory:
         self.__array_interface__ = interface
 
 
-def array_of_capsule(capsule: Any) -> NDArray[Any]:
-    """Return a numpy array over the memory of a DLPack capsule, read-only if the capsule says so.
+def array_of_capsule(capsule: Any, *, writable: bool = False) -> tuple[NDArray[Any], bool]:
+    """Return a numpy array over the memory of a DLPack capsule, and whether that memory is a copy
+    that the exporter made.
+
+    The array is read-only if the capsule says so, or has no version and so cannot say that its
+    memory may be written (as numpy.from_dlpack).
+
+    Args:
+        capsule: as `__dlpack__` returns it.
+        writable: the exporter is known to let users write.
 
     Raises:
         ValueError: not a capsule of CPU memory, or of a dtype that numpy and ml_dtypes do not have.
@@ -52,16 +60,19 @@ def array_of_capsule(capsule: Any) -> NDArray[Any]:
     strides = None
     if out.strides != ffi.NULL:
         strides = tuple(out.strides[axis] * dtype.itemsize for axis in range(out.rank))
+    read_only, copied = bool(out.read_only) and not writable, bool(out.copied)
     if 0 in shape:
-        return np.empty(shape, dtype)
+        empty = np.empty(shape, dtype)
+        empty.flags.writeable = not read_only
+        return empty, copied
     interface = {
         "version": 3,
         "shape": shape,
         "strides": strides,
         "typestr": f"|V{dtype.itemsize}",
-        "data": (int(out.data), bool(out.read_only)),
+        "data": (int(out.data), read_only),
     }
-    return np.asarray(_Memory(capsule, interface)).view(dtype)
+    return np.asarray(_Memory(capsule, interface)).view(dtype), copied
 
 
 @functools.cache

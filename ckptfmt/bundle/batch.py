@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,13 +14,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ckptfmt import _core, dtypes, names, slices
-from ckptfmt.arrays import check_overlaps
 from ckptfmt.bundle.reader import Reader
 from ckptfmt.bundle.selecting import some
 from ckptfmt.bundle.tensor import TensorHandle
 from ckptfmt.errors import InvalidError, TensorNotFoundError, about
 from ckptfmt.progress import Meter, Progress
 from ckptfmt.remembering import cached_property
+from ckptfmt.targets import Target, check_overlaps
 
 __all__ = [
     "Batch",
@@ -116,7 +116,7 @@ class Batch:
     Attributes:
         rows: an array of indices, or a range of all rows.
         boxes: the box to read (starts, then lengths), by position; default the whole tensor.
-        targets: the caller's arrays to read into, by position; default new arrays.
+        targets: the caller's memory to read into, by position; default new arrays.
     """
 
     reader: Reader
@@ -124,7 +124,7 @@ class Batch:
     rows: Sequence[int] | NDArray[np.intp]
     names: list[str]
     boxes: dict[int, NDArray[np.int64]] = field(default_factory=dict)
-    targets: dict[int, NDArray[Any]] = field(default_factory=dict)
+    targets: dict[int, Target] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if isinstance(self.rows, range) and len(self.rows) == len(self.selection.rows):
@@ -165,23 +165,26 @@ class Batch:
         row = int(self.rows[position])
         return TensorHandle(self.reader, self.selection, row, self.names[position])
 
-    def check_targets(self, casts: Mapping[int, NDArray[Any]]) -> None:
-        """Refuse arrays to read into that share memory, but for tensors of equal bytes.
+    def check_targets(self, converted: Mapping[int, Target]) -> None:
+        """Refuse targets that share memory, but for the same elements that receive equal values.
 
-        `casts` holds further arrays by position, which are filled with converted elements.
+        Args:
+            converted: further targets by position, which are filled with converted elements.
         """
         stored = self._column("stored")
         crcs, sizes = stored["raw_crc32c"], stored["raw_size"]
         whole = self._column("slice_count") == 0
+
+        def content(position: int) -> Hashable:
+            if position in self.boxes:
+                return int(self.rows[position]), self.boxes[position].tobytes()
+            if position in converted or not whole[position]:
+                return (int(self.rows[position]),)
+            return self.codes[position], int(sizes[position]), int(crcs[position])
+
         check_overlaps(
-            (
-                self.names[position],
-                array,
-                (self.codes[position], int(sizes[position]), int(crcs[position]))
-                if whole[position] and position in self.targets
-                else None,
-            )
-            for position, array in (*self.targets.items(), *casts.items())
+            (self.names[position], target.array, content(position))
+            for position, target in (*self.targets.items(), *converted.items())
         )
 
     def _kinds(self) -> _Kinds:
@@ -223,7 +226,8 @@ class Batch:
         own[list(self.targets)] = False
         direct = itemsizes > 0
         for position, target in self.targets.items():
-            direct[position] &= target.flags.c_contiguous
+            target.mark_written()
+            direct[position] &= target.array.flags.c_contiguous
         destinations = np.zeros(count, np.int64)
 
         small = np.flatnonzero(direct & own & (sizes <= SMALL_BYTES))
@@ -236,7 +240,7 @@ class Batch:
         for position, array in zip(small.tolist(), made, strict=True):
             arrays[position] = array
         for position, target in self.targets.items():
-            arrays[position] = target
+            arrays[position] = target.array
         for position in np.flatnonzero(direct & (destinations == 0)).tolist():
             if arrays[position] is None:
                 dtype, shape = kinds.of(position)

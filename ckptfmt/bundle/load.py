@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import Any, NoReturn
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ckptfmt import slices
 from ckptfmt.arguments import Verify, check_progress, check_sized, listed, wrong
@@ -33,6 +32,7 @@ from ckptfmt.bundle.selecting import (
 from ckptfmt.errors import CkptfmtError, InvalidError, TensorNotFoundError, printable
 from ckptfmt.names import tensor_bytes
 from ckptfmt.progress import Progress
+from ckptfmt.targets import Target
 
 __all__ = [
     "MatchReport",
@@ -53,7 +53,7 @@ def load(
     *,
     verify: Verify = "auto",
     progress: Progress | None = None,
-) -> dict[str, NDArray[Any]]:
+) -> dict[str, np.ndarray[Any, Any]]:
     """Load tensors of a checkpoint as new numpy arrays; `load_into` fills arrays that exist.
 
     Args:
@@ -248,15 +248,16 @@ def load_into(
         if strict and not report:
             refuse(reader.prefix, report)
         chosen = batch.only(list(fits))
-        converted: dict[int, NDArray[Any]] = {}
-        for position, (array, is_direct) in enumerate(fits.values()):
-            (chosen.targets if is_direct else converted)[position] = array
+        converted: dict[int, Target] = {}
+        for position, (target, is_direct) in enumerate(fits.values()):
+            (chosen.targets if is_direct else converted)[position] = target
         chosen.check_targets(converted)
         read = chosen.read(progress)
-        for position, array in converted.items():
-            name, result = chosen.names[position], read[position]
+        for position, target in converted.items():
+            name, result, array = chosen.names[position], read[position], target.array
             if name in transforms:
                 result = transformed(name, result, transforms[name], array.shape)
+            target.mark_written()
             array[...] = result.astype(array.dtype, copy=False)
     return report
 
@@ -274,7 +275,7 @@ def without_bookkeeping(unexpected: Collection[str], stored: Collection[str]) ->
 
 
 # The target by position, and whether the tensor is read into it directly.
-Fits = dict[int, tuple[np.ndarray[Any, Any], bool]]
+Fits = dict[int, tuple[Target, bool]]
 
 
 def _compared(
@@ -290,7 +291,8 @@ def _compared(
     shapes, dtypes = [], []
     for position, name in enumerate(wanted):
         handle = batch.handle(position)
-        array = handle.borrow(targets[name])
+        target = handle.borrow(targets[name])
+        array = target.array
         stored, shape = handle.expected()
         transform = transforms.get(handle.name)
         if transform is not None:
@@ -302,7 +304,7 @@ def _compared(
         if array.dtype != result:
             dtypes.append(Mismatch(name, handle.name, result, array.dtype))
         if array.shape == shape and array.dtype == result:
-            fits[position] = array, transform is None and result == stored
+            fits[position] = target, transform is None and result == stored
     return fits, shapes, dtypes
 
 
@@ -334,7 +336,7 @@ def restore_v2(
     dtypes: Sequence[Any] | None = None,
     *,
     verify: Verify = "auto",
-) -> list[NDArray[Any]]:
+) -> list[np.ndarray[Any, Any]]:
     """Restore as TensorFlow's RestoreV2 op; unlike there, slices of every dtype and rank can be
     stitched.
 

@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 
 from ckptfmt import _core, dtypes
 from ckptfmt.arguments import Verify
-from ckptfmt.arrays import as_target
 from ckptfmt.bundle import indexing
 from ckptfmt.errors import InvalidError, UnsupportedError
 from ckptfmt.remembering import cached_property
+from ckptfmt.targets import Target, as_target
 
 if TYPE_CHECKING:
     from ckptfmt.bundle.reader import Reader
@@ -229,27 +229,25 @@ class TensorHandle:
             CorruptError, StorageError, LimitError: as in `read`; the content of the array is then
                 unspecified.
         """
-        target = self.check_target(array)
-        if self.dtype == np.dtype(object) or not target.flags.c_contiguous:
-            target[...] = self.read(verify=verify)
+        target = self.borrow(array)
+        self.check_kind(target.array.dtype, target.array.shape)
+        target.mark_written()
+        if self.dtype == np.dtype(object) or not target.array.flags.c_contiguous:
+            target.array[...] = self.read(verify=verify)
         else:
-            self._fetch(None, target, verify)
-        return target
+            self._fetch(None, target.array, verify)
+        return target.array
 
-    def check_target(self, target: Any) -> NDArray[Any]:
-        """Return `target` as a numpy array, if this tensor can be read into it."""
-        array = self.borrow(target)
-        expected, shape = self.expected()
-        if array.dtype != expected:
-            raise self._invalid(
-                f"cannot read dtype {expected} into an array of dtype {array.dtype}"
-            )
-        if array.shape != shape:
-            raise self._invalid(f"cannot read shape {shape} into an array of shape {array.shape}")
-        return array
+    def check_kind(self, dtype: np.dtype[Any], shape: tuple[int, ...]) -> None:
+        """Refuse an array of another dtype or shape than this tensor."""
+        expected, own = self.expected()
+        if dtype != expected:
+            raise self._invalid(f"cannot read dtype {expected} into an array of dtype {dtype}")
+        if shape != own:
+            raise self._invalid(f"cannot read shape {own} into an array of shape {shape}")
 
-    def borrow(self, target: Any) -> NDArray[Any]:
-        """Return `target` as a writable numpy array of any dtype and shape."""
+    def borrow(self, target: Any) -> Target:
+        """Return the memory of `target`, of any dtype and shape, to read into."""
         try:
             return as_target(target)
         except InvalidError as error:

@@ -31,7 +31,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ckptfmt import dtypes, names
-from ckptfmt.arrays import as_source, as_target
+from ckptfmt.arrays import as_source
 from ckptfmt.bundle.batch import box_of_text, can_cast, casts_of, select_batch
 from ckptfmt.bundle.load import Mismatch
 from ckptfmt.bundle.reader import Reader
@@ -44,7 +44,6 @@ from ckptfmt.objects.trackable import Trackable
 from ckptfmt.objects.traversal import (
     Local,
     Role,
-    can_be_written,
     described,
     is_array,
     is_value,
@@ -53,6 +52,7 @@ from ckptfmt.objects.traversal import (
 from ckptfmt.saving.mesh import Layout
 from ckptfmt.saving.registration import get_registered_saver, validate_restore_function
 from ckptfmt.saving.specs import SaveSpec
+from ckptfmt.targets import Target, as_target, is_immutable, like_of
 
 __all__ = ["Assignment", "Conversion", "Misfit", "misfits", "plan", "plan_tensors", "run"]
 
@@ -71,7 +71,7 @@ class Wanted:
         block: the layout of the tensor, and the position in its mesh whose block is read.
         shape, dtype: the required ones (of a block, its shape); None accepts any.
         kinds: NumPy's letters of further kinds of dtype that are accepted.
-        target: an array to read into.
+        target: memory to read into.
     """
 
     key: str
@@ -80,7 +80,7 @@ class Wanted:
     shape: tuple[int, ...] | None = None
     dtype: np.dtype[Any] | None = None
     kinds: str = ""
-    target: NDArray[Any] | None = None
+    target: Target | None = None
 
 
 @dataclass(slots=True)
@@ -159,12 +159,9 @@ def plan_tensors(local: Local, keys: Mapping[str, str]) -> Assignment | None:
     if role is Role.SCALAR:
         return _plan_replaced(local, _wanted_scalar(key, value), _scalar_like(value))
     if role is Role.ARRAY:
-        if can_be_written(value):
+        if not is_immutable(value):
             return Assignment(local, (_wanted_array(key, value),), None, _VALUE)
-        like = as_source(value)
-        dtype = OBJECT if like.dtype.kind in "SU" else like.dtype
-        wanted = Wanted(key, shape=like.shape, dtype=dtype)
-        return _plan_replaced(local, wanted, _array_like(like))
+        return _plan_replaced(local, *_replacing(key, value))
     if role is Role.PARALLEL:
         return _plan_parallel(local, keys)
     if role is Role.MESH:
@@ -176,7 +173,18 @@ def _wanted_array(key: str, value: Any) -> Wanted:
     """Return the tensor of an array that can be written."""
     with about(key):
         target = as_target(value)
-    return Wanted(key, shape=target.shape, dtype=target.dtype, target=target)
+    return Wanted(key, shape=target.array.shape, dtype=target.array.dtype, target=target)
+
+
+def _replacing(key: str, value: Any) -> tuple[Wanted, Callable[[NDArray[Any]], Any]]:
+    """Return the tensor of an array that is replaced, and what makes the new array of it."""
+    make = like_of(value)
+    if make is not None:
+        return Wanted(key, shape=value.shape, dtype=value.dtype), make
+    with about(key):
+        like = as_source(value)
+    dtype = OBJECT if like.dtype.kind in "SU" else like.dtype
+    return Wanted(key, shape=like.shape, dtype=dtype), _array_like(like)
 
 
 def _plan_replaced(
@@ -266,15 +274,14 @@ def _plan_mesh(local: Local, key: str) -> Assignment:
     layout, arrays = local.layout, local.value
     assert layout is not None
     wanted = []
+    makers: dict[Any, Callable[[NDArray[Any]], Any]] = {}
     for device, array in arrays.items():
         with about(key):
             position = layout.mesh.index_of(device)
-        if is_array(array) and can_be_written(array):
+        if is_array(array) and not is_immutable(array):
             one = _wanted_array(key, array)
         elif isinstance(arrays, MutableMapping):
-            given = np.asarray(array)
-            dtype = OBJECT if given.dtype.kind in "SU" else given.dtype
-            one = Wanted(key, shape=given.shape, dtype=dtype)
+            one, makers[device] = _replacing(key, array)
         else:
             raise InvalidError(
                 f"{described(local)} has a local array on {device} that cannot be written",
@@ -284,9 +291,9 @@ def _plan_mesh(local: Local, key: str) -> Assignment:
         wanted.append(one)
 
     def done(found: list[NDArray[Any]]) -> None:
-        for device, one, array in zip(list(arrays), wanted, found, strict=True):
-            if one.target is None:
-                arrays[device] = array
+        for device, array in zip(list(arrays), found, strict=True):
+            if device in makers:
+                arrays[device] = makers[device](array)
 
     return Assignment(local, wanted, done, _VALUE)
 
@@ -306,7 +313,7 @@ def _plan_node(local: Local, keys: Mapping[str, str]) -> Assignment | None:
         for holder, slot in parts:
             key = keys[name] + slot if several else keys[name]
             array = holder[slot]
-            if is_array(array) and can_be_written(array) and not isinstance(array, np.generic):
+            if is_array(array) and not is_immutable(array) and not isinstance(array, np.generic):
                 wanted.append(_wanted_array(key, array))
             else:
                 wanted.append(Wanted(key))
@@ -398,8 +405,8 @@ class _Part:
     """Objects whose tensors are read in one batch.
 
     Attributes:
-        targets: for each tensor, the array that it is cast into; None where it is read into its
-            array directly, or given to a method.
+        targets: for each tensor, the memory that it is cast into; None where it is read into its
+            memory directly, or given to a method.
         misfits: the tensors that their objects cannot take.
     """
 
@@ -410,7 +417,7 @@ class _Part:
         self.assignments = assignments
         keys = [names.tensor_bytes(wanted.key) for one in assignments for wanted in one.wanted]
         self.batch = select_batch(reader, keys)
-        self.targets: list[NDArray[Any] | None] = []
+        self.targets: list[Target | None] = []
         self.misfits: list[Misfit] = []
         self._casts_all = conversion.cast is True
         self._casts = self._dtypes_to_cast_to(conversion.cast)
@@ -455,8 +462,8 @@ class _Part:
                 if bad_shape or not _is_fit(given, wanted, self._casts_all):
                     self._misfit(assignment, wanted, bad_shape, kind, full)
                 target = wanted.target
-                is_direct = transform is None and target is not None and target.dtype.isnative
-                if target is not None and is_direct and stored == target.dtype:
+                is_direct = transform is None and stored is not None and stored.isnative
+                if target is not None and is_direct and stored == target.array.dtype:
                     batch.targets[position] = target
                     target = None
                 self.targets.append(target)
@@ -504,16 +511,21 @@ class _Part:
         mismatch = Mismatch(str(assignment.local), leaf_name(wanted.key), *pair)
         self.misfits.append(Misfit(assignment, wanted.key, mismatch, is_shape, message))
 
+    def check_targets(self) -> None:
+        """Refuse memory that is written twice with different values."""
+        self.batch.check_targets({i: one for i, one in enumerate(self.targets) if one is not None})
+
     def read(self) -> list[NDArray[Any]]:
         """Read the tensors; those that are cast are written into their arrays here."""
         arrays = self.batch.read(None) if self.assignments else []
         for position, transform in self._transforms.items():
             name, target = self.batch.names[position], self.targets[position]
-            shape = None if target is None else target.shape
+            shape = None if target is None else target.array.shape
             arrays[position] = transformed(name, arrays[position], transform, shape)
         for array, target in zip(arrays, self.targets, strict=True):
             if target is not None:
-                target[...] = array
+                target.mark_written()
+                target.array[...] = array
         return arrays
 
     def hand_out(self, arrays: Sequence[NDArray[Any]]) -> None:
@@ -650,6 +662,7 @@ def run(
     for part in (states, values, others):
         for misfit in part.misfits:
             raise InvalidError(misfit.message, tensor=misfit.key, path=reader.prefix)
+    others.check_targets()
     # Conversions may fail, so they come before anything is written.
     found = [states.read(), values.read()]
     if ready is not None:

@@ -30,7 +30,6 @@ from ckptfmt.objects.status import InitializationOnlyStatus, LoadStatus, restore
 from ckptfmt.objects.trackable import Trackable, waiting
 from ckptfmt.objects.traversal import (
     View,
-    can_be_written,
     children_of,
     is_value,
     name_conflict,
@@ -39,6 +38,7 @@ from ckptfmt.objects.traversal import (
 from ckptfmt.saving.mesh import Layout
 from ckptfmt.saving.options import CheckpointOptions
 from ckptfmt.sharded.rounds import Team
+from ckptfmt.targets import is_immutable
 
 if TYPE_CHECKING:
     from ckptfmt.sharded.coordinator import Coordinator
@@ -430,5 +430,5 @@ def _is_counter(counter: Any) -> bool:
         isinstance(counter, np.ndarray)
         and counter.shape == ()
         and counter.dtype.kind in "iu"
-        and can_be_written(counter)
+        and not is_immutable(counter)
     )

@@ -48,7 +48,6 @@ from ckptfmt.objects.traversal import (
     Role,
     Trail,
     View,
-    can_be_written,
     described,
     has_slots,
     is_array,
@@ -57,6 +56,7 @@ from ckptfmt.objects.traversal import (
 )
 from ckptfmt.saving.mesh import Layout
 from ckptfmt.saving.parallel import ParallelVariable, is_further_component
+from ckptfmt.targets import is_immutable
 
 __all__ = ["Match", "NamedRestoration", "Restoration"]
 
@@ -107,7 +107,7 @@ _latest = _Latest()
 def _is_by_place(local: Local) -> bool:
     """Return whether a restore replaces the object in its place."""
     value = local.value
-    return is_value(value) or (is_array(value) and not can_be_written(value))
+    return is_value(value) or (is_array(value) and is_immutable(value))
 
 
 def _mark(local: Local) -> Hashable:

@@ -19,7 +19,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from numpy.exceptions import TooHardError
 from numpy.typing import NDArray
 
 from ckptfmt.arguments import wrong
@@ -27,6 +26,7 @@ from ckptfmt.bundle.tensor import TensorHandle
 from ckptfmt.errors import InvalidError, TensorNotFoundError
 from ckptfmt.saving.devices import merged
 from ckptfmt.saving.specs import SaveSpec
+from ckptfmt.targets import as_target, share_memory
 
 __all__ = ["ParallelVariable", "independent_buffers", "is_further_component"]
 
@@ -35,7 +35,6 @@ FIRST = ATTRIBUTES + "VARIABLE_VALUE"
 OTHERS = ATTRIBUTES + "parallel_component_"
 
 # Bound on the search for memory that two components share.
-_WORK_MAX: Any = 100_000  # NumPy's annotations know two values only
 
 _devices: contextvars.ContextVar[tuple[str, ...] | None] = contextvars.ContextVar(
     "ckptfmt.saving.parallel.devices", default=None
@@ -186,7 +185,7 @@ class ParallelVariable:
                     f"{self.dtype}{list(self.shape)}"
                 )
         # A value may be a view of the components, which are overwritten one after the other.
-        if any(_shared(array, component) for array in arrays for component in self.components):
+        if any(share_memory(array, component) for array in arrays for component in self.components):
             arrays = [array.copy() for array in arrays]
         for component, array in zip(self.components, arrays, strict=True):
             component[...] = array
@@ -277,8 +276,10 @@ def _check_component(index: int, component: Any, first: NDArray[Any]) -> None:
     what = f"component {index} of a parallel variable"
     if not isinstance(component, np.ndarray):
         raise wrong(what, "a numpy array", component)
-    if not component.flags.writeable:
-        raise InvalidError(f"{what} is read-only: a restore could not write into it")
+    try:
+        as_target(component)
+    except InvalidError as error:
+        raise InvalidError(f"{what}: {error.message}") from None
     if component.dtype.kind in "SU":
         raise InvalidError(
             f"{what} is of dtype {component.dtype}, into which strings of other lengths do not "
@@ -294,17 +295,10 @@ def _check_component(index: int, component: Any, first: NDArray[Any]) -> None:
 def _check_apart(components: Sequence[NDArray[Any]]) -> None:
     """Refuse components that share memory: a restore would overwrite one with the other."""
     for (row, one), (other_row, other) in itertools.combinations(enumerate(components), 2):
-        if _shared(one, other):
+        if share_memory(one, other):
             raise InvalidError(
                 f"components {row} and {other_row} of a parallel variable share memory"
             )
-
-
-def _shared(first: NDArray[Any], second: NDArray[Any]) -> bool:
-    try:
-        return np.shares_memory(first, second, max_work=_WORK_MAX)
-    except TooHardError:
-        return True
 
 
 def _equivalent(first: Any, second: Any) -> bool:
@@ -314,7 +308,7 @@ def _equivalent(first: Any, second: Any) -> bool:
 
 def _check_value(key: str, value: Any, component: NDArray[Any]) -> None:
     if isinstance(value, TensorHandle):
-        value.check_target(_native(component))
+        value.check_kind(component.dtype.newbyteorder("="), component.shape)
     elif isinstance(value, Mapping):
         raise InvalidError(
             "each component of a parallel variable must be a whole tensor, not a slice", tensor=key
@@ -325,16 +319,6 @@ def _check_value(key: str, value: Any, component: NDArray[Any]) -> None:
             f"{component.dtype}{list(component.shape)}",
             tensor=key,
         )
-
-
-def _native(component: NDArray[Any]) -> NDArray[Any]:
-    """Return an array of the same shape in native byte order, without memory if that differs."""
-    if component.dtype.isnative:
-        return component
-    native = np.empty((), component.dtype.newbyteorder("="))
-    return np.lib.stride_tricks.as_strided(
-        native, component.shape, (0,) * component.ndim, writeable=True
-    )
 
 
 def _only_path(source: Mapping[str, Any]) -> str:

@@ -40,7 +40,7 @@ from torch.futures import Future
 
 from ckptfmt import names
 from ckptfmt.arguments import Durability, Level, Verify
-from ckptfmt.arrays import Sources, as_target
+from ckptfmt.arrays import Sources
 from ckptfmt.bundle import reader as reading
 from ckptfmt.bundle.batch import select_batch
 from ckptfmt.bundle.merge import merge
@@ -48,6 +48,7 @@ from ckptfmt.bundle.sweeping import sweep_directories
 from ckptfmt.bundle.writer import BATCH_BYTES, Writer, check_options
 from ckptfmt.errors import CheckpointNotFoundError, InvalidError, about
 from ckptfmt.places import is_file
+from ckptfmt.targets import as_target
 from ckptfmt.temporary import TemporaryDirectory
 from ckptfmt.torch import tensors
 from ckptfmt.torch.state import _New
@@ -534,19 +535,20 @@ class _Read:
             # Read into memory of the CPU, and let torch convert or move it.
             pinned = place.device.type == "cuda"
             self.staging = place = torch.empty(lengths, dtype=dtype, pin_memory=pinned)
-        self.array = as_target(tensors.carrier(place))
-        self.staged = 0 if self.staging is None else self.array.nbytes
+        self.memory = as_target(tensors.carrier(place))
+        array = self.memory.array
+        self.staged = 0 if self.staging is None else array.nbytes
         chunk = item.storage_index.offset or [0] * len(lengths)
         start = [a + b for a, b in zip(chunk, item.storage_offsets, strict=True)]
-        start += [0] * (self.array.ndim - len(start))
+        start += [0] * (array.ndim - len(start))
         self.box = None
-        if self.array.shape != stored.shape:
-            self.box = np.array([*start, *self.array.shape, 0], np.int64)
+        if array.shape != stored.shape:
+            self.box = np.array([*start, *array.shape, 0], np.int64)
 
 
 def _fill(reader: reading.Reader, reads: list[_Read], planner: LoadPlanner) -> None:
     batch = select_batch(reader, [names.tensor_bytes(one.name) for one in reads])
-    batch.targets.update(enumerate(one.array for one in reads))
+    batch.targets.update(enumerate(one.memory for one in reads))
     batch.boxes.update({at: one.box for at, one in enumerate(reads) if one.box is not None})
     batch.read(None)
     for one in reads:

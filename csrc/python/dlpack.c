@@ -5,7 +5,8 @@
 
 enum {
 	MAJOR_VERSION = 1,
-	READ_ONLY = 1           /* flag of a versioned tensor */
+	READ_ONLY = 1,          /* flags of a versioned tensor */
+	IS_COPIED = 2
 };
 
 /* The structures of dlpack.h, whose layout is the protocol. */
@@ -42,6 +43,7 @@ static void describe(const dl_tensor *tensor, uint64_t flags, cf_dlpack *out)
 	out->bits = tensor->bits;
 	out->lanes = tensor->lanes;
 	out->read_only = (flags & READ_ONLY) != 0;
+	out->copied = (flags & IS_COPIED) != 0;
 }
 
 int32_t cf_dlpack_describe(uint64_t capsule, cf_dlpack *out)
@@ -57,7 +59,7 @@ int32_t cf_dlpack_describe(uint64_t capsule, cf_dlpack *out)
 	} else if (PyCapsule_IsValid(object, "dltensor")) {
 		/* The unversioned struct begins with the tensor. */
 		found = 1;
-		describe(PyCapsule_GetPointer(object, "dltensor"), 0, out);
+		describe(PyCapsule_GetPointer(object, "dltensor"), READ_ONLY, out);
 	}
 	PyGILState_Release(state);
 	return found;

@@ -17,7 +17,8 @@ typedef struct cf_dlpack {
 	uint8_t type_code;      /* DLDataTypeCode */
 	uint8_t bits;           /* of an element */
 	uint16_t lanes;
-	int32_t read_only;
+	int32_t read_only;      /* nothing may write: the capsule says so, or has no version and so cannot say */
+	int32_t copied;         /* the memory is a copy of the exporter's */
 } cf_dlpack;
 
 /*

@@ -17,6 +17,7 @@ from support.files import flip
 
 import ckptfmt
 from ckptfmt import InvalidError, MatchReport, TensorNotFoundError, load_into
+from ckptfmt.arrays import describe
 from ckptfmt.bundle.load import Mismatch
 from ckptfmt.dtypes import code_of, numpy_dtype
 
@@ -200,26 +201,15 @@ def test_names_that_could_drive_a_terminal(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("array", "message"),
-    [
-        (5, "cannot read into int: the destination must be writable CPU memory"),
-        ([0.0] * 4, "cannot read into list: the destination must be writable CPU memory"),
-        (None, "cannot read into NoneType: the destination must be writable CPU memory"),
-        (b"\0" * 32, "cannot read into bytes: it is read-only"),
-        (
-            np.broadcast_to(np.zeros(1), (4,)),
-            "cannot read into numpy.ndarray of dtype float64: it is read-only",
-        ),
-    ],
+    "array", [5, [0.0] * 4, None, b"\0" * 32, np.broadcast_to(np.zeros(1), (4,))]
 )
 @pytest.mark.parametrize("strict", [False, True])
-def test_what_is_no_place_to_read_into(
-    prefix: Path, array: Any, message: str, strict: bool
-) -> None:
+def test_what_cannot_be_read_into(prefix: Path, array: Any, strict: bool) -> None:
     """A mistake of the caller's, whatever the checkpoint holds."""
     arrays = {**blank(), "i": array}
     error = refusal(InvalidError, prefix, arrays, strict=strict)
-    assert (error.message, error.tensor, error.report) == (message, "i", None)
+    assert error.message.startswith(f"cannot read into {describe(array)}: ")
+    assert (error.tensor, error.report) == ("i", None)
     del arrays["i"]
     assert untouched(arrays)
 

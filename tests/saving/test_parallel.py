@@ -97,7 +97,8 @@ def read_only() -> np.ndarray:
         (
             [read_only()],
             None,
-            "component 0 of a parallel variable is read-only: a restore could not write into it",
+            "component 0 of a parallel variable: cannot read into numpy.ndarray of dtype float64: "
+            "it is read-only (array.flags.writeable): use ckptfmt.load, which returns new arrays",
         ),
         (
             [np.zeros(2), np.zeros(3)],
