@@ -26,6 +26,9 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
+from ckptfmt.adapters import adapter_for, named_type
 from ckptfmt.arguments import Durability, check_choice, check_number, is_positive, whole, wrong
 from ckptfmt.background import SaveQueue
 from ckptfmt.bundle.orphans import INDEX, number_of, of_managed
@@ -64,6 +67,27 @@ class _Save:
     prefix: str
     metrics: Mapping[str, float] | None
     recorded: bool = False
+
+
+def _check_checkpoint(given: Any) -> None:
+    """Refuse an object that cannot be saved and restored, with what to pass instead."""
+    methods = (getattr(given, name, None) for name in ("write", "restore"))
+    is_class, found = isinstance(given, type), named_type(given)
+    if all(map(callable, methods)) and not is_class and not found.startswith("tensorflow."):
+        return
+    message = (
+        "checkpoint must be a ckptfmt.Checkpoint, or an object with the methods write(prefix, "
+        "options=None) and restore(path, options=None), not "
+        + (f"the class {given.__qualname__}" if is_class else found)
+    )
+    calls = adapter_for(given)
+    if calls is not None:
+        message += f": {calls}, or pass an object whose write and restore make these calls"
+    elif isinstance(given, (Mapping, list, tuple, np.ndarray)):
+        message += ": wrap it, as in ckptfmt.Checkpoint(state=state)"
+    elif isinstance(given, (str, bytes, os.PathLike)):
+        message += ". Are the arguments swapped?"
+    raise InvalidError(message)
 
 
 class CheckpointManager:
@@ -107,7 +131,8 @@ class CheckpointManager:
             options: "full", "rename" or "none".
 
     Raises:
-        InvalidError: an argument of another type or value.
+        InvalidError: an argument of another type or value. For a model, an optimizer or a pytree of
+            a framework the message says which calls save and load it.
         StorageError: the directory or the state file cannot be read.
     """
 
@@ -158,7 +183,10 @@ class CheckpointManager:
                 f"keep_best must be a KeepBest, not {keep_best!r}: "
                 'for example KeepBest("loss", mode="min")'
             )
+        if step_counter is not None and not callable(step_counter):
+            whole("step_counter", step_counter)
         self._options = CheckpointOptions(durability=durability)
+        _check_checkpoint(checkpoint)
         self._checkpoint = checkpoint
         self._decisions = Decisions(getattr(checkpoint, "coordinator", None))
         self._directory = path_text(directory, urls=True)

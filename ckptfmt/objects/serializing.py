@@ -40,6 +40,7 @@ from ckptfmt.objects.traversal import (
     Role,
     Saved,
     View,
+    called,
     children_of,
     described,
     has_slots,
@@ -153,7 +154,7 @@ def own_tensors(local: Local) -> dict[str, Any]:
     Raises:
         InvalidError: it is not such a mapping.
     """
-    tensors = method_of(local.value, "serialize_to_tensors")()
+    tensors = called(method_of(local.value, "serialize_to_tensors"), local.value, local)
     if not isinstance(tensors, Mapping):
         raise wrong(f"serialize_to_tensors() of {described(local)}", "a mapping", tensors)
     for name in tensors:
@@ -186,7 +187,7 @@ def _tensors(local: Local, saved: Saved) -> tuple[list[Attribute], dict[str, Any
     if role is Role.NODE:
         return _node_tensors(local, saved)
     if role is Role.PYTHON:
-        state = value.serialize()
+        state = called(value.serialize, value, local)
         if not isinstance(state, (str, bytes)):
             raise wrong(f"serialize() of {described(local)}", "a str or bytes", state)
         key = attribute_key(path, PY_STATE)

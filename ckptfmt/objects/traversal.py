@@ -43,11 +43,12 @@ import dataclasses
 import enum
 import functools
 import weakref
-from collections.abc import Hashable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from ckptfmt.adapters import adapter_for, named_type
 from ckptfmt.bundle.tensor import TensorHandle
 from ckptfmt.errors import InvalidError
 from ckptfmt.objects.graph import object_path
@@ -77,11 +78,18 @@ class Role(enum.Enum):
 
 _SCALARS = (bool, int, float, complex, str, bytes, np.generic)
 _CONTAINERS = (Mapping, list, tuple)
+_TF_BASE = "tensorflow.python.trackable.base"
 _BUFFERS = (bytearray, memoryview, array.array)
 
 
 def _has(kind: type, *methods: str) -> bool:
-    return all(callable(getattr(kind, method, None)) for method in methods)
+    return all(_implements(getattr(kind, method, None)) for method in methods)
+
+
+def _implements(method: Any) -> bool:
+    """Return whether this is a method other than those with which TensorFlow's base class says that
+    the object has no tensors: they raise NotImplementedError."""
+    return callable(method) and getattr(method, "__module__", "") != _TF_BASE
 
 
 def method_of(value: Any, name: str) -> Any:
@@ -176,17 +184,53 @@ def role_of(value: Any, path: Iterable[str] = ()) -> Role:
             return Role.NOTHING
         if is_array(value):
             return Role.ARRAY
-    raise InvalidError(
-        f"{described(path)} is of type {type(value).__name__}, which cannot be saved: it must be "
-        "an array, a scalar, a container, a dataclass or a ckptfmt.Trackable, or have their "
-        "methods; a Trackable excludes an attribute by naming it in `untracked`"
+    raise refusal(
+        value,
+        path,
+        "cannot be saved",
+        ": it must be an array, a scalar, a container, a dataclass or a ckptfmt.Trackable, or have "
+        "their methods; a Trackable excludes an attribute by naming it in `untracked`",
     )
+
+
+def refusal(value: Any, path: Iterable[str], reason: str, remedy: str = "") -> InvalidError:
+    """Return the error for an object that "cannot be saved". If it is an object of a framework, or
+    below one, the remedy is the calls that save and load that."""
+    calls = adapter_for(value)
+    if calls is not None:
+        kind = named_type(value)
+        return InvalidError(f"{described(path)} is of type {kind}, which {reason} here: {calls}")
+    message = f"{described(path)} is of type {type(value).__name__}, which {reason}"
+    place = path.parent if isinstance(path, Local) else None
+    while place is not None:
+        is_plain = isinstance(place.value, (Mapping, list)) or type(place.value) is tuple
+        calls = None if is_plain else adapter_for(place.value)
+        if calls is not None:
+            whole = f"{described(place)}, of type {type(place.value).__name__}"
+            return InvalidError(f"{message}; it belongs to {whole}: {calls}")
+        place = place.parent
+    return InvalidError(message + remedy)
 
 
 def described(path: Iterable[str]) -> str:
     """Return the words for an object in a message."""
     text = "/".join(path)
     return f"the object at '{text}'" if text else "the root object"
+
+
+def called(method: Callable[[], Any], value: Any, path: Iterable[str]) -> Any:
+    """Return the result of a method of an object that is saved.
+
+    Raises:
+        InvalidError: the method raises NotImplementedError.
+    """
+    try:
+        return method()
+    except NotImplementedError as error:
+        name = getattr(method, "__name__", "a method")
+        text = f": {error}" if str(error) else ""
+        remedy = f": its {name}() raises NotImplementedError{text}"
+        raise refusal(value, path, "cannot be saved", remedy) from error
 
 
 class Child(NamedTuple):
@@ -218,7 +262,7 @@ def children_of(value: Any, path: Iterable[str] = (), *, of_tree: bool = False) 
         if not (of_tree and fields):
             found += [Child(str(index), item, value, index) for index, item in enumerate(value)]
     elif not isinstance(value, dict) and _has(type(value), "trackable_children"):
-        named = value.trackable_children()
+        named = called(value.trackable_children, value, path)
         if not isinstance(named, Mapping):
             raise InvalidError(
                 f"trackable_children() of {described(path)} must return a mapping from names to "
@@ -543,10 +587,8 @@ class TreeView(View):
             or (role is None and is_array(value))
         ):
             return
-        raise InvalidError(
-            f"{described(local)} is of type {type(value).__name__}, which a tree cannot contain; "
-            "ckptfmt.Checkpoint saves objects"
-        )
+        remedy = "; ckptfmt.Checkpoint saves objects"
+        raise refusal(value, local, "a tree cannot contain", remedy)
 
     def children(self, local: Local) -> list[Child]:
         """Return the children, None included."""

@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import re
 import time
+import types
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -324,6 +325,9 @@ def test_checkpoint_interval_and_restoring(tmp_path: Path) -> None:
         ),
         ({"last_checkpoint_step": "1"}, "last_checkpoint_step must be a whole number, not str"),
         ({"init_fn": 3}, "init_fn must be a function, not int"),
+        ({"step_counter": "3"}, "step_counter must be a whole number, not str"),
+        ({"step_counter": [1, 2]}, "step_counter must be a whole number, not list"),
+        ({"step_counter": np.float32(3)}, "step_counter must be a whole number, not float32"),
         ({"keep_best": 3}, "keep_best must be a KeepBest, not 3: for example"),
         ({"keep_best": "loss"}, "keep_best must be a KeepBest, not 'loss': for example"),
     ],
@@ -332,6 +336,32 @@ def test_what_is_refused(tmp_path: Path, arguments: dict[str, Any], message: str
     with pytest.raises(InvalidError, match=re.escape(message)) as caught:
         CheckpointManager(Checkpoint(), tmp_path, **{"max_to_keep": 3, **arguments})
     assert isinstance(caught.value, ValueError)
+    assert files(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (None, "not NoneType"),
+        (3, "not int"),
+        (np.zeros(3), "not numpy.ndarray: wrap it"),
+        ({"w": np.zeros(3)}, "not dict: wrap it, as in ckptfmt.Checkpoint(state=state)"),
+        ([1], "not list: wrap it, as in ckptfmt.Checkpoint(state=state)"),
+        ("run", "not str. Are the arguments swapped?"),
+        (Path("run"), "Are the arguments swapped?"),
+        (ckptfmt.Checkpoint, "not the class Checkpoint"),
+        (types.SimpleNamespace(write=print), "not types.SimpleNamespace"),
+        (types.SimpleNamespace(write=print, restore=1), "not types.SimpleNamespace"),
+    ],
+)
+def test_what_cannot_be_managed(tmp_path: Path, given: Any, message: str) -> None:
+    expected = (
+        "checkpoint must be a ckptfmt.Checkpoint, or an object with the methods write(prefix, "
+        "options=None) and restore(path, options=None), not "
+    )
+    with pytest.raises(InvalidError, match=re.escape(message)) as caught:
+        CheckpointManager(given, tmp_path, 3)
+    assert caught.value.message.startswith(expected)
     assert files(tmp_path) == []
 
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import collections
 import enum
 import gc
+import sys
 import types
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -123,6 +124,91 @@ def test_what_cannot_be_saved_names_its_path(value: Any) -> None:
         role_of(value, ("a", "x.y"))
     with pytest.raises(ckptfmt.InvalidError, match=r"^the root object is of type "):
         role_of(value)
+
+
+class Abstract:
+    """All methods of a saved object; the one named `fails` is not implemented."""
+
+    def __init__(self, fails: str) -> None:
+        self.fails = fails
+
+    def result_of(self, method: str) -> dict[str, Any]:
+        if method == self.fails:
+            raise NotImplementedError("a subclass does")
+        return {}
+
+
+class AbstractTensors(Abstract):
+    def serialize_to_tensors(self) -> dict[str, Any]:
+        return self.result_of("serialize_to_tensors")
+
+    def restore_from_tensors(self, tensors: Any) -> None:
+        pass
+
+    def trackable_children(self) -> dict[str, Any]:
+        return self.result_of("trackable_children")
+
+
+class AbstractState(Abstract):
+    def serialize(self) -> Any:
+        return self.result_of("serialize")
+
+    def deserialize(self, state: Any) -> None:
+        pass
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        AbstractTensors("serialize_to_tensors"),
+        AbstractTensors("trackable_children"),
+        AbstractState("serialize"),
+    ],
+)
+def test_methods_that_are_not_implemented(tmp_path: Path, value: Any) -> None:
+    with pytest.raises(ckptfmt.InvalidError) as caught:
+        saved(tmp_path, model=[{"x": value}])
+    assert caught.value.message == (
+        f"the object at 'model/0/x' is of type {type(value).__name__}, which cannot be saved: its "
+        f"{value.fails}() raises NotImplementedError: a subclass does"
+    )
+    assert not list(tmp_path.iterdir())
+
+
+def test_methods_of_tensorflow_that_are_not_implemented(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of its base class do not count: an object is refused when it is given, and saved if it
+    has methods of its own."""
+
+    class Trackable:
+        def _serialize_to_tensors(self) -> Any:
+            raise NotImplementedError
+
+        def _restore_from_tensors(self, tensors: Any) -> Any:
+            raise NotImplementedError
+
+    base = types.ModuleType("tensorflow.python.trackable.base")
+    base.Trackable = Trackable  # type: ignore[attr-defined]
+    Trackable._serialize_to_tensors.__module__ = base.__name__
+    Trackable._restore_from_tensors.__module__ = base.__name__
+    monkeypatch.setitem(sys.modules, base.__name__, base)
+
+    class Variable(Trackable):
+        def _serialize_to_tensors(self) -> Any:
+            return {"VARIABLE_VALUE": np.zeros(1)}
+
+        def _restore_from_tensors(self, tensors: Any) -> Any:
+            pass
+
+    class Children(Trackable):
+        def trackable_children(self) -> Any:
+            return {"v": 1}
+
+    with pytest.raises(ckptfmt.InvalidError) as caught:
+        ckptfmt.Checkpoint(model=Trackable())
+    assert "the object at 'model' is of type " in caught.value.message
+    assert "save and load it with tf.train.Checkpoint" in caught.value.message
+    assert role_of(Variable()) is Role.TENSORS
+    assert role_of(Children()) is Role.NOTHING
 
 
 def test_children_of_containers() -> None:
