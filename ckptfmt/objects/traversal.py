@@ -143,16 +143,6 @@ def is_array(value: object) -> bool:
     return (hasattr(value, "shape") and hasattr(value, "dtype")) or hasattr(value, "__array__")
 
 
-def can_be_written(value: Any) -> bool:
-    """Return whether a restore writes into this array; else it replaces it, as NumPy strings, which
-    have a fixed length."""
-    if isinstance(value, memoryview):
-        return not value.readonly
-    if isinstance(value, np.ndarray):
-        return value.flags.writeable and value.dtype.kind not in "SU"
-    return not isinstance(value, range)
-
-
 @functools.lru_cache(TYPES_CACHED)
 def _role_of(kind: Any) -> Role | None:
     """Return the role of objects of this type; None if the type does not decide it."""
