@@ -5,8 +5,7 @@ from __future__ import annotations
 
 import os
 import random
-from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -14,27 +13,28 @@ import torch
 
 from ckptfmt import dtypes
 from ckptfmt.arguments import Verify
-from ckptfmt.arrays import as_target, batches
+from ckptfmt.arrays import batches
 from ckptfmt.background import SaveFuture
 from ckptfmt.bundle import reader as reading
 from ckptfmt.bundle import saving
 from ckptfmt.bundle.batch import Batch, select_batch
-from ckptfmt.bundle.load import MatchReport, Mismatch, refuse
+from ckptfmt.bundle.load import MatchReport, refuse
 from ckptfmt.bundle.reader import Reader
-from ckptfmt.bundle.selecting import Rename
+from ckptfmt.bundle.selecting import Rename, transformed, transformed_kind
 from ckptfmt.bundle.tensor import TensorHandle
 from ckptfmt.errors import InvalidError
 from ckptfmt.names import tensor_bytes
 from ckptfmt.progress import Meter, Progress
+from ckptfmt.targets import as_target
 from ckptfmt.torch import tensors
-from ckptfmt.torch.renamed import load_renamed
+from ckptfmt.torch.matching import Matching, check_whole
+from ckptfmt.torch.renamed import renamed_structure
 from ckptfmt.torch.structure import (
     KEY,
     Packed,
     Stored,
     build,
     is_stateful,
-    path_name,
     structure_of,
 )
 
@@ -144,10 +144,11 @@ def load_into(
 ) -> MatchReport:
     """Load a checkpoint into a module, a state dict, or a whole training state as given to `save`.
 
-    Tensors are read straight into the memory of the module's parameters and buffers, or of the
-    tensors of a state dict; those on the meta device are replaced by new ones. Other objects get
-    their state through their `load_state_dict`, other values of a dict are replaced. All tensors
-    are matched before the first one is read.
+    Tensors are read straight into the memory of the module's parameters and buffers, of the tensors
+    of a state dict, and of the state that an optimizer has; those on the meta device are replaced
+    by new ones. Optimizers and other objects get their state through their `load_state_dict`, other
+    values of a dict are replaced. Everything is matched before the first tensor is read, optimizers
+    too: their groups, parameters, and the shapes and dtypes of their state.
 
     Args:
         target: what to load into: a module, another object with `load_state_dict`, or a dict.
@@ -156,7 +157,7 @@ def load_into(
         assign: True replaces the parameters and buffers of modules by new tensors with the stored
             dtype, as `load_state_dict(assign=True)`. Make the optimizer afterwards.
         cast: True converts stored tensors to the dtype of their targets.
-        rename: stored name to name in the module or state dict, and transforms, as in
+        rename: stored name to name in the module or state dict of tensors, and transforms, as in
             `ckptfmt.load_into`: for checkpoints of other programs, see `ckptfmt.huggingface`.
         device: where new tensors go.
         verify, progress: as in `ckptfmt.load`.
@@ -168,7 +169,8 @@ def load_into(
     Raises:
         TensorNotFoundError: `strict`, and something is missing in the checkpoint.
         InvalidError: `strict`, and something else does not match (with `report`); tensors share
-            memory and their stored values differ.
+            memory and their stored values differ; a tensor is expanded, sharded or otherwise
+            cannot be written; the checkpoint has the target's state only under a key.
         What `ckptfmt.open` and reading raise; the content of the targets is then unspecified.
     """
     if isinstance(target, (str, bytes, os.PathLike)):
@@ -178,16 +180,18 @@ def load_into(
             "load_into(target, path): target must be a module, a state dict or a dict of these, "
             f"not {type(target).__name__}"
         )
-    if rename is not None:
-        options = {"strict": strict, "cast": cast, "verify": verify, "progress": progress}
-        return load_renamed(target, path, rename, **options)
     with reading.open(path, verify=verify) as reader:
-        matching = _Matching(reader, _device(device), assign, cast)
-        finish = matching.match(target, structure_of(reader), ())
-        report = matching.report()
+        matching = Matching(reader, _New(_device(device)), assign, cast)
+        structure, unexpected = structure_of(reader), tuple[str, ...]()
+        if rename is not None:
+            structure, unexpected = renamed_structure(structure, rename, target)
+        elif is_stateful(target):
+            check_whole(target, structure, path)
+        finish = matching.match(target, structure, ())
+        report = matching.report(unexpected)
         if strict and not report:
             refuse(reader.prefix, report, castable=True)
-        matching.new.read(reader, matching.fills, progress)
+        matching.new.read(reader, matching.fills(), progress)
     finish()
     return report
 
@@ -209,12 +213,16 @@ class _New:
     def __init__(self, device: torch.device) -> None:
         self.device = device
         self._found: dict[str, Any] = {}
+        self._transformed: dict[Stored, torch.Tensor | None] = {}
         self._built: dict[str, Any] = {}
 
     def add(self, structure: Any) -> None:
         """Add the tensors of a structure."""
 
         def add_one(stored: Stored) -> None:
+            if stored.transform is not None:
+                self._transformed[stored] = None
+                return
             self._found[stored.name] = None
             for part in ("scales", "zero_points"):
                 if part in stored.note:
@@ -234,14 +242,23 @@ class _New:
             self._found = {name: reader[name] for name in self._found}
         else:
             wanted += [(name, None) for name in self._found]
-        for name, one in _read(reader, wanted, self.device, progress):
+        size = sum(reader[name].nbytes for name, _ in wanted) if progress is not None else 0
+        more = [tensor_bytes(one.name) for one in self._transformed]
+        batch = select_batch(reader, more)
+        later = sum(batch.handle(p).nbytes for p in range(len(more))) if progress is not None else 0
+        for name, one in _read(reader, wanted, self.device, _shifted(progress, 0, later)):
             self._found[name] = one
+        arrays = batch.read_each(_shifted(progress, size, 0))
+        for stored, array in zip(self._transformed, arrays, strict=True):
+            self._transformed[stored] = _transformed(stored, array).to(self.device)
 
     def build(self, structure: Any) -> Any:
         """Return the structure with its tensors, once they are read."""
         return build(structure, self._build)
 
     def _build(self, stored: Stored) -> Any:
+        if stored.transform is not None:
+            return self._transformed[stored]
         if stored.name in self._built:
             return self._built[stored.name]
         found, note = self._found[stored.name], stored.note
@@ -259,6 +276,27 @@ class _New:
             found = tensors.restore(found, note)
         self._built[stored.name] = found
         return found
+
+
+def _shifted(progress: Progress | None, before: int, after: int) -> Progress | None:
+    """Return a progress of one part, for that of the whole."""
+    if progress is None or not before + after:
+        return progress
+    whole = progress
+    return lambda done, total: whole(before + done, before + total + after)
+
+
+def _transformed(stored: Stored, array: np.ndarray[Any, Any]) -> torch.Tensor:
+    """Return what the transform of a tensor makes of its array."""
+    assert stored.transform is not None
+    _, shape = transformed_kind(stored.name, array.dtype, array.shape, stored.transform)
+    result = transformed(stored.name, array, stored.transform, shape)
+    result = np.array(result, result.dtype.newbyteorder("="), order="C")
+    code = dtypes.code_of_array(result.dtype)
+    dtype = None if code is None else tensors.dtype_of(code[0])
+    if dtype is None:
+        raise InvalidError(f"torch has no dtype {result.dtype}", tensor=stored.name)
+    return tensors.of_array(result, dtype)
 
 
 def _dtype(name: str, code: int) -> torch.dtype | None:
@@ -320,184 +358,6 @@ def _read_part(
             yield name, found.to(device, non_blocking=True)
         elif fill is not found:
             fill.copy_(found, non_blocking=True)
-
-
-# ---- matching ------------------------------------------------------------------------------------
-
-# What gives the value that replaces a target, once everything is read.
-_Finish = Callable[[], Any]
-_Names = tuple[str, ...]
-
-
-class _Matching:
-    """The match of a target with a stored structure.
-
-    Attributes:
-        new: tensors to be made.
-        fills: stored names and the existing tensors that are read into.
-    """
-
-    def __init__(self, reader: Reader, device: torch.device, assign: bool, cast: bool) -> None:
-        self._reader, self._assign, self._cast = reader, assign, cast
-        self.new = _New(device)
-        self.fills: list[tuple[str, torch.Tensor]] = []
-        self._matched: list[str] = []
-        self._missing: list[str] = []
-        self._unexpected: list[str] = []
-        self._shapes: list[Mismatch] = []
-        self._dtypes: list[Mismatch] = []
-        self._parameters: dict[int, torch.nn.Parameter] = {}
-        self._used: set[int] = set()
-
-    def report(self) -> MatchReport:
-        """Return what matched and what did not."""
-        return MatchReport(
-            tuple(self._matched),
-            tuple(self._missing),
-            tuple(self._unexpected),
-            tuple(self._shapes),
-            tuple(self._dtypes),
-        )
-
-    def match(self, target: Any, stored: Any, path: _Names) -> _Finish:
-        """Match one value."""
-        if isinstance(target, torch.nn.Module) and isinstance(stored, dict):
-            return self._module(target, stored, path)
-        if isinstance(target, torch.Tensor):
-            return self._tensor(target, stored, path, self._assign)
-        if is_stateful(target):
-            loaded = self._anew(stored, path)
-            return lambda: (target.load_state_dict(loaded()), target)[1]
-        if isinstance(target, torch.Generator):
-            state = self._anew(stored, path)
-            return lambda: target.set_state(state())
-        if isinstance(target, dict) and isinstance(stored, dict) and (not path or _holds(target)):
-            return self._dict(target, stored, path)
-        if isinstance(target, list) and isinstance(stored, list) and len(target) == len(stored):
-            return self._list(target, stored, path)
-        return self._anew(stored, path)
-
-    def _anew(self, stored: Any, path: _Names) -> _Finish:
-        self._matched.append(path_name(path))
-        self.new.add(stored)
-        return lambda: self.new.build(stored)
-
-    def _list(self, target: list[Any], stored: list[Any], path: _Names) -> _Finish:
-        pairs = enumerate(zip(target, stored, strict=True))
-        finishes = [self.match(one, other, (*path, str(i))) for i, (one, other) in pairs]
-
-        def finish() -> Any:
-            target[:] = [one() for one in finishes]
-            return target
-
-        return finish
-
-    def _dict(self, target: dict[Any, Any], stored: dict[Any, Any], path: _Names) -> _Finish:
-        finishes = self._items(target, stored, path)
-
-        def finish() -> Any:
-            target.update({key: one() for key, one in finishes.items()})
-            return target
-
-        return finish
-
-    def _items(
-        self, target: dict[Any, Any], stored: dict[Any, Any], path: _Names
-    ) -> dict[Any, _Finish]:
-        """Match the values of a dict by key."""
-        finishes: dict[Any, _Finish] = {}
-        known: dict[Any, _Finish] = {}
-        absent = []
-        for key, value in target.items():
-            if key not in stored:
-                absent.append(key)
-                continue
-            finishes[key] = self.match(value, stored[key], (*path, str(key)))
-            if isinstance(value, torch.Tensor):
-                known[tensors.identity(value)] = finishes[key]
-        for key in absent:
-            value = target[key]
-            tied = tensors.identity(value) if isinstance(value, torch.Tensor) else None
-            if tied in known:  # stored under another name of it
-                finishes[key] = known[tied]
-            else:
-                self._missing.append(path_name((*path, str(key))))
-        self._unexpected += [path_name((*path, str(key))) for key in stored if key not in target]
-        return finishes
-
-    def _module(self, module: torch.nn.Module, stored: dict[str, Any], path: _Names) -> _Finish:
-        own = module.state_dict(keep_vars=True)
-        finishes = self._items(own, stored, path)
-        versions = getattr(stored, "_metadata", {})
-        assign = self._assign or any(
-            isinstance(one, torch.Tensor) and one.is_meta for one in own.values()
-        )
-
-        def finish() -> Any:
-            # Parameters that were read into are copied onto themselves, which torch skips.
-            loaded: Any = OrderedDict((key, one()) for key, one in finishes.items())
-            loaded._metadata = {**getattr(own, "_metadata", {}), **versions}
-            module.load_state_dict(loaded, strict=False, assign=assign)
-            return module
-
-        return finish
-
-    def _tensor(self, target: torch.Tensor, stored: Any, path: _Names, assign: bool) -> _Finish:
-        name = path_name(path)
-        if not isinstance(stored, Stored) or stored.kind != "tensor":
-            kind = stored.kind if isinstance(stored, Stored) else type(stored).__name__
-            self._dtypes.append(Mismatch(name, name, kind, "tensor"))
-            return lambda: target
-        handle = self._reader[stored.name]
-        dtype, shape = tensors.kind_of(handle.dtype_code, handle.shape, stored.note)
-        is_lazy = torch.nn.parameter.is_lazy(target)
-        if not is_lazy and shape != tuple(target.shape):
-            self._shapes.append(Mismatch(name, stored.name, shape, tuple(target.shape)))
-            return lambda: target
-        anew = assign or is_lazy or target.is_meta or target.is_quantized
-        if dtype != target.dtype and not anew and not self._cast:
-            self._dtypes.append(Mismatch(name, stored.name, dtype, target.dtype))
-            return lambda: target
-        self._matched.append(name)
-        if anew:
-            self.new.add(stored)
-            return lambda: self._replaced(target, self.new.build(stored))
-        place = tensors.carrier(target)
-        if dtype == target.dtype and _same_memory(place, target):
-            self.fills.append((stored.name, place))
-            return lambda: target
-        self.new.add(stored)
-        return lambda: _copied(target, self.new.build(stored))
-
-    def _replaced(self, target: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
-        """Return what replaces a target: one parameter for all names of a parameter."""
-        if not isinstance(target, torch.nn.Parameter) or torch.nn.parameter.is_lazy(target):
-            return value
-        if id(target) not in self._parameters:
-            if id(value) in self._used:  # tied in the checkpoint, but not in the module
-                value = value.clone()
-            self._used.add(id(value))
-            made = torch.nn.Parameter(value, requires_grad=target.requires_grad)
-            self._parameters[id(target)] = made
-        return self._parameters[id(target)]
-
-
-def _same_memory(place: torch.Tensor, target: torch.Tensor) -> bool:
-    return bool(place.data_ptr() == target.data_ptr())
-
-
-def _copied(target: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
-    with torch.no_grad():
-        return target.copy_(value)
-
-
-def _holds(value: Any) -> bool:
-    """Return whether a value has tensors or objects to load into; others are replaced whole."""
-    if isinstance(value, dict):
-        return any(map(_holds, value.values()))
-    if isinstance(value, (list, tuple)):
-        return any(map(_holds, value))
-    return isinstance(value, (torch.Tensor, torch.Generator)) or is_stateful(value)
 
 
 # ---- random numbers ------------------------------------------------------------------------------

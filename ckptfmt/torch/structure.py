@@ -14,7 +14,7 @@ import io
 import json
 import math
 from collections import Counter, OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -23,10 +23,11 @@ import torch
 
 from ckptfmt import dtypes
 from ckptfmt.bundle.reader import Reader
+from ckptfmt.bundle.selecting import Transform
 from ckptfmt.errors import CorruptError, InvalidError, UnsupportedError, about
 from ckptfmt.torch import tensors
 
-__all__ = ["KEY", "Packed", "Stored", "build", "is_stateful", "path_name", "structure_of"]
+__all__ = ["KEY", "Packed", "Stored", "build", "is_stateful", "leaves", "path_name", "structure_of"]
 
 # The key in the checkpoint's metadata, and its version.
 KEY, VERSION = "ckptfmt.torch", 1
@@ -55,11 +56,13 @@ class Stored:
         name: its name in the checkpoint.
         kind: "tensor", "array" (of NumPy) or "scalar" (of NumPy).
         note: as `tensors.note_of`; `scales` and `zero_points` are Stored.
+        transform: a function of the array that is read, whose result the tensor has.
     """
 
     name: str
     kind: str = "tensor"
     note: dict[str, Any] = field(default_factory=dict)
+    transform: Transform | None = None
 
 
 # ---- packing -------------------------------------------------------------------------------------
@@ -107,10 +110,9 @@ class Packed:
         if is_stateful(value):
             return self._pack(value.state_dict(), path)
         raise InvalidError(
-            f"a {type(value).__module__}.{type(value).__qualname__} cannot be stored: pass tensors,"
+            f"{path_name(path)}: a {_full_name(type(value))} cannot be stored: pass tensors,"
             " numbers, text, None, lists, tuples, dicts, or objects with state_dict and"
-            " load_state_dict",
-            tensor=path_name(path),
+            " load_state_dict"
         )
 
     def _tensor(self, tensor: torch.Tensor, path: Path) -> dict[str, Any]:
@@ -127,7 +129,10 @@ class Packed:
 
     def _array(self, value: Any, path: Path) -> dict[str, Any]:
         if dtypes.code_of_array(value.dtype) is None:
-            raise InvalidError(f"dtype {value.dtype} cannot be stored", tensor=path_name(path))
+            message = f"dtype {value.dtype} cannot be stored"
+            if value.dtype.kind in "USTO":
+                message += " in a torch state: pass array.tolist(), or use ckptfmt.save"
+            raise InvalidError(message, tensor=path_name(path))
         self._add(np.asarray(value), path)
         return {"$array" if isinstance(value, np.ndarray) else "$scalar": True}
 
@@ -164,6 +169,12 @@ class Packed:
 
     def _sequence(self, value: Any, path: Path) -> dict[str, Any]:
         return {f"${_SEQUENCES[type(value)]}": self._list(value, path)}
+
+
+def _full_name(kind: type) -> str:
+    """Return the name that users import a type by."""
+    modules = [one for one in kind.__module__.split(".") if one[0] != "_" and one != "builtins"]
+    return ".".join([*modules, kind.__qualname__])
 
 
 def _staged(tensor: torch.Tensor) -> torch.Tensor:
@@ -286,6 +297,18 @@ def _dtype(name: str) -> torch.dtype:
     if found is None:
         raise ValueError(f"torch has no dtype {name}")
     return found
+
+
+def leaves(value: Any, path: Path = ()) -> Iterator[tuple[Path, Stored]]:
+    """Yield the tensors of a value of `structure_of`, with their paths."""
+    if isinstance(value, Stored):
+        yield path, value
+    elif isinstance(value, dict):
+        for key, one in value.items():
+            yield from leaves(one, (*path, str(key)))
+    elif isinstance(value, (list, tuple)):
+        for index, one in enumerate(value):
+            yield from leaves(one, (*path, str(index)))
 
 
 def build(value: Any, of: Callable[[Stored], Any]) -> Any:

@@ -80,7 +80,11 @@ def note_of(tensor: torch.Tensor) -> dict[str, Any]:
     Raises:
         InvalidError: a tensor without data of its own, or of a layout that cannot be stored.
     """
-    if tensor.layout is not torch.strided or tensor.is_nested:
+    if tensor.is_nested:
+        raise InvalidError(
+            "nested tensors cannot be stored: pass list(tensor.unbind()), a list of tensors"
+        )
+    if tensor.layout is not torch.strided:
         raise InvalidError(f"{tensor.layout} tensors cannot be stored: pass tensor.to_dense()")
     if is_traceable_wrapper_subclass(tensor):
         raise InvalidError(

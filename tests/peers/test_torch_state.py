@@ -336,7 +336,8 @@ class Point(tuple[int, int]):
         (lambda: 1, "function cannot be stored"),
         (Point((1, 2)), "Point cannot be stored"),
         (object(), "object cannot be stored"),
-        (np.array(["text"]), "dtype <U4 cannot be stored"),
+        (np.array(["text"]), r"dtype <U4 cannot be stored in a torch state: pass array.tolist\(\)"),
+        (np.random.default_rng(0), r"^outer.1.bad: a numpy.random.Generator cannot be stored"),
         (torch.empty(2, device="meta"), "has no data"),
         (torch.ones(2, 2).to_sparse(), "to_dense"),
         (nn.UninitializedParameter(), "has no data"),
@@ -347,8 +348,23 @@ class Point(tuple[int, int]):
 def test_what_cannot_be_stored_is_refused_by_name(tmp_path: Path, value: Any, message: str) -> None:
     with pytest.raises(InvalidError, match=message) as caught:
         ct.save({"good": torch.ones(1), "outer": [0, {"bad": value}]}, tmp_path / "ck")
-    assert caught.value.tensor == "outer.1.bad"
+    assert "outer.1.bad" in str(caught.value)
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors:UserWarning")
+@pytest.mark.parametrize("layout", [torch.strided, torch.jagged])
+def test_nested_tensors(tmp_path: Path, layout: torch.layout) -> None:
+    parts = [torch.ones(2), torch.zeros(3)]
+    nested = torch.nested.nested_tensor(parts, layout=layout)
+    with pytest.raises(InvalidError, match=r"nested .*pass list\(tensor.unbind\(\)\)") as caught:
+        ct.save({"x": nested}, tmp_path / "ck")
+    assert caught.value.tensor == "x"
+    ct.save({"x": list(nested.unbind())}, tmp_path / "ck")
+    assert equal(ct.load(tmp_path / "ck")["x"], parts)
+    with pytest.raises(InvalidError, match="a nested tensor") as caught:
+        ct.load_into({"x": [nested, parts[1]]}, tmp_path / "ck")
+    assert caught.value.tensor == "x.0"
 
 
 def test_wrong_arguments(tmp_path: Path) -> None:
@@ -599,7 +615,9 @@ def test_every_optimizer_resumes(tmp_path: Path, kind: Any) -> None:
 
 def test_one_part_of_a_training_state(tmp_path: Path) -> None:
     first, second = Training(adamw, 1), Training(adamw, 2)
+    first.run(1)
     ct.save(first.state, tmp_path / "ck")
     report = ct.load_into({"model": second.model}, tmp_path / "ck", strict=False)
-    assert not report.missing and "optimizer" in report.unexpected
+    assert not report.missing and "optimizer.state.0.exp_avg" in report.unexpected
+    assert {"scheduler", "random.torch", "step"} < set(report.unexpected)
     assert equal(second.model.state_dict(), first.model.state_dict())

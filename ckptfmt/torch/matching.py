@@ -1,0 +1,530 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The match of a module, state dict or training state with what a checkpoint stores for it."""
+
+from __future__ import annotations
+
+import itertools
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch.optim import Optimizer
+
+from ckptfmt import dtypes
+from ckptfmt.arrays import describe
+from ckptfmt.bundle.batch import select_batch
+from ckptfmt.bundle.load import MatchReport, Mismatch, without_bookkeeping
+from ckptfmt.bundle.reader import Reader
+from ckptfmt.bundle.selecting import some, transformed_kind
+from ckptfmt.errors import CkptfmtError, InvalidError
+from ckptfmt.names import tensor_bytes
+from ckptfmt.targets import Target, torch_refusal
+from ckptfmt.torch import tensors
+from ckptfmt.torch.structure import Stored, build, is_stateful, leaves, path_name
+
+if TYPE_CHECKING:
+    from ckptfmt.torch.state import _New
+
+__all__ = ["Matching", "check_whole"]
+
+# What gives the value that replaces a target, once everything is read.
+Finish = Callable[[], Any]
+Names = tuple[str, ...]
+
+
+class Matching:
+    """The match of a target with a stored structure. Nothing is written before `fills`.
+
+    Attributes:
+        new: tensors to be made.
+    """
+
+    def __init__(self, reader: Reader, new: _New, assign: bool, cast: bool) -> None:
+        self._reader, self._assign, self._cast = reader, assign, cast
+        self.new = new
+        self._matched: list[str] = []
+        self._missing: list[str] = []
+        self._unexpected: list[str] = []
+        self._shapes: list[Mismatch] = []
+        self._dtypes: list[Mismatch] = []
+        self._structures: list[Mismatch] = []
+        self._parameters: dict[int, torch.nn.Parameter] = {}
+        self._used: set[int] = set()
+        # Stored name and memory: of tensors that are read into, and of those that new ones are
+        # copied to.
+        self._fills: list[tuple[str, torch.Tensor]] = []
+        self._copies: list[tuple[str, torch.Tensor]] = []
+        # Tensors of optimizers, which are read into unless something else has their memory.
+        self._states: dict[Stored, torch.Tensor] = {}
+        self._optimized: list[torch.Tensor] = []
+
+    def report(self, unexpected: tuple[str, ...] = ()) -> MatchReport:
+        """Return what matched and what did not, with more names that are unexpected."""
+        return MatchReport(
+            tuple(self._matched),
+            tuple(self._missing),
+            without_bookkeeping((*self._unexpected, *unexpected), self._reader),
+            tuple(self._shapes),
+            tuple(self._dtypes),
+            structure_mismatch=tuple(self._structures),
+        )
+
+    def match(self, target: Any, stored: Any, path: Names) -> Finish:
+        """Match one value."""
+        if isinstance(target, torch.nn.Module) and isinstance(stored, dict):
+            return self._module(target, stored, path)
+        if isinstance(target, torch.Tensor):
+            return self._tensor(target, stored, path, self._assign)
+        if is_stateful(target):
+            return self._stateful(target, stored, path)
+        if isinstance(target, torch.Generator):
+            if not isinstance(stored, Stored):
+                return self._misfit(target, path, _kind(stored), "the state of a torch.Generator")
+            return self._handed(target, target.set_state, stored, path)
+        if isinstance(target, dict) and isinstance(stored, dict) and (not path or _holds(target)):
+            return self._dict(target, stored, path)
+        is_sequence = isinstance(target, (list, tuple)) and type(target) is type(stored)
+        if is_sequence and len(target) == len(stored):
+            return self._sequence(target, stored, path)
+        if _holds(target, tensors_too=False):
+            return self._misfit(target, path, _kind(stored), _kind(target))
+        self._take(stored, path)
+        return lambda: self.new.build(stored)
+
+    def _take(self, stored: Any, path: Names) -> None:
+        self._matched += _names(stored, path)
+        self.new.add(stored)
+
+    def _misfit(self, target: Any, path: Names, stored: str, wanted: str) -> Finish:
+        """Report that an object cannot take what is stored; it stays as it is."""
+        name = path_name(path) or type(target).__name__
+        self._structures.append(Mismatch(name, name, stored, wanted))
+        return lambda: target
+
+    # ---- containers ----
+
+    def _sequence(self, target: Any, stored: Any, path: Names) -> Finish:
+        pairs = enumerate(zip(target, stored, strict=True))
+        finishes = [self.match(one, other, (*path, str(i))) for i, (one, other) in pairs]
+
+        def finish() -> Any:
+            if isinstance(target, tuple):
+                return type(target)(one() for one in finishes)
+            target[:] = [one() for one in finishes]
+            return target
+
+        return finish
+
+    def _dict(self, target: dict[Any, Any], stored: dict[Any, Any], path: Names) -> Finish:
+        finishes = self._items(target, stored, path)
+
+        def finish() -> Any:
+            target.update({key: one() for key, one in finishes.items()})
+            return target
+
+        return finish
+
+    def _items(
+        self, target: dict[Any, Any], stored: dict[Any, Any], path: Names
+    ) -> dict[Any, Finish]:
+        """Match the values of a dict by key."""
+        finishes: dict[Any, Finish] = {}
+        known: dict[Any, Finish] = {}
+        absent = []
+        for key, value in target.items():
+            if key not in stored:
+                absent.append(key)
+                continue
+            finishes[key] = self.match(value, stored[key], (*path, str(key)))
+            if isinstance(value, torch.Tensor):
+                known[tensors.identity(value)] = finishes[key]
+        for key in absent:
+            value = target[key]
+            tied = tensors.identity(value) if isinstance(value, torch.Tensor) else None
+            if tied in known:  # stored under another name of it
+                finishes[key] = known[tied]
+            else:
+                self._missing.append(path_name((*path, str(key))))
+        for key, value in stored.items():
+            if key not in target:
+                names = _names(value, (*path, str(key)))
+                self._unexpected += names or [path_name((*path, str(key)))]
+        return finishes
+
+    def _module(self, module: torch.nn.Module, stored: dict[str, Any], path: Names) -> Finish:
+        own = module.state_dict(keep_vars=True)
+        finishes = self._items(own, stored, path)
+        versions = getattr(stored, "_metadata", {})
+        assign = self._assign or any(
+            isinstance(one, torch.Tensor) and one.is_meta for one in own.values()
+        )
+
+        def finish() -> Any:
+            # Parameters that were read into are copied onto themselves, which torch skips.
+            loaded: Any = OrderedDict((key, one()) for key, one in finishes.items())
+            loaded._metadata = {**getattr(own, "_metadata", {}), **versions}
+            module.load_state_dict(loaded, strict=False, assign=assign)
+            return module
+
+        return finish
+
+    # ---- tensors ----
+
+    def _tensor(self, target: torch.Tensor, stored: Any, path: Names, assign: bool) -> Finish:
+        name = path_name(path)
+        if not isinstance(stored, Stored) or stored.kind != "tensor":
+            kind = stored.kind if isinstance(stored, Stored) else type(stored).__name__
+            self._dtypes.append(Mismatch(name, name, kind, "tensor"))
+            return lambda: target
+        is_lazy = torch.nn.parameter.is_lazy(target)
+        anew = assign or is_lazy or target.is_meta or target.is_quantized
+        if not anew or type(target).__name__ == "DTensor":
+            reason = torch_refusal(torch, target, plain=False)
+            if reason is not None:
+                raise InvalidError(f"cannot read into {describe(target)}: {reason}", tensor=name)
+        dtype, shape = self._kind_of(stored)
+        if not is_lazy and shape != tuple(target.shape):
+            self._shapes.append(Mismatch(name, stored.name, shape, tuple(target.shape)))
+            return lambda: target
+        if dtype != target.dtype and not anew and not self._cast:
+            self._dtypes.append(Mismatch(name, stored.name, dtype, target.dtype))
+            return lambda: target
+        self._matched.append(name)
+        if anew:
+            self.new.add(stored)
+            return lambda: self._replaced(target, self.new.build(stored))
+        place = tensors.carrier(target)
+        in_place = place.data_ptr() == target.data_ptr()
+        if dtype == target.dtype and in_place and stored.transform is None:
+            self._fills.append((stored.name, place))
+            return lambda: target
+        self._copies.append((stored.name, target))
+        self.new.add(stored)
+        return lambda: _copied(target, self.new.build(stored))
+
+    def _kind_of(self, stored: Stored) -> tuple[torch.dtype | None, tuple[int, ...]]:
+        """Return dtype and shape of the tensor that is read."""
+        handle = self._reader[stored.name]
+        if stored.transform is None:
+            return tensors.kind_of(handle.dtype_code, handle.shape, stored.note)
+        dtype, shape = transformed_kind(stored.name, *handle.expected(), stored.transform)
+        found = dtypes.code_of_array(dtype)
+        return None if found is None else tensors.dtype_of(found[0]), shape
+
+    def _replaced(self, target: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+        """Return what replaces a target: one parameter for all names of a parameter."""
+        if not isinstance(target, torch.nn.Parameter) or torch.nn.parameter.is_lazy(target):
+            return value
+        if id(target) not in self._parameters:
+            if id(value) in self._used:  # tied in the checkpoint, but not in the module
+                value = value.clone()
+            self._used.add(id(value))
+            made = torch.nn.Parameter(value, requires_grad=target.requires_grad)
+            self._parameters[id(target)] = made
+        return self._parameters[id(target)]
+
+    # ---- objects with load_state_dict ----
+
+    def _stateful(self, target: Any, stored: Any, path: Names) -> Finish:
+        optimizer = _torch_optimizer(target)
+        if optimizer is not None and _is_optimizer_state(stored):
+            return self._optimizer(target, optimizer, stored, path)
+        known = type(target).__module__.partition(".")[0] == "torch"
+        known = known or isinstance(target, torch.nn.Module)
+        if isinstance(target, Optimizer) and optimizer is not None:
+            return self._misfit(target, path, _kind(stored), f"the state of a {_type(target)}")
+        if known and not isinstance(stored, dict):
+            return self._misfit(target, path, _kind(stored), f"the state of a {_type(target)}")
+        return self._handed(target, target.load_state_dict, stored, path)
+
+    def _handed(self, target: Any, load: Callable[[Any], Any], stored: Any, path: Names) -> Finish:
+        """Hand new values to an object's own function."""
+        self._take(stored, path)
+        return lambda: _call(target, load, self.new.build(stored), path)
+
+    def _optimizer(
+        self, target: Any, optimizer: Optimizer, stored: dict[str, Any], path: Names
+    ) -> Finish:
+        """Match an optimizer: its tensors that have the dtype and shape of the stored ones are read
+        into, and `load_state_dict` gets them. It is loaded as a whole or not at all."""
+        groups, own_groups = stored["param_groups"], optimizer.param_groups
+        parameters = list(itertools.chain.from_iterable(g["params"] for g in own_groups))
+        keys = itertools.chain.from_iterable(g["params"] for g in groups)
+        by_key = dict(zip(keys, parameters, strict=False))
+        # A hook may fit any state to the optimizer.
+        checked = not optimizer._optimizer_load_state_dict_pre_hooks
+        if checked and len(groups) != len(own_groups):
+            what = f"{len(groups)} parameter groups"
+            return self._misfit(target, path, what, f"{len(own_groups)}")
+        for index, (group, own) in enumerate(zip(groups, own_groups, strict=False)):
+            found, wanted = len(group["params"]), len(own["params"])
+            if checked and found != wanted:
+                what = f"{found} parameters in param_groups[{index}]"
+                return self._misfit(target, path, what, f"{wanted}")
+        shapes, kinds = list[Mismatch](), list[Mismatch]()
+        places: dict[Stored, torch.Tensor] = {}
+        for key, state in stored["state"].items():
+            parameter = by_key.get(key)
+            own = {} if parameter is None else optimizer.state.get(parameter, {})
+            for names, leaf, tensor in _pairs(state, own, (*path, "state", str(key))):
+                if leaf.kind != "tensor":
+                    continue
+                dtype, shape = self._kind_of(leaf)
+                if _fits(tensor, dtype, shape):
+                    places[leaf] = tensor
+                    continue
+                expected = _expected(optimizer, parameter, tensor, names[-1], shape)
+                if expected is None or not checked:
+                    continue
+                name = path_name(names)
+                if shape != expected[1]:
+                    shapes.append(Mismatch(name, leaf.name, shape, expected[1]))
+                elif dtype != expected[0] and not self._cast:
+                    kinds.append(Mismatch(name, leaf.name, dtype, expected[0]))
+        self._shapes += shapes
+        self._dtypes += kinds
+        if shapes or kinds:
+            return lambda: target
+        self._matched += _names(stored, path)
+        self._states |= places
+        self._optimized += parameters
+        self.new.add(build(stored, lambda leaf: None if leaf in places else leaf))
+
+        def finish() -> Any:
+            filled = self._states  # those that `fills` left
+
+            def of(leaf: Stored) -> Any:
+                return filled[leaf] if leaf in filled else self.new.build(leaf)
+
+            return _call(target, target.load_state_dict, build(stored, of), path)
+
+        return finish
+
+    # ---- memory ----
+
+    def fills(self) -> list[tuple[str, torch.Tensor]]:
+        """Return the stored names and existing tensors that are read into.
+
+        Raises:
+            InvalidError: two targets share memory, and their stored values differ.
+        """
+        self._keep_own_states()
+        writes = [*self._fills, *self._copies]
+        batch = select_batch(self._reader, [tensor_bytes(name) for name, _ in writes])
+        places = {i: Target(_extent(tensor)) for i, (_, tensor) in enumerate(writes)}
+        batch.targets = {i: places.pop(i) for i in range(len(self._fills))}
+        batch.check_targets(places)
+        states = [(leaf.name, tensors.carrier(one)) for leaf, one in self._states.items()]
+        return [*self._fills, *states]
+
+    def _keep_own_states(self) -> None:
+        """Let new tensors replace those of optimizers that share memory with another target or a
+        parameter, as `load_state_dict` does."""
+        others = [*self._fills, *self._copies, *(("", one) for one in self._optimized)]
+        spans: list[Any] = [(*_span(tensor), name, None) for name, tensor in others]
+        spans += [(*_span(one), leaf.name, leaf) for leaf, one in self._states.items()]
+        shared: set[Stored] = set()
+        last: list[Any] = []
+        for span in sorted(spans, key=lambda one: one[:2]):
+            last = [one for one in last if one[1] > span[0]]
+            for other in last:
+                if other[2:4] != span[2:4]:
+                    shared |= {one for one in (span[4], other[4]) if one is not None}
+            last.append(span)
+        for leaf in shared:
+            del self._states[leaf]
+            self.new.add(leaf)
+
+
+def _copied(target: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+    with torch.no_grad():
+        return target.copy_(value)
+
+
+def _span(tensor: torch.Tensor) -> tuple[int, int, Any]:
+    """Return the addresses of a tensor's first byte and of the first one after it, and its
+    identity."""
+    if torch.nn.parameter.is_lazy(tensor) or tensor.is_meta or not tensor.numel():
+        return 0, 0, None
+    if tensor.layout is not torch.strided or type(tensor) not in _PLAIN:
+        return 0, 0, None
+    steps = zip(tensor.shape, tensor.stride(), strict=True)
+    last = sum((size - 1) * step for size, step in steps)
+    begin = tensor.data_ptr()
+    return begin, begin + (last + 1) * tensor.itemsize, tensors.identity(tensor)
+
+
+class _Extent:
+    def __init__(self, tensor: torch.Tensor) -> None:
+        self.__array_interface__ = {
+            "version": 3,
+            "typestr": f"|V{tensor.itemsize}",
+            "data": (tensor.data_ptr(), False),
+            "shape": tuple(tensor.shape),
+            "strides": tuple(step * tensor.itemsize for step in tensor.stride()),
+        }
+
+
+def _extent(tensor: torch.Tensor) -> np.ndarray[Any, Any]:
+    """Return an array of a tensor's addresses, on any device. Its elements must not be read."""
+    if not tensor.numel():
+        return np.empty(tuple(tensor.shape), f"V{tensor.itemsize}")
+    return np.asarray(_Extent(tensor))
+
+
+# ---- structures ----------------------------------------------------------------------------------
+
+
+def _names(stored: Any, path: Names) -> list[str]:
+    return [path_name(names) for names, _ in leaves(stored, path)]
+
+
+def _holds(value: Any, *, tensors_too: bool = True) -> bool:
+    """Return whether a value has objects, or tensors, to load into; others are replaced whole."""
+    if isinstance(value, dict):
+        return any(_holds(one, tensors_too=tensors_too) for one in value.values())
+    if isinstance(value, (list, tuple)):
+        return any(_holds(one, tensors_too=tensors_too) for one in value)
+    if isinstance(value, torch.Tensor):
+        return tensors_too
+    return isinstance(value, torch.Generator) or is_stateful(value)
+
+
+def _type(value: Any) -> str:
+    return type(value).__name__
+
+
+def _kind(value: Any) -> str:
+    """Return what a stored value or target is, for a message."""
+    if isinstance(value, Stored):
+        return f"a stored {value.kind}"
+    if isinstance(value, dict):
+        return f"a dict with {some(value) or 'no keys'}"
+    if isinstance(value, (list, tuple)):
+        return f"a {_type(value)} of {len(value)}"
+    return f"a value of type {_type(value)}"
+
+
+def _call(target: Any, load: Callable[[Any], Any], value: Any, path: Names) -> Any:
+    """Call the function of an object that loads its state; return the object."""
+    try:
+        load(value)
+    except CkptfmtError:
+        raise
+    except Exception as error:  # whatever the object raises
+        raise InvalidError(
+            f"the {_type(target)} refuses the stored state ({type(error).__name__}: {error}); "
+            "other targets may have been loaded",
+            tensor=path_name(path) or None,
+        ) from error
+    return target
+
+
+def check_whole(target: Any, structure: Any, path: Any) -> None:
+    """Refuse a single object as the target of a checkpoint that has nothing of it by name, but its
+    state dict under a key.
+
+    Raises:
+        InvalidError: names the key and the call that works.
+    """
+    if isinstance(target, dict) or not isinstance(structure, dict):
+        return
+    if isinstance(target, Optimizer):
+        what, own = "optimizer", {"state", "param_groups"}
+    else:
+        what = "model" if isinstance(target, torch.nn.Module) else "target"
+        state = target.state_dict()
+        own = set(state) if isinstance(state, dict) else set()
+    if own & structure.keys():
+        return
+
+    def has(value: Any) -> bool:
+        if not isinstance(value, dict):
+            return False
+        return bool(own & value.keys()) if what == "model" else own <= value.keys()
+
+    keys = [key for key, value in structure.items() if own and has(value)]
+    if keys:
+        call = f"ckptfmt.torch.load_into({{{keys[0]!r}: {what}}}, {path!r}, strict=False)"
+        raise InvalidError(
+            f"the checkpoint is a training state, whose {some(keys)} could be that of the "
+            f"{_type(target)}: call {call}"
+        )
+
+
+# ---- optimizers ----------------------------------------------------------------------------------
+
+_PLAIN = (torch.Tensor, torch.nn.Parameter)
+# Optimizers of torch with state of other shapes than their parameter's.
+_FACTORED = (torch.optim.LBFGS, torch.optim.Adafactor)
+
+
+def _torch_optimizer(target: Any) -> Optimizer | None:
+    """Return the optimizer that a target is or wraps, if its state is loaded by torch's
+    `Optimizer.load_state_dict`."""
+    if isinstance(target, Optimizer) and type(target).load_state_dict is Optimizer.load_state_dict:
+        return target
+    inner = getattr(target, "optimizer", None)
+    return _torch_optimizer(inner) if isinstance(inner, Optimizer) else None
+
+
+def _is_optimizer_state(stored: Any) -> bool:
+    return (
+        isinstance(stored, dict)
+        and isinstance(stored.get("state"), dict)
+        and isinstance(stored.get("param_groups"), list)
+        and all(
+            isinstance(one, dict) and isinstance(one.get("params"), list)
+            for one in stored["param_groups"]
+        )
+    )
+
+
+def _pairs(stored: Any, own: Any, path: Names) -> Iterator[tuple[Names, Stored, Any]]:
+    """Yield path, stored tensor and the value at its place in an optimizer's state."""
+    if isinstance(stored, Stored):
+        yield path, stored, own
+    elif isinstance(stored, dict):
+        for key, one in stored.items():
+            other = own.get(key) if isinstance(own, dict) else None
+            yield from _pairs(one, other, (*path, str(key)))
+    elif isinstance(stored, list):
+        others = own if isinstance(own, list) else []
+        pairs = itertools.zip_longest(stored, others[: len(stored)])
+        for index, (one, other) in enumerate(pairs):
+            yield from _pairs(one, other, (*path, str(index)))
+
+
+def _fits(own: Any, dtype: torch.dtype | None, shape: tuple[int, ...]) -> bool:
+    """Return whether a tensor of an optimizer can be read into."""
+    return (
+        type(own) in _PLAIN
+        and torch_refusal(torch, own, plain=False) is None
+        and not (own.is_quantized or own.is_conj() or own.is_neg())
+        and (own.dtype, tuple(own.shape)) == (dtype, shape)
+    )
+
+
+def _expected(
+    optimizer: Optimizer,
+    parameter: torch.Tensor | None,
+    own: Any,
+    key: str,
+    shape: tuple[int, ...],
+) -> tuple[torch.dtype, tuple[int, ...]] | None:
+    """Return the dtype and shape that a tensor of an optimizer's state must have; None if that is
+    not known.
+
+    Known are tensors like their parameter: those that the optimizer has, and those with dimensions
+    of the optimizers of torch that compute element by element.
+    """
+    if parameter is None or key == "step" or torch.nn.parameter.is_lazy(parameter):
+        return None
+    if isinstance(own, torch.Tensor) and own.shape == parameter.shape:
+        return own.dtype, tuple(own.shape)
+    is_torch = type(optimizer).__module__.startswith("torch.optim.")
+    if is_torch and not isinstance(optimizer, _FACTORED) and shape and own is None:
+        return parameter.dtype, tuple(parameter.shape)
+    return None
