@@ -18,7 +18,7 @@ import jax
 import numpy as np
 
 from ckptfmt import names
-from ckptfmt.arguments import Durability, Level, Verify
+from ckptfmt.arguments import Durability, Level, Verify, wrong
 from ckptfmt.arrays import Columns
 from ckptfmt.background import SaveFuture, SaveQueue, Work, wait_for_saves
 from ckptfmt.bundle import reader as reading
@@ -31,7 +31,7 @@ from ckptfmt.bundle.sweeping import sweep_directories
 from ckptfmt.bundle.writer import check_options, write_sources
 from ckptfmt.errors import CheckpointNotFoundError, InvalidError, about
 from ckptfmt.jax.coordinator import JaxCoordinator
-from ckptfmt.jax.pytrees import Box, Wanted, named_leaves, wanted
+from ckptfmt.jax.pytrees import Box, Wanted, check_pytree, check_shardings, named_leaves, wanted
 from ckptfmt.jax.saving import IMPLS, compare_contents, content_of
 from ckptfmt.places import is_file
 from ckptfmt.sharded.coordinator import Coordinator, SingleProcess
@@ -78,8 +78,9 @@ def save(
             indices of JAX.
 
     Raises:
-        InvalidError: a leaf that cannot be stored, or two leaves of one name; the processes have
-            different pytrees. All processes raise it, and it names the leaf.
+        InvalidError: a leaf that cannot be stored, or two leaves of one name; an argument of
+            another type; the processes have different pytrees. All processes raise it, and it names
+            the leaf.
         CheckpointNotFoundError, StorageError, BusyError: as in `ckptfmt.sharded_save`.
     """
     options = _Options(metadata, level, alignment, durability, compression)
@@ -158,6 +159,8 @@ class _Save:
         answer = b""
         with self._team.guarded() as guard:
             check_options(**vars(options))
+            _check_path("save(prefix, pytree): prefix", prefix, pytree)
+            check_pytree("pytree must be a pytree of arrays", pytree)
             self._target = names.absolute(names.prefix_text(prefix, urls=True))
             self.content = content_of(pytree, rank, world_size)
             common = {**vars(options), "metadata": None, "prefix": self._target}
@@ -251,7 +254,7 @@ _OWN = object()
 
 def load(
     path: Path,
-    like: Any,
+    like: Any = None,
     *,
     sharding: Any = None,
     strict: bool = True,
@@ -271,7 +274,7 @@ def load(
         like: a pytree whose leaves say what to load: jax.ShapeDtypeStruct (`jax.eval_shape` returns
             these) and jax.Array become a jax.Array with their shape, dtype and sharding, typed PRNG
             keys such keys; NumPy arrays, Python scalars, str and bytes become new ones.
-            Nothing is read from the arrays, which may have been donated.
+            Nothing is read from these arrays, which may have been donated, or written to them.
         sharding: a jax.sharding.Sharding or device for all jax.Arrays instead of their own; or a
             pytree of these that is a prefix of `like`, in which None leaves the own one. Without
             any, an array is not committed to a device.
@@ -285,7 +288,8 @@ def load(
         TensorNotFoundError: leaves have no tensor, and nothing else is wrong. The attribute
             `report` of the error is a MatchReport with all names.
         InvalidError: something else does not match (with `report`): shapes, dtypes,
-            implementations of PRNG keys, tensors without a leaf; or an argument is wrong.
+            implementations of PRNG keys, tensors without a leaf; or an argument is wrong. One
+            error, before anything is read, names all leaves that their sharding does not fit.
         GenerationGoneError: the checkpoint was replaced meanwhile, so that two processes did not
             read the same.
         What `ckptfmt.open` and reading raise. If one process fails, all raise.
@@ -293,9 +297,14 @@ def load(
     own = None if coordinator is not None else _coordinator()
     with own if own is not None else contextlib.nullcontext():
         team = _team(coordinator or own, "ckptfmt.jax.load")
-        seen, result = b"", None
+        seen, result, text = b"", None, ""
         with team.guarded() as guard:
             wait_for_saves()
+            _check_path("load(path, like): path", path, like)
+            text = names.path_text(path, urls=True)
+            for what, one in (("strict", strict), ("cast", cast)):
+                if not isinstance(one, bool):
+                    raise wrong(what, "True or False", one)
             leaves = _wanted(like, sharding)
             prefix = locate(path)
             with contextlib.ExitStack() as stack:
@@ -305,26 +314,56 @@ def load(
                 _check(reader, leaves, strict, cast)
                 found = _read(reader, leaves)
             result = jax.tree.unflatten(jax.tree.structure(like), found)
-        text = names.path_text(path, urls=True)
         team.round(guard.error, seen, lambda answers: compare_seen(answers, text))
         return result
 
 
+def _check_path(what: str, given: Any, other: Any) -> None:
+    if not isinstance(given, (str, bytes, os.PathLike)):
+        swapped = isinstance(other, (str, bytes, os.PathLike))
+        hint = ". Are the arguments swapped?" if swapped else ""
+        raise InvalidError(
+            f"{what} must be str, bytes or os.PathLike, not {type(given).__name__}{hint}"
+        )
+
+
 def _wanted(like: Any, sharding: Any) -> dict[str, Wanted]:
+    """Return what the leaves of `like` ask for.
+
+    Raises:
+        InvalidError: a leaf or a sharding of another type; shardings that do not fit their leaves.
+    """
+    check_pytree(
+        "like must be a pytree with the structure of what is loaded, for example what "
+        "jax.eval_shape returns",
+        like,
+        ". ckptfmt.load and ckptfmt.load_tree need none",
+    )
     leaves = named_leaves(like)
     # None is an empty pytree for JAX.
-    given = jax.tree.map(lambda one: one or _OWN, sharding, is_leaf=lambda one: one is None)
+    given = jax.tree.map(
+        lambda one: _OWN if one is None else one, sharding, is_leaf=lambda one: one is None
+    )
+    expected = "sharding must be a jax.sharding.Sharding, a device, or a pytree of these"
+    for one in jax.tree.leaves(given):
+        if one is not _OWN and not isinstance(one, (jax.sharding.Sharding, jax.Device)):
+            found = type(one).__name__
+            if isinstance(one, jax.sharding.PartitionSpec):  # named P in some versions
+                found = "PartitionSpec"
+            if isinstance(one, (jax.sharding.PartitionSpec, jax.sharding.Mesh)):
+                found += ": NamedSharding(mesh, spec) makes one"
+            raise InvalidError(f"{expected}, not {found}")
     try:
         chosen = jax.tree.leaves(jax.tree.broadcast(given, like))
     except ValueError as error:
-        raise InvalidError(
-            f"sharding must be one, or a pytree that is a prefix of like: {error}"
-        ) from None
-    found = {}
+        text = " ".join(str(error).replace("broadcast_prefix prefix_tree", "sharding").split())
+        raise InvalidError(f"{expected} that is a prefix of like: {text}") from None
+    result = {}
     for (name, leaf), one in zip(leaves.items(), chosen, strict=True):
         with about(name):
-            found[name] = wanted(leaf, None if one is _OWN else one)
-    return found
+            result[name] = wanted(leaf, None if one is _OWN else one)
+    check_shardings(result)
+    return result
 
 
 def _check(reader: reading.Reader, leaves: Mapping[str, Wanted], strict: bool, cast: bool) -> None:

@@ -7,6 +7,7 @@ The name of a leaf is its path in the pytree, joined with slashes: "params/dense
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -15,16 +16,31 @@ import jax
 import numpy as np
 from numpy.typing import NDArray
 
+from ckptfmt.adapters import adapter_for
 from ckptfmt.bundle.batch import can_cast
 from ckptfmt.errors import InvalidError
 from ckptfmt.remembering import cached_property
 
-__all__ = ["Box", "Wanted", "box_of", "is_key", "key_impl", "named_leaves", "wanted"]
+__all__ = [
+    "Box",
+    "Wanted",
+    "box_of",
+    "check_pytree",
+    "check_shardings",
+    "is_key",
+    "key_impl",
+    "named_leaves",
+    "refused_leaf",
+    "wanted",
+]
 
 # The name of a pytree that is a leaf itself.
 ROOT = "value"
 
 _SCALARS = (bool, int, float, complex)
+
+# What JAX raises for a sharding that it cannot apply: IndivisibleError is a ValueError.
+_JAX_ERRORS = (IndexError, TypeError, ValueError, AssertionError, NotImplementedError)
 
 
 Box = tuple[tuple[int, int], ...]
@@ -38,6 +54,18 @@ def box_of(index: tuple[slice, ...], shape: tuple[int, ...]) -> Box:
 
 def _volume(box: Box) -> int:
     return math.prod(stop - start for start, stop in box)
+
+
+def check_pytree(what: str, given: Any, remedy: str = "") -> None:
+    """Refuse None and paths where a pytree is expected."""
+    if given is None or isinstance(given, (str, bytes, os.PathLike)):
+        raise InvalidError(f"{what}, not {type(given).__name__}{remedy}")
+
+
+def refused_leaf(what: str, leaf: Any) -> InvalidError:
+    """Return the error for an object that is not a leaf: `what` says what a leaf must be."""
+    calls = adapter_for(leaf)
+    return InvalidError(f"{what}, not {type(leaf).__name__}" + (f": {calls}" if calls else ""))
 
 
 # ---- names ---------------------------------------------------------------------------------------
@@ -73,7 +101,10 @@ def _part(key: Any) -> str:
 def is_key(leaf: Any) -> bool:
     """Return whether the elements of a leaf are typed PRNG keys."""
     dtype = getattr(leaf, "dtype", None)
-    return dtype is not None and jax.dtypes.issubdtype(dtype, jax.dtypes.prng_key)
+    try:
+        return dtype is not None and jax.dtypes.issubdtype(dtype, jax.dtypes.prng_key)
+    except TypeError:  # the dtype of another framework
+        return False
 
 
 def key_impl(leaf: Any) -> tuple[str, jax.ShapeDtypeStruct]:
@@ -144,6 +175,27 @@ class Wanted:
         )
         return [hull] if _volume(hull) == sum(map(_volume, boxes)) else boxes
 
+    @property
+    def misfit(self) -> str | None:
+        """Why the sharding cannot be applied to the shape of the leaf; None if it can be."""
+        if self.sharding is None:
+            return None
+        shape, spec = tuple(self.leaf.shape), getattr(self.sharding, "spec", ())
+        if len(spec) > len(shape):  # JAX takes None beyond the rank in some places
+            return f"its rank is below the {len(spec)} of {spec}"
+        try:
+            self.sharding.shard_shape(shape)
+            self.reads  # noqa: B018 (computed at the first access)
+        except _JAX_ERRORS as error:
+            sizes = getattr(getattr(self.sharding, "mesh", None), "shape", {})
+            for dimension, axes in enumerate(spec):
+                several = axes if isinstance(axes, tuple) else (axes,)
+                parts = math.prod(sizes[axis] for axis in several if axis in sizes)
+                if shape[dimension] % parts:
+                    return f"{spec} divides dimension {dimension} into {parts} parts"
+            return _one_line(error)
+        return None
+
     def leaf_of(self, parts: Mapping[Box, NDArray[Any]]) -> Any:
         """Return the leaf that consists of these parts."""
         if self.is_jax:
@@ -177,7 +229,29 @@ class Wanted:
             pairs = zip(box, hull, strict=True)
             return array[tuple(slice(a - start, b - start) for (a, b), (start, _) in pairs)]
 
-        return jax.make_array_from_callback(shape, sharding, part, self.dtype)
+        try:
+            return jax.make_array_from_callback(shape, sharding, part, self.dtype)
+        except _JAX_ERRORS as error:
+            text = f"the sharding {sharding} cannot be used: {_one_line(error)}"
+            raise InvalidError(text) from error
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split()) or type(error).__name__
+
+
+def check_shardings(leaves: Mapping[str, Wanted]) -> None:
+    """Refuse shardings that cannot be applied, with the names of all leaves that have one."""
+    found = [
+        f"'{name}' of shape {tuple(one.leaf.shape)}: {one.misfit}"
+        for name, one in leaves.items()
+        if one.misfit is not None
+    ]
+    if found:
+        raise InvalidError(
+            f"sharding does not fit these leaves: {'; '.join(found)}. Give a pytree of shardings, "
+            "for example with PartitionSpec() for these"
+        )
 
 
 def wanted(leaf: Any, sharding: Any) -> Wanted:
@@ -197,13 +271,15 @@ def wanted(leaf: Any, sharding: Any) -> Wanted:
         return Wanted(leaf, leaf.shape, np.dtype(object) if is_text else leaf.dtype, is_jax=False)
     if isinstance(leaf, _SCALARS):
         return Wanted(leaf, (), np.asarray(leaf).dtype, weak=True, is_jax=False)
+    expected = (
+        "a leaf of `like` must be an array of JAX or NumPy, a jax.ShapeDtypeStruct, a Python "
+        "scalar, str or bytes"
+    )
     if not (hasattr(leaf, "shape") and hasattr(leaf, "dtype")):
-        raise InvalidError(
-            f"a leaf of `like` must be an array, a jax.ShapeDtypeStruct or a Python scalar, not "
-            f"{type(leaf).__name__}"
-        )
+        raise refused_leaf(expected, leaf)
     if sharding is None and getattr(leaf, "committed", True):
-        sharding = _placed(getattr(leaf, "sharding", None))
+        sharding = getattr(leaf, "sharding", None)
+    sharding = _placed(sharding)
     if isinstance(sharding, jax.Device):
         sharding = jax.sharding.SingleDeviceSharding(sharding)
     if sharding is not None and not isinstance(sharding, jax.sharding.Sharding):
@@ -215,7 +291,11 @@ def wanted(leaf: Any, sharding: Any) -> Wanted:
         impl, data = key_impl(leaf)
         return Wanted(leaf, data.shape, data.dtype, sharding, impl)
     weak = bool(getattr(leaf, "weak_type", False))
-    return Wanted(leaf, tuple(leaf.shape), np.dtype(leaf.dtype), sharding, weak=weak)
+    try:
+        dtype = np.dtype(leaf.dtype)
+    except TypeError:  # of another framework
+        raise refused_leaf(expected, leaf) from None
+    return Wanted(leaf, tuple(leaf.shape), dtype, sharding, weak=weak)
 
 
 def _placed(sharding: Any) -> Any:

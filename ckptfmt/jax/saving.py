@@ -21,7 +21,7 @@ import numpy as np
 from ckptfmt import names
 from ckptfmt.arrays import Sources, as_source
 from ckptfmt.errors import InvalidError, about
-from ckptfmt.jax.pytrees import Box, box_of, is_key, key_impl, named_leaves
+from ckptfmt.jax.pytrees import Box, box_of, is_key, key_impl, named_leaves, refused_leaf
 from ckptfmt.sharded.rounds import compare_all
 
 __all__ = ["IMPLS", "Content", "compare_contents", "content_of"]
@@ -30,6 +30,9 @@ __all__ = ["IMPLS", "Content", "compare_contents", "content_of"]
 IMPLS = "jax_prng_impls"
 # Values that every process has on its own are compared up to this size.
 COMPARED_BYTES = 1 << 20
+# Leaves other than arrays, and what objects have that are arrays.
+_LEAVES = (bool, int, float, complex, str, bytes, bytearray, memoryview)
+_EXPORTS = ("__array__", "__array_interface__", "__dlpack__", "__buffer__")
 
 
 class Content(NamedTuple):
@@ -100,8 +103,11 @@ def _check(leaf: Any) -> None:
         raise InvalidError("the value is known only when the traced function runs: save outside")
     if isinstance(leaf, jax.ShapeDtypeStruct):
         raise InvalidError("a jax.ShapeDtypeStruct has no elements to save")
-    if isinstance(leaf, jax.Array) and leaf.is_deleted():
-        raise InvalidError("the array was deleted or donated: save the array that replaced it")
+    if isinstance(leaf, jax.Array):
+        if leaf.is_deleted():
+            raise InvalidError("the array was deleted or donated: save the array that replaced it")
+    elif not isinstance(leaf, _LEAVES) and not any(hasattr(leaf, name) for name in _EXPORTS):
+        raise refused_leaf("a leaf must be an array, a Python scalar, str or bytes", leaf)
 
 
 @functools.lru_cache(maxsize=1024)

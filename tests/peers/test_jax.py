@@ -12,12 +12,14 @@ import sys
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import flax.linen
 import flax.struct
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+import torch
 from flax import nnx
 from hypothesis import strategies as st
 from jax.sharding import NamedSharding, PartitionSpec, SingleDeviceSharding
@@ -215,6 +217,11 @@ def test_other_leaves(tmp_path: Path) -> None:
     both_ways(tmp_path, pytree)
 
 
+def test_leaves_of_other_frameworks(tmp_path: Path) -> None:
+    path = saved(tmp_path, {"w": torch.arange(3.0)})
+    check(ckptfmt.jax.load(path, {"w": jnp.zeros(3)}), {"w": jnp.arange(3.0)})
+
+
 def test_scalars_and_weak_types(tmp_path: Path) -> None:
     """What `jax.eval_shape` makes of a Python scalar takes what was saved of the scalar."""
     pytree = {"step": 3, "rate": 0.25, "done": False}
@@ -246,7 +253,7 @@ def test_leaves_that_cannot_be_saved(tmp_path: Path) -> None:
     donated = jnp.arange(3.0)
     donated.delete()
     for leaf, message in (
-        (object(), "object arrays can store bytes and str, not object"),
+        (object(), "a leaf must be an array, a Python scalar, str or bytes, not object"),
         (jax.ShapeDtypeStruct((2,), jnp.float32), "has no elements to save"),
         (donated, "the array was deleted or donated"),
         (np.zeros(2, "datetime64[s]"), "cannot be stored"),
@@ -294,10 +301,89 @@ def test_placement(tmp_path: Path) -> None:
     found = ckptfmt.jax.load(path, pytree, sharding=chosen)
     assert found["free"].sharding == everywhere
     assert found["committed"].sharding == found["weak"].sharding == SingleDeviceSharding(one)
-    with pytest.raises(InvalidError, match="sharding must be one, or a pytree that is a prefix"):
-        ckptfmt.jax.load(path, pytree, sharding={"free": everywhere})
-    with pytest.raises(InvalidError, match=r"the sharding must be a .*, not str"):
-        ckptfmt.jax.load(path, pytree, sharding="cpu")
+
+
+def test_a_sharding_that_does_not_fit(tmp_path: Path) -> None:
+    """All leaves that it does not fit are in one error, and nothing is read before it."""
+    pytree = {
+        "kernel": jnp.ones((4, 4)),
+        "bias": jnp.ones(4),
+        "odd": jnp.ones((4, 7)),
+        "scale": jnp.float32(1),
+        "key": jax.random.key(0),
+        "keys": jax.random.split(jax.random.key(0), 4),
+        "numpy": np.ones(3),
+        "step": 3,
+    }
+    path = saved(tmp_path, pytree)
+    sharding = on(mesh_of(2, 2), None, "axis0")
+    before = _core.counters()["bytes_read"]
+    with pytest.raises(InvalidError) as raised:
+        ckptfmt.jax.load(path, pytree, sharding=sharding)
+    spec = f"its rank is below the 2 of {sharding.spec}"
+    assert raised.value.message == (
+        f"sharding does not fit these leaves: 'bias' of shape (4,): {spec}; 'key' of shape (): "
+        f"{spec}; 'keys' of shape (4,): {spec}; 'odd' of shape (4, 7): {sharding.spec} divides "
+        f"dimension 1 into 2 parts; 'scale' of shape (): {spec}. Give a pytree of shardings, for "
+        "example with PartitionSpec() for these"
+    )
+    assert _core.counters()["bytes_read"] == before
+    for name in ("bias", "key", "keys", "odd", "scale"):
+        fits = on(mesh_of(2, 2))
+        ckptfmt.jax.load(path, pytree, sharding=dict.fromkeys(pytree) | {name: fits})
+        with pytest.raises(InvalidError, match=f"not fit these leaves: '{name}' of shape [^;]*$"):
+            ckptfmt.jax.load(path, pytree, sharding=dict.fromkeys(pytree, fits) | {name: sharding})
+
+    # Several axes of one dimension, a dimension of size 1, and the own shardings of leaves.
+    several = on(mesh_of(2, 2), ("axis0", "axis1"))
+    own = {"w": jax.ShapeDtypeStruct((6,), jnp.float32, sharding=several)}
+    with pytest.raises(InvalidError, match=r"'w' of shape \(6,\): .* dimension 0 into 4 parts"):
+        ckptfmt.jax.load(path, own, strict=False)
+    own = {"w": jax.ShapeDtypeStruct((1,), jnp.float32, sharding=on(mesh_of(2), "axis0"))}
+    with pytest.raises(InvalidError, match=r"'w' of shape \(1,\): .* dimension 0 into 2 parts"):
+        ckptfmt.jax.load(path, own, strict=False)
+    with pytest.raises(InvalidError, match=r"tensor 'bias': .* call jax.set_mesh"):
+        abstract = NamedSharding(mesh_of(2).abstract_mesh, PartitionSpec("axis0"))
+        ckptfmt.jax.load(path, {"bias": pytree["bias"]}, sharding=abstract, strict=False)
+
+
+class Odd(jax.sharding.Sharding):
+    """A sharding of another kind, which fails as JAX's own may."""
+
+    def __init__(self, error: Exception) -> None:
+        self.error = error
+
+    @property
+    def device_set(self) -> Any:
+        return set(jax.devices()[:1])
+
+    def shard_shape(self, global_shape: Any) -> Any:
+        raise self.error
+
+
+@pytest.mark.parametrize("kind", [IndexError, ValueError, TypeError, AssertionError])
+def test_errors_of_jax_name_the_leaf(
+    tmp_path: Path, kind: type[Exception], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytree = {"a": jnp.ones(2), "w": jnp.ones(2)}
+    path = saved(tmp_path, pytree)
+    with pytest.raises(InvalidError, match=r"leaves: 'w' of shape \(2,\): no such thing\. Give"):
+        ckptfmt.jax.load(path, pytree, sharding={"a": None, "w": Odd(kind("no\nsuch  thing"))})
+
+    def fails(*arguments: Any) -> Any:
+        raise kind("no such memory")
+
+    monkeypatch.setattr(jax, "make_array_from_callback", fails)
+    with pytest.raises(InvalidError, match=r"tensor 'a': .*sharding.*: no such memory"):
+        ckptfmt.jax.load(path, pytree, sharding=jax.devices()[0])
+
+
+def test_memory_kinds(tmp_path: Path) -> None:
+    pytree = {"w": jnp.ones(2)}
+    path = saved(tmp_path, pytree)
+    for kind in ("device", "pinned_host", "unpinned_host"):
+        sharding = on(mesh_of(2), "axis0").with_memory_kind(kind)
+        assert ckptfmt.jax.load(path, pytree, sharding=sharding)["w"].sharding == sharding
 
 
 def test_an_abstract_mesh(tmp_path: Path) -> None:
@@ -407,6 +493,100 @@ def test_wrong_leaves_of_like(tmp_path: Path) -> None:
         ckptfmt.jax.load(path, {"w": object()})
     with pytest.raises(ckptfmt.CheckpointNotFoundError):
         ckptfmt.jax.load(tmp_path / "other", {"w": 1})
+
+
+# What cannot work is refused when it is given; `path` and `tree` are a checkpoint and its pytree.
+WRONG: list[tuple[str, str]] = [
+    ("load(path)", "like must be a pytree with the structure of what is loaded, for example"),
+    ("load(path, None)", "not NoneType. ckptfmt.load and ckptfmt.load_tree need none"),
+    ("load(path, path)", "not PosixPath"),
+    ("load(path, str(path))", "not str"),
+    ("load(tree, path)", "load(path, like): path must be .*, not dict. Are the arguments swapped"),
+    ("load(tree, tree)", "load(path, like): path must be str, bytes or os.PathLike, not dict$"),
+    ("load(path, tree, strict='no')", "strict must be True or False, not str"),
+    ("load(path, tree, cast=jnp.float32)", "cast must be True or False, not "),
+    ("load(path, tree, verify='x')", "verify must be one of 'auto', 'full', 'off', not 'x'"),
+    ("load(path, tree, coordinator=3)", "coordinator must be a Coordinator, not int"),
+    ("load(path, tree, sharding='cpu')", "sharding must be .*, not str"),
+    ("load(path, tree, sharding=0)", "sharding must be .*, not int"),
+    ("load(path, tree, sharding=tree['w'])", "sharding must be .*, not ArrayImpl"),
+    ("load(path, tree, sharding=np.ones(2))", "sharding must be .*, not ndarray"),
+    (
+        "load(path, tree, sharding=PartitionSpec())",
+        "not PartitionSpec: NamedSharding.mesh, spec. makes",
+    ),
+    ("load(path, tree, sharding={'w': PartitionSpec()})", "NamedSharding.mesh, spec. makes one"),
+    ("load(path, tree, sharding=mesh_of(2))", "not Mesh: NamedSharding.mesh, spec. makes one"),
+    ("load(path, tree, sharding=jax.devices())", "sharding must be .* prefix of like: "),
+    ("load(path, tree, sharding={'v': on(mesh_of(2))})", "sharding must be .* prefix of like: "),
+    ("load(path, {'w': torch.ones(2)})", "tensor 'w': a leaf of `like` must be .*, not Tensor"),
+    ("load(path, {'w': print})", "tensor 'w': a leaf of `like` must be .*, not builtin_function"),
+    ("load(path, {'w': flax.linen.Dense(2)})", "not Dense: save the pytree that its init returns"),
+    ("save(tree, path)", "save(prefix, pytree): prefix must be .*, not dict. Are the arguments"),
+    ("save(path, None)", "pytree must be a pytree of arrays, not None"),
+    ("save(path, path)", "pytree must be a pytree of arrays, not PosixPath"),
+    ("save(path, 'text')", "pytree must be a pytree of arrays, not str"),
+    (
+        "save(path, print)",
+        "a leaf must be an array, a Python scalar, str or bytes, not builtin_fun",
+    ),
+    ("save(path, {'w': flax.linen.Dense(2)})", "tensor 'w': .*: save the pytree that its init"),
+    ("save(path, {'w': torch.nn.Linear(1, 1)})", "tensor 'w': .*: save it with ckptfmt.torch.save"),
+    ("save(path, {'w': optax.adam(1)})", "tensor 'w/init': a leaf must be .*, not function"),
+    ("save(path, tree, coordinator=3)", "coordinator must be a Coordinator, not int"),
+    ("save_async(tree, path)", "save(prefix, pytree): prefix must be .*, not dict. Are the argum"),
+    ("save_async(path, None)", "pytree must be a pytree of arrays, not None"),
+]
+
+
+@pytest.mark.parametrize(("call", "message"), WRONG)
+def test_arguments_that_cannot_work(tmp_path: Path, call: str, message: str) -> None:
+    tree = {"w": jnp.ones(2)}
+    path = saved(tmp_path, tree)
+    stored = path.with_name("checkpoint.index").read_bytes()
+    message = message.replace("(prefix, pytree)", ".prefix, pytree.")
+    message = message.replace("(path, like)", ".path, like.")
+    with pytest.raises(InvalidError, match=message):
+        eval(f"ckptfmt.jax.{call}", {**globals(), "path": path, "tree": tree})
+    assert path.with_name("checkpoint.index").read_bytes() == stored
+
+
+# ---- the arrays of `like` ------------------------------------------------------------------------
+
+
+def test_the_arrays_of_like_are_neither_read_nor_written(tmp_path: Path) -> None:
+    mesh = mesh_of(2, 4)
+    stored = {
+        "own": jax.device_put(jnp.arange(8.0), on(mesh, "axis1")),
+        "free": jnp.arange(4.0),
+        "weak": jnp.asarray(2.5),
+        "key": jax.random.key(1),
+        "numpy": np.arange(6.0).reshape(2, 3),
+        "scalar": np.float32(2),
+    }
+    path = saved(tmp_path, stored)
+    like = jax.tree.map(
+        lambda one: one * 0 if hasattr(one, "sharding") else one,
+        {name: leaf for name, leaf in stored.items() if name != "key"},
+    )
+    like["key"] = jax.random.key(0)
+    like["numpy"] = np.full((3, 2), 7.0).T
+    before = {name: np.array(like[name]) for name in ("own", "free", "weak", "numpy")}
+    aliases = {name: np.asarray(like[name]) for name in before}
+    found = ckptfmt.jax.load(path, like)
+    check(found, stored)
+    for name, array in before.items():
+        np.testing.assert_array_equal(aliases[name], array)
+    assert not np.shares_memory(found["numpy"], like["numpy"])
+    assert found["numpy"].flags.writeable
+    frozen = {**like, "numpy": like["numpy"].copy()}
+    frozen["numpy"].flags.writeable = False
+    check(ckptfmt.jax.load(path, frozen), stored)
+    # Their memory need not exist any more.
+    for name in ("own", "free", "weak", "key"):
+        like[name].delete()
+    check(ckptfmt.jax.load(path, like), stored)
+    check(found, stored)
 
 
 # ---- saving in the background, options -----------------------------------------------------------

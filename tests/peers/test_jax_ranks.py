@@ -93,6 +93,9 @@ print(refused(InvalidError, ckptfmt.jax.save, "bad", state, durability=["full", 
 wrong = {**state, "other": object()} if rank else state
 print(refused(InvalidError, ckptfmt.jax.save, "bad", wrong))
 print(refused(InvalidError, ckptfmt.jax.save_async, "bad", wrong))
+shardings = dict.fromkeys(state) | {"both": on("a", "b", None)} if rank else None
+print(refused(InvalidError, ckptfmt.jax.load, "saved", state, sharding=shardings))
+print(refused(InvalidError, ckptfmt.jax.load, 5 if rank else "saved", state))
 like = {**state, "more": 1} if rank else state
 print(refused(TensorNotFoundError, ckptfmt.jax.load, "saved", like))
 if rank == 1:
@@ -107,10 +110,13 @@ print(refused(CkptfmtError, ckptfmt.jax.save, "file", state)[:20])
     assert first[0].startswith(f"the processes have different values: {crcs} ")
     assert first[1].startswith("the processes have different values: no leaf (process 0); int64[]")
     assert '"durability": "none"' in first[2]
-    assert second[3:5] == ["object arrays can store bytes and str, not object"] * 2
+    text = "a leaf must be an array, a Python scalar, str or bytes, not object"
+    assert second[3:5] == [text] * 2
     assert first[3:5] == [f"process 1 of 2 failed: {text}" for text in second[3:5]]
-    assert second[5] == "missing in the checkpoint (1): 'more'"
-    assert first[5] == "process 1 of 2 failed: missing in the checkpoint (1): 'more'"
+    assert second[5].startswith("sharding does not fit these leaves: 'both' of shape (8, 8): ")
+    assert second[6].startswith("load(path, like): path must be str, bytes or os.PathLike, not int")
+    assert second[7] == "missing in the checkpoint (1): 'more'"
+    assert first[5:8] == [f"process 1 of 2 failed: {text}" for text in second[5:8]]
     assert sorted(path.name for path in tmp_path.iterdir() if "temp" in path.name) == []
 
     # One process loads it, onto another mesh.
