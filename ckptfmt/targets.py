@@ -67,8 +67,9 @@ def as_target(data: Any) -> Target:
     if isinstance(data, np.ndarray):
         array, reason = data, _numpy_refusal(data)
     elif (torch := _framework("torch", "Tensor", data)) is not None:
-        tensor, reason = data.detach(), torch_refusal(torch, data)
+        reason = torch_refusal(torch, data)
         if reason is None:
+            tensor = data.detach()
             array, _ = _exported(data, tensor)
     elif has_dlpack(data):
         reason = _other_refusal(data)
@@ -335,9 +336,13 @@ def same_elements(one: NDArray[Any], other: NDArray[Any]) -> bool:
     return (
         _core.address(one) == _core.address(other)
         and one.shape == other.shape
-        and one.strides == other.strides
         and one.dtype == other.dtype
+        and _steps(one) == _steps(other)
     )
+
+
+def _steps(array: NDArray[Any]) -> list[int]:
+    return [step for size, step in zip(array.shape, array.strides, strict=True) if size != 1]
 
 
 # Steps to solve for a common element of two strided arrays; beyond, they count as overlapping.

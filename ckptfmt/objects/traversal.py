@@ -140,7 +140,8 @@ def is_array(value: object) -> bool:
         return True
     if isinstance(value, type):
         return False
-    return (hasattr(value, "shape") and hasattr(value, "dtype")) or hasattr(value, "__array__")
+    # Some have the attribute "shape" and raise when it is read: torch's lazy parameters.
+    return hasattr(value, "__array__") or (hasattr(value, "shape") and hasattr(value, "dtype"))
 
 
 @functools.lru_cache(TYPES_CACHED)
