@@ -243,7 +243,9 @@ def is_immutable(data: Any) -> bool:
         return not data.flags.writeable or data.dtype.kind in "SU"
     if isinstance(data, memoryview):
         return data.readonly
-    return isinstance(data, range) or _framework("jax", "Array", data) is not None
+    if _framework("jax", "Array", data) is not None:
+        return isinstance(data.dtype, np.dtype)  # typed PRNG keys have one of JAX's own
+    return isinstance(data, range)
 
 
 def like_of(data: Any) -> Callable[[NDArray[Any]], Any] | None:
