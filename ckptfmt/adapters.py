@@ -7,7 +7,9 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator, Mapping
 
-__all__ = ["adapter_for", "named_type"]
+from ckptfmt.errors import InvalidError
+
+__all__ = ["adapter_for", "named_type", "refused"]
 
 
 def _calls(what: str, save: str, load: str) -> str:
@@ -92,6 +94,13 @@ def _items(value: object) -> Iterator[object]:
         yield from value.values()
     elif isinstance(value, (list, tuple)):
         yield from value
+
+
+def refused(what: str, given: object) -> InvalidError:
+    """Return the error for an object that is not `what`: "tensors must be ...". For an object of a
+    framework it says which calls save and load it."""
+    calls = adapter_for(given)
+    return InvalidError(f"{what}, not {type(given).__name__}" + (f": {calls}" if calls else ""))
 
 
 def named_type(value: object) -> str:

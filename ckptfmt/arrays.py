@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from ckptfmt import _core, dtypes, names
 from ckptfmt._core import BYTES, SOURCE
+from ckptfmt.adapters import refused
 from ckptfmt.errors import InvalidError, about
 
 __all__ = [
@@ -53,6 +54,7 @@ _flat = itertools.chain.from_iterable
 _CPU_DEVICES = (1, 3, 11, 13)
 _DEVICES = {2: "cuda", 8: "metal", 10: "rocm", 14: "oneapi"}
 _DLPACK_VERSION = (1, 1)
+DEVICE_SHOWN_MAX = 32  # characters of a device in a message
 
 
 def as_source(data: Any, code: int | None = None) -> NDArray[Any]:
@@ -141,8 +143,9 @@ def describe(data: Any) -> str:
     dtype, device = getattr(data, "dtype", None), getattr(data, "device", None)
     if dtype is not None:
         text += f" of dtype {str(dtype).removeprefix('torch.')}"
-    named = device is not None and not callable(device) and str(device) != "cpu"
-    return f"{text} on {device}" if named else text
+    # JAX's arrays name their sharding here.
+    named = device is not None and not callable(device) and 0 < len(str(device)) <= DEVICE_SHOWN_MAX
+    return f"{text} on {device}" if named and str(device) != "cpu" else text
 
 
 # ---- what the writer takes -----------------------------------------------------------------------
@@ -460,4 +463,4 @@ def _element(name: bytes, element: Any) -> bytes:
             raise _invalid(name, f"a string cannot be encoded: {error.reason}") from None
     if isinstance(element, (bytearray, memoryview)):
         return bytes(element)
-    raise _invalid(name, f"object arrays can store bytes and str, not {type(element).__name__}")
+    raise _invalid(name, refused("object arrays can store bytes and str", element).message)

@@ -16,7 +16,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from ckptfmt import _core, names, slices
-from ckptfmt.arguments import Durability, Level, check_progress, check_sized, wrong
+from ckptfmt.adapters import refused
+from ckptfmt.arguments import Durability, Level, check_progress, check_sized
 from ckptfmt.arrays import BATCH, Sources
 from ckptfmt.background import SaveFuture, SaveQueue, Work, wait_for_saves
 from ckptfmt.bundle import writer as writing
@@ -265,12 +266,12 @@ def _plain_names(given: list[Any]) -> list[Any] | None:
 
 
 def _pairs(tensors: Iterable[tuple[str | bytes, Any]]) -> Iterator[tuple[str | bytes, Any]]:
-    wanted = "a mapping of names to arrays, or pairs of these"
+    wanted = "tensors must be a mapping of names to arrays, or pairs of these"
     if not hasattr(tensors, "__iter__"):
-        raise wrong("tensors", wanted, tensors)
+        raise refused(wanted, tensors)
     for pair in tensors:
         if not isinstance(pair, (tuple, list)) or len(pair) != 2:
-            raise InvalidError(f"tensors must be {wanted}, got {type(pair).__name__} as a pair")
+            raise InvalidError(f"{wanted}, got {type(pair).__name__} as a pair")
         yield pair[0], pair[1]
 
 

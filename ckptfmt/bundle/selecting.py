@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ckptfmt import names
+from ckptfmt.adapters import refused
 from ckptfmt.arguments import wrong
 from ckptfmt.errors import InvalidError, TensorNotFoundError, about
 
@@ -76,7 +77,7 @@ def near(name: str, present: Collection[str]) -> str:
 def by_text(what: str, given: Mapping[Any, Any]) -> dict[str, Any]:
     """Return the mapping with its names as str."""
     if not isinstance(given, Mapping):
-        raise wrong(what, "a mapping by names", given)
+        raise refused(f"{what} must be a mapping by names", given)
     return {names.tensor_text(names.tensor_bytes(name)): value for name, value in given.items()}
 
 

@@ -16,7 +16,7 @@ import jax
 import numpy as np
 from numpy.typing import NDArray
 
-from ckptfmt.adapters import adapter_for
+from ckptfmt.adapters import refused
 from ckptfmt.bundle.batch import can_cast
 from ckptfmt.errors import InvalidError
 from ckptfmt.remembering import cached_property
@@ -30,7 +30,6 @@ __all__ = [
     "is_key",
     "key_impl",
     "named_leaves",
-    "refused_leaf",
     "wanted",
 ]
 
@@ -60,12 +59,6 @@ def check_pytree(what: str, given: Any, remedy: str = "") -> None:
     """Refuse None and paths where a pytree is expected."""
     if given is None or isinstance(given, (str, bytes, os.PathLike)):
         raise InvalidError(f"{what}, not {type(given).__name__}{remedy}")
-
-
-def refused_leaf(what: str, leaf: Any) -> InvalidError:
-    """Return the error for an object that is not a leaf: `what` says what a leaf must be."""
-    calls = adapter_for(leaf)
-    return InvalidError(f"{what}, not {type(leaf).__name__}" + (f": {calls}" if calls else ""))
 
 
 # ---- names ---------------------------------------------------------------------------------------
@@ -276,7 +269,7 @@ def wanted(leaf: Any, sharding: Any) -> Wanted:
         "scalar, str or bytes"
     )
     if not (hasattr(leaf, "shape") and hasattr(leaf, "dtype")):
-        raise refused_leaf(expected, leaf)
+        raise refused(expected, leaf)
     if sharding is None and getattr(leaf, "committed", True):
         sharding = getattr(leaf, "sharding", None)
     sharding = _placed(sharding)
@@ -294,7 +287,7 @@ def wanted(leaf: Any, sharding: Any) -> Wanted:
     try:
         dtype = np.dtype(leaf.dtype)
     except TypeError:  # of another framework
-        raise refused_leaf(expected, leaf) from None
+        raise refused(expected, leaf) from None
     return Wanted(leaf, tuple(leaf.shape), dtype, sharding, weak=weak)
 
 

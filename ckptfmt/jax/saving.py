@@ -19,9 +19,10 @@ import jax
 import numpy as np
 
 from ckptfmt import names
+from ckptfmt.adapters import refused
 from ckptfmt.arrays import Sources, as_source
 from ckptfmt.errors import InvalidError, about
-from ckptfmt.jax.pytrees import Box, box_of, is_key, key_impl, named_leaves, refused_leaf
+from ckptfmt.jax.pytrees import Box, box_of, is_key, key_impl, named_leaves
 from ckptfmt.sharded.rounds import compare_all
 
 __all__ = ["IMPLS", "Content", "compare_contents", "content_of"]
@@ -107,7 +108,7 @@ def _check(leaf: Any) -> None:
         if leaf.is_deleted():
             raise InvalidError("the array was deleted or donated: save the array that replaced it")
     elif not isinstance(leaf, _LEAVES) and not any(hasattr(leaf, name) for name in _EXPORTS):
-        raise refused_leaf("a leaf must be an array, a Python scalar, str or bytes", leaf)
+        raise refused("a leaf must be an array, a Python scalar, str or bytes", leaf)
 
 
 @functools.lru_cache(maxsize=1024)

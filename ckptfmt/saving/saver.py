@@ -27,6 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ckptfmt import dtypes, names
+from ckptfmt.adapters import refused
 from ckptfmt.arguments import wrong
 from ckptfmt.arrays import Sources
 from ckptfmt.background import SaveFuture, SaveQueue, Work, wait_for_saves
@@ -102,8 +103,8 @@ class Saver:
     ) -> None:
         self._items: list[_Item] = []
         if not isinstance(serialized_tensors, Mapping):
-            wanted = "a mapping from objects to their tensors"
-            raise wrong("serialized_tensors", wanted, serialized_tensors)
+            wanted = "serialized_tensors must be a mapping from objects to their tensors"
+            raise refused(wanted, serialized_tensors)
         functions = _functions(restore_fns, serialized_tensors)
         seen: dict[tuple[str, str], _Item] = {}
         for trackable, tensors in serialized_tensors.items():

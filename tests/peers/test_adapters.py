@@ -116,6 +116,24 @@ def test_they_are_refused_when_they_are_given(tmp_path: Path, make: Any) -> None
         ckptfmt.Checkpoint(make())
 
 
+@pytest.mark.parametrize(
+    ("make", "calls"), [(module, TORCH), (adam, TORCH), (model, KERAS), (linear, NNX)]
+)
+def test_functions_for_arrays_refuse_them(tmp_path: Path, make: Any, calls: str) -> None:
+    ckptfmt.save(tmp_path / "stored", {"w": np.ones(2)})
+    one = make()
+    for call in (
+        lambda: ckptfmt.save(tmp_path / "one", one),
+        lambda: ckptfmt.save(tmp_path / "one", {"w": one}),
+        lambda: ckptfmt.load_into(tmp_path / "stored", one),
+        lambda: ckptfmt.Saver(one),
+    ):
+        with pytest.raises(InvalidError) as caught:
+            call()
+        assert calls in caught.value.message
+    assert {path.stem for path in tmp_path.iterdir()} == {"stored"}
+
+
 def test_their_own_methods_make_them_savable(tmp_path: Path) -> None:
     """A model that has what a Checkpoint or a manager needs is not refused."""
 
