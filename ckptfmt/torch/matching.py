@@ -52,13 +52,16 @@ class Matching:
         self._structures: list[Mismatch] = []
         self._parameters: dict[int, torch.nn.Parameter] = {}
         self._used: set[int] = set()
+        # By identity, the names of parameters that new ones replace.
+        self._anew: dict[int, str] = {}
         # Stored name and memory: of tensors that are read into, and of those that new ones are
         # copied to.
         self._fills: list[tuple[str, torch.Tensor]] = []
         self._copies: list[tuple[str, torch.Tensor]] = []
         # Tensors of optimizers, which are read into unless something else has their memory.
         self._states: dict[Stored, torch.Tensor] = {}
-        self._optimized: list[torch.Tensor] = []
+        # The parameters of optimizers, with the optimizer's name.
+        self._optimized: list[tuple[str, torch.Tensor]] = []
 
     def report(self, unexpected: tuple[str, ...] = ()) -> MatchReport:
         """Return what matched and what did not, with more names that are unexpected."""
@@ -193,6 +196,8 @@ class Matching:
             return lambda: target
         self._matched.append(name)
         if anew:
+            if not is_lazy:
+                self._anew[id(target)] = name
             self.new.add(stored)
             return lambda: self._replaced(target, self.new.build(stored))
         place = tensors.carrier(target)
@@ -289,7 +294,8 @@ class Matching:
             return lambda: target
         self._matched += _names(stored, path)
         self._states |= places
-        self._optimized += parameters
+        name = path_name(path) or _type(target)
+        self._optimized += [(name, parameter) for parameter in parameters]
         self.new.add(build(stored, lambda leaf: None if leaf in places else leaf))
 
         def finish() -> Any:
@@ -308,8 +314,18 @@ class Matching:
         """Return the stored names and existing tensors that are read into.
 
         Raises:
-            InvalidError: two targets share memory, and their stored values differ.
+            InvalidError: two targets share memory, and their stored values differ; new tensors
+                replace parameters of an optimizer.
         """
+        for optimizer, parameter in self._optimized:
+            if id(parameter) in self._anew or parameter.is_meta:
+                name = self._anew.get(id(parameter))
+                reason = f"'{name}' is replaced" if name else "one is on the meta device"
+                raise InvalidError(
+                    f"the optimizer '{optimizer}' would lose its parameters ({reason}): load the "
+                    "model first, make the optimizer of the new parameters, then load it with "
+                    "strict=False"
+                )
         self._keep_own_states()
         writes = [*self._fills, *self._copies]
         batch = select_batch(self._reader, [tensor_bytes(name) for name, _ in writes])
@@ -322,7 +338,7 @@ class Matching:
     def _keep_own_states(self) -> None:
         """Let new tensors replace those of optimizers that share memory with another target or a
         parameter, as `load_state_dict` does."""
-        others = [*self._fills, *self._copies, *(("", one) for one in self._optimized)]
+        others = [*self._fills, *self._copies, *(("", one) for _, one in self._optimized)]
         spans: list[Any] = [(*_span(tensor), name, None) for name, tensor in others]
         spans += [(*_span(one), leaf.name, leaf) for leaf, one in self._states.items()]
         shared: set[Stored] = set()

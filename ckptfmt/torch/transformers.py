@@ -45,11 +45,16 @@ class CheckpointCallback(TrainerCallback):  # type: ignore[misc]
             save(training, _prefix(args, state), **self._options)
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **parts: Any) -> None:
-        """Load all but the random states, if the Trainer resumes and there is a checkpoint."""
+        """Load all but the random states, if the Trainer resumes and there is a checkpoint.
+
+        Raises:
+            InvalidError: something does not match, for example another optimizer; nothing is
+                loaded.
+        """
         prefix = _prefix(args, state)
         self._resumed = prefix if os.path.isfile(index_name(prefix)) else None
         if self._resumed is not None:
-            load_into(_objects(parts), self._resumed, strict=False)
+            load_into({**_objects(parts), "random": _Later(), "step": 0}, self._resumed)
 
     def on_epoch_begin(self, args: Any, state: Any, control: Any, **parts: Any) -> None:
         """Load the random states for an epoch that begins: they decide its order."""
@@ -64,6 +69,17 @@ class CheckpointCallback(TrainerCallback):  # type: ignore[misc]
         prefix, self._resumed = self._resumed, None
         if prefix is not None:
             load_into({"random": RandomState()}, prefix, strict=False)
+
+
+class _Later:
+    """In the place of what is loaded later."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return nothing."""
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Do nothing."""
 
 
 def _prefix(args: Any, state: Any) -> str:

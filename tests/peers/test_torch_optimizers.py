@@ -384,6 +384,27 @@ def test_an_optimizer_of_the_user(tmp_path: Path) -> None:
         assert same(content(optimizer), content(expected))
 
 
+@pytest.mark.parametrize("meta", [False, True])
+def test_an_optimizer_of_parameters_that_are_replaced(tmp_path: Path, meta: bool) -> None:
+    """It would go on with the old ones."""
+    model, optimizer = trained()
+    ct.save({"opt": optimizer, "model": model}, tmp_path / "ck")
+    with torch.device("meta" if meta else "cpu"):
+        other_model = nn.Linear(4, 3)
+    other = torch.optim.AdamW(other_model.parameters())
+    target = {"opt": other, "model": other_model}
+    with pytest.raises(InvalidError, match=r"'opt' would lose its parameters \('model"):
+        ct.load_into(target, tmp_path / "ck", assign=not meta)
+    if meta:
+        with pytest.raises(InvalidError, match=r"its parameters \(one is on the meta device"):
+            ct.load_into({"opt": other}, tmp_path / "ck", strict=False)
+    assert not other.state
+    ct.load_into({"model": other_model}, tmp_path / "ck", strict=False, assign=not meta)
+    other = torch.optim.AdamW(other_model.parameters())
+    ct.load_into({"opt": other}, tmp_path / "ck", strict=False)
+    assert torch.equal(step(model, optimizer), step(other_model, other))
+
+
 # ---- a single object and a training state --------------------------------------------------------
 
 

@@ -106,6 +106,17 @@ def test_refused(tmp_path: Path, make: Any, message: str, rename: Rename, strict
     assert ".contiguous()" not in str(caught.value) and ".cpu()" not in str(caught.value)
 
 
+@pytest.mark.parametrize("rename", RENAMES, ids=["plain", "rename", "transform"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_autograd_notices_a_load(tmp_path: Path, rename: Rename, dtype: torch.dtype) -> None:
+    stored(tmp_path / "ck", rename)
+    x = nn.Parameter(torch.ones(SHAPE, dtype=dtype))
+    loss = (x * x).sum()
+    ct.load_into({"x": x}, tmp_path / "ck", rename=rename, cast=True, strict=False)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        loss.backward()
+
+
 @pytest.fixture
 def mesh() -> Any:
     if not dist.is_initialized():

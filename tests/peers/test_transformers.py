@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import Trainer, TrainingArguments
+from transformers import Trainer, TrainerState, TrainingArguments
 
 import ckptfmt.torch
 from ckptfmt.torch.transformers import CheckpointCallback
@@ -62,3 +62,24 @@ def test_training_resumes_bit_equal(tmp_path: Path) -> None:
     assert found["step"] == 6
     assert torch.equal(found["model"]["net.weight"], rest.net.weight)
     assert not list(tmp_path.glob("*/*/optimizer*"))
+
+
+def test_an_optimizer_that_does_not_fit(tmp_path: Path) -> None:
+    """Is refused, and the model stays as it is."""
+
+    def parts(optimizer: Any, net: Net) -> dict[str, Any]:
+        scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 3)
+        return {"model": net, "optimizer": optimizer, "lr_scheduler": scheduler}
+
+    arguments = TrainingArguments(str(tmp_path), use_cpu=True, report_to=[])
+    state, callback = TrainerState(global_step=2, is_world_process_zero=True), CheckpointCallback()
+    first, second = Net(), Net()
+    callback.on_save(arguments, state, None, **parts(torch.optim.SGD(first.parameters()), first))
+    weight = second.net.weight.clone()
+    other = torch.optim.SGD([second.net.weight])
+    with pytest.raises(ckptfmt.InvalidError, match="'optimizer' is 2 parameters"):
+        callback.on_train_begin(arguments, state, None, **parts(other, second))
+    assert torch.equal(second.net.weight, weight)
+    fitting = parts(torch.optim.SGD(second.parameters()), second)
+    callback.on_train_begin(arguments, state, None, **fitting)
+    assert torch.equal(second.net.weight, first.net.weight)
