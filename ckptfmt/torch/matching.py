@@ -183,10 +183,8 @@ class Matching:
             return lambda: target
         is_lazy = torch.nn.parameter.is_lazy(target)
         anew = assign or is_lazy or target.is_meta or target.is_quantized
-        if not anew or type(target).__name__ == "DTensor":
-            reason = torch_refusal(torch, target, plain=False)
-            if reason is not None:
-                raise InvalidError(f"cannot read into {describe(target)}: {reason}", tensor=name)
+        if not anew or _is_sharded(target):
+            _check(target, name)
         dtype, shape = self._kind_of(stored)
         if not is_lazy and shape != tuple(target.shape):
             self._shapes.append(Mismatch(name, stored.name, shape, tuple(target.shape)))
@@ -256,17 +254,19 @@ class Matching:
         into, and `load_state_dict` gets them. It is loaded as a whole or not at all."""
         groups, own_groups = stored["param_groups"], optimizer.param_groups
         parameters = list(itertools.chain.from_iterable(g["params"] for g in own_groups))
+        for parameter in filter(_is_sharded, parameters):
+            _check(parameter, path_name(path) or _type(target))
         keys = itertools.chain.from_iterable(g["params"] for g in groups)
         by_key = dict(zip(keys, parameters, strict=False))
         # A hook may fit any state to the optimizer.
         checked = not optimizer._optimizer_load_state_dict_pre_hooks
         if checked and len(groups) != len(own_groups):
-            what = f"{len(groups)} parameter groups"
+            what = _count(len(groups), "parameter group")
             return self._misfit(target, path, what, f"{len(own_groups)}")
         for index, (group, own) in enumerate(zip(groups, own_groups, strict=False)):
             found, wanted = len(group["params"]), len(own["params"])
             if checked and found != wanted:
-                what = f"{found} parameters in param_groups[{index}]"
+                what = f"{_count(found, 'parameter')} in param_groups[{index}]"
                 return self._misfit(target, path, what, f"{wanted}")
         shapes, kinds = list[Mismatch](), list[Mismatch]()
         places: dict[Stored, torch.Tensor] = {}
@@ -354,6 +354,17 @@ class Matching:
             self.new.add(leaf)
 
 
+def _is_sharded(tensor: torch.Tensor) -> bool:
+    return type(tensor).__name__ == "DTensor"
+
+
+def _check(tensor: torch.Tensor, name: str) -> None:
+    """Refuse a tensor that cannot be written."""
+    reason = torch_refusal(torch, tensor, plain=False)
+    if reason is not None:
+        raise InvalidError(f"cannot read into {describe(tensor)}: {reason}", tensor=name)
+
+
 def _copied(target: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
     with torch.no_grad():
         return target.copy_(value)
@@ -423,6 +434,10 @@ def _kind(value: Any) -> str:
     return f"a value of type {_type(value)}"
 
 
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}{'s' * (number != 1)}"
+
+
 def _call(target: Any, load: Callable[[Any], Any], value: Any, path: Names) -> Any:
     """Call the function of an object that loads its state; return the object."""
     try:
@@ -465,8 +480,8 @@ def check_whole(target: Any, structure: Any, path: Any) -> None:
     if keys:
         call = f"ckptfmt.torch.load_into({{{keys[0]!r}: {what}}}, {path!r}, strict=False)"
         raise InvalidError(
-            f"the checkpoint is a training state, whose {some(keys)} could be that of the "
-            f"{_type(target)}: call {call}"
+            f"the checkpoint is a training state, with a state dict for {_type(target)} under "
+            f"{some(keys)}: call {call}"
         )
 
 

@@ -12,6 +12,7 @@ import torch.distributed.checkpoint as dcp
 from torch import nn
 
 import ckptfmt.torch as ct
+from ckptfmt import InvalidError
 from ckptfmt.torch import state as state_module
 from ckptfmt.torch.dcp import StorageReader, StorageWriter
 
@@ -133,6 +134,39 @@ def test_resume_is_bit_equal(tmp_path: Path) -> None:
     again = parts()
     ct.load_into(dict(zip(names, again, strict=True)) | {"rng": ct.RandomState()}, tmp_path / "ck")
     assert train(*again, steps=5) == expected
+
+
+@pytest.mark.parametrize("rename", [None, {"x": "x"}, {"x": ("x", lambda array: array + 0)}])
+def test_targets_on_the_gpu(tmp_path: Path, rename: Any) -> None:
+    """Refused before anything is written: expanded ones, and one for two tensors."""
+    state = {"a": torch.ones(2), "x": torch.rand(4, 3), "y": torch.rand(4, 3)}
+    ct.save(state, tmp_path / "ck")
+    a, x = torch.zeros(2), torch.zeros(4, 3, device="cuda")
+    expanded = torch.zeros(1, device="cuda").expand(4, 3)
+    for wrong, message in (
+        ({"a": a, "x": expanded, "y": x}, "expanded"),
+        ({"a": a, "x": x, "y": x}, "shares memory"),
+    ):
+        with pytest.raises(InvalidError, match=message):
+            ct.load_into(wrong, tmp_path / "ck", rename=rename)
+        assert not a.any() and not x.any() and not expanded.any()
+    target = {"a": a, "x": x, "y": torch.zeros(4, 3, device="cuda")}
+    assert ct.load_into(target, tmp_path / "ck", rename=rename)
+    assert_same({"x": x.cpu()}, {"x": state["x"]}, "cpu")
+
+
+def test_state_of_optimizers_stays_where_it_is(tmp_path: Path) -> None:
+    model = nn.Linear(4, 3, device="cuda")
+    optimizer = torch.optim.AdamW(model.parameters(), fused=True)
+    model(torch.ones(2, 4, device="cuda")).sum().backward()
+    optimizer.step()
+    ct.save({"model": model, "opt": optimizer}, tmp_path / "ck")
+    first = optimizer.state_dict()["state"][0]["exp_avg"]
+    expected, place = first.clone(), first.data_ptr()
+    optimizer.step()
+    assert ct.load_into({"model": model, "opt": optimizer}, tmp_path / "ck")
+    found = optimizer.state_dict()["state"][0]["exp_avg"]
+    assert found.data_ptr() == place and torch.equal(found, expected)
 
 
 def test_meta_model_straight_to_the_gpu(tmp_path: Path) -> None:

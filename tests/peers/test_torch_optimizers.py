@@ -315,7 +315,7 @@ def _other_dtype(_: nn.Module) -> Any:
 
 MISFITS = [
     (_fewer, r"structure \(1\): 'opt' is 2 parameters in param_groups\[0\] and not 1"),
-    (_groups, r"structure \(1\): 'opt' is 1 parameter groups and not 2"),
+    (_groups, r"structure \(1\): 'opt' is 1 parameter group and not 2"),
     (_other_shapes, r"shape \(2\): 'opt.state.0.exp_avg' is \(3, 4\) and not \(3, 5\)"),
     (_other_shapes_with_state, r"'opt.state.1.exp_avg_sq' is \(3,\) and not \(2,\)"),
     (_other_dtype, r"dtype \(4\): 'opt.state.0.exp_avg' is torch.float32 and not torch.bfloat16"),
@@ -416,9 +416,9 @@ def test_a_single_object_against_a_training_state(tmp_path: Path) -> None:
     before = content(model, optimizer)
     rate = dict(vars(scheduler))
     for target, keys, call in (
-        (optimizer, "whose 'opt' could", "{'opt': optimizer}"),
-        (model, "whose 'model', 'ema' could", "{'model': model}"),
-        (scheduler, "whose 'lr' could", "{'lr': target}"),
+        (optimizer, "AdamW under 'opt': call", "{'opt': optimizer}"),
+        (model, "Linear under 'model', 'ema': call", "{'model': model}"),
+        (scheduler, "StepLR under 'lr': call", "{'lr': target}"),
     ):
         for strict in (True, False):
             with pytest.raises(InvalidError) as caught:

@@ -135,6 +135,10 @@ def test_sharded_tensors(tmp_path: Path, mesh: Any, placement: Any, assign: bool
     with pytest.raises(InvalidError, match=r"torch.distributed.checkpoint with ckptfmt.torch.dcp"):
         ct.load_into(module, tmp_path / "ck", assign=assign)
     assert module.a.tolist() == [0, 0]
+    optimizer = torch.optim.SGD([module.x], momentum=0.9)
+    ct.save({"opt": optimizer}, tmp_path / "opt")
+    with pytest.raises(InvalidError, match=r"torch.distributed.checkpoint with ckptfmt.torch.dcp"):
+        ct.load_into({"opt": optimizer}, tmp_path / "opt", assign=assign)
     with pytest.raises(InvalidError, match=r"DTensor is saved through ckptfmt.torch.dcp"):
         ct.save(module, tmp_path / "no")
 
