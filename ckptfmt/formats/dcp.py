@@ -313,7 +313,7 @@ class _Chunk:
             size = min(STEP_BYTES, begin + info.file_size - at)
             crc = zlib.crc32(place.file.read(size, place.offset + at), crc)
         if info.CRC not in (0, crc):  # torch can leave it out
-            raise place.damaged("the bytes do not match their checksum", "CHECKSUM")
+            raise place.damaged("Checksum does not match", "CHECKSUM")
         return place.offset + begin
 
 

@@ -499,14 +499,23 @@ class _Part:
         kind: str,
         shape: tuple[int, ...],
     ) -> None:
-        hint = "" if is_shape or self._casts_all else " (cast=True converts numbers)"
-        expected = "any known dtype" if wanted.dtype is None else str(wanted.dtype)
-        expected += "" if wanted.shape is None else str(list(wanted.shape))
         what = described(assignment.local)
         if wanted.block is not None:
             layout, place = wanted.block
-            what = f"the array on {layout.mesh.devices[place]} of {what}, {layout.text},"
-        message = f"the checkpoint has {kind}{list(shape)}, {what} is {expected}{hint}"
+            what = f"the array on {layout.mesh.devices[place]} of {what}, {layout.text}"
+        # TensorFlow's words, for which programs look.
+        if is_shape:
+            assert wanted.shape is not None
+            message = (
+                f"{what}: shape {list(wanted.shape)} does not match the shape stored in "
+                f"checkpoint: {list(shape)}"
+            )
+        else:
+            expected = "any known" if wanted.dtype is None else str(wanted.dtype)
+            hint = "" if self._casts_all else "; cast=True converts numbers"
+            message = (
+                f"{what}: expected dtype {expected} does not equal original dtype {kind}{hint}"
+            )
         pair = (shape, wanted.shape) if is_shape else (kind, wanted.dtype)
         mismatch = Mismatch(str(assignment.local), leaf_name(wanted.key), *pair)
         self.misfits.append(Misfit(assignment, wanted.key, mismatch, is_shape, message))

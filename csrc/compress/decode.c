@@ -26,7 +26,7 @@ static ckptfmt_status check_chunk(const cf_coded *coded, uint64_t i, cf_chunk *o
 		uint32_t computed = ckptfmt_crc32c(0, coded->bytes + begin, size);
 		if (computed != coded->crcs[i])
 			return cf_fail(err, CKPTFMT_FAIL_CHECKSUM, coded->origin + begin,
-				"CMP-11: chunk %llu does not match its checksum: stored 0x%08x, computed 0x%08x",
+				"CMP-11: Checksum does not match for chunk %llu: stored 0x%08x, computed 0x%08x",
 				(unsigned long long)(coded->first + i), coded->crcs[i], computed);
 	}
 	return cf_chunk_parse(coded->bytes + begin, size, raw_size_of(coded, i), coded->unit, coded->origin + begin, out,

@@ -209,7 +209,7 @@ static ckptfmt_status open_input(cf_merge_inputs *inputs, const char *name, bool
 		status = open_index(in, err);
 	if (status == CKPTFMT_OK && in->index.fd < 0 && !allow_missing)
 		status = cf_fail(err, CKPTFMT_FAIL_CHECKPOINT_NOT_FOUND, CF_NO_OFFSET,
-			"MRG-1: an input of the merge does not exist");
+			"MRG-1: an input of the merge did not exist");
 	if (status == CKPTFMT_OK && in->index.fd >= 0) {
 		inputs->count++;
 		status = open_table(in, err);
@@ -310,7 +310,7 @@ ckptfmt_status cf_merge_inputs_open(cf_merge_inputs *inputs, const char *const *
 	}
 	if (inputs->count == 0) {
 		ckptfmt_status status = cf_fail(err, CKPTFMT_FAIL_CHECKPOINT_NOT_FOUND, CF_NO_OFFSET,
-			"MRG-1: none of the inputs of the merge exists");
+			"MRG-1: At least one prefix checkpoint file must exist, but none existed");
 		cf_error_path(err, count == 0 ? NULL : prefixes[0]);
 		return status;
 	}

@@ -188,7 +188,7 @@ static ckptfmt_status add_member(group *g, uint32_t input, const cf_table_iterat
 			other->masked_crc == owner->masked_crc ? CKPTFMT_OK
 			: conflict(g, g->owner, input, key, "MRG-16: the metadata differ", err);
 	if (owner->slice_count == 0 || other->slice_count == 0)
-		return conflict(g, g->owner, input, key, "MRG-3: the tensor is", err);
+		return conflict(g, g->owner, input, key, "MRG-3: Duplicate tensor keyed by this name", err);
 	if (other->dtype != owner->dtype || other->rank != owner->rank ||
 		memcmp(dims, g->dims, (size_t)other->rank * sizeof *dims) != 0)
 		return conflict(g, g->owner, input, key, "MRG-4: dtype or shape differ", err);

@@ -145,7 +145,7 @@ static ckptfmt_status check_crc(uint64_t offset, uint32_t stored, uint32_t compu
 		return CKPTFMT_OK;
 	/* DAT-6 */
 	return cf_fail(err, CKPTFMT_FAIL_CHECKSUM, offset,
-		"DAT-6: the bytes do not match their checksum: stored 0x%08x, computed 0x%08x", stored, computed);
+		"DAT-6: Checksum does not match: stored 0x%08x, computed 0x%08x", stored, computed);
 }
 
 static ckptfmt_status check_chunk_crc(uint64_t offset, uint32_t stored, uint32_t computed, ckptfmt_error *err)
@@ -153,7 +153,7 @@ static ckptfmt_status check_chunk_crc(uint64_t offset, uint32_t stored, uint32_t
 	if (CF_LIKELY(stored == computed))
 		return CKPTFMT_OK;
 	return cf_fail(err, CKPTFMT_FAIL_CHECKSUM, offset,
-		"EXT-9: the bytes of a chunk do not match its checksum: stored 0x%08x, computed 0x%08x", stored, computed);
+		"EXT-9: Checksum does not match for a chunk: stored 0x%08x, computed 0x%08x", stored, computed);
 }
 
 ckptfmt_status cf_transfer_check_empty(const ckptfmt_stored *stored, ckptfmt_error *err)
@@ -365,7 +365,7 @@ ckptfmt_status cf_transfer_check(const ckptfmt_stored *stored, uint32_t crc, ckp
 {
 	if ((stored->flags & CKPTFMT_STORED_COMPRESSED) && crc != stored->raw_crc32c)
 		return cf_fail(err, CKPTFMT_FAIL_CHECKSUM, stored->offset,
-			"CMP-19: the raw bytes do not match their checksum: stored 0x%08x, computed 0x%08x",
+			"CMP-19: Checksum does not match for the raw bytes: stored 0x%08x, computed 0x%08x",
 			stored->raw_crc32c, crc);
 	if (stored->flags & CKPTFMT_STORED_COMPRESSED)
 		return CKPTFMT_OK;

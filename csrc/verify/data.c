@@ -237,11 +237,11 @@ static ckptfmt_status check_stored(const ckptfmt_verifier *v, const cf_verify_va
 	/* CMP-11; that the chunks make up the value was checked with the entry (EXT-6). */
 	if ((stored->flags & CKPTFMT_STORED_COMPRESSED) && stored->chunk_size != 0)
 		return bad == 0 ? CKPTFMT_OK : cf_fail(err, CKPTFMT_FAIL_CHECKSUM, damage_offset(v, stored),
-			"CMP-11: %llu chunks do not match their checksums; the first is chunk %llu", bad, first);
+			"CMP-11: Checksum does not match for %llu chunks; the first is chunk %llu", bad, first);
 	/* ENT-6, DAT-6 */
 	if (value->storage == CKPTFMT_STORAGE_FIXED && v->value.crc != stored->crc32c)
 		return cf_fail(err, CKPTFMT_FAIL_CHECKSUM, damage_offset(v, stored),
-			"DAT-6: the bytes do not match their checksum: stored 0x%08x, computed 0x%08x", stored->crc32c,
+			"DAT-6: Checksum does not match: stored 0x%08x, computed 0x%08x", stored->crc32c,
 			v->value.crc);
 	/* EXT-9: where the value itself is wrong, its chunks are as well. */
 	return bad == 0 ? CKPTFMT_OK : cf_fail(err, CKPTFMT_FAIL_CHECKSUM, damage_offset(v, stored),

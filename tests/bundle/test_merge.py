@@ -210,7 +210,7 @@ def test_metadata(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("second", "message"),
     [
-        (("whole", np.arange(4.0)), "MRG-3: the tensor is"),
+        (("whole", np.arange(4.0)), "MRG-3: Duplicate tensor keyed by this name"),
         (("cut", np.arange(3.0), (4,), (1,)), "MRG-5: slices overlap"),
         (("cut", np.arange(2, dtype=np.float32), (4,), (2,)), "MRG-4: dtype or shape differ"),
         (("cut", np.arange(2.0), (5,), (2,)), "MRG-4: dtype or shape differ"),
@@ -244,7 +244,7 @@ def test_the_same_whole_tensor(tmp_path: Path) -> None:
     before = contents(tmp_path)
     with pytest.raises(MergeConflictError) as caught:
         ckptfmt.merge_v2_checkpoints([a, b], tmp_path / "m")
-    assert caught.value.message == f"MRG-3: the tensor is in {a} and {b}"
+    assert caught.value.message == f"MRG-3: Duplicate tensor keyed by this name in {a} and {b}"
     assert caught.value.tensor == "x" and contents(tmp_path) == before
 
 
@@ -339,12 +339,14 @@ def test_allow_missing_files(tmp_path: Path, inputs: list[Path]) -> None:
     before = contents(tmp_path)
     with pytest.raises(CheckpointNotFoundError) as caught:
         ckptfmt.merge_v2_checkpoints([*inputs, missing], tmp_path / "m")
-    assert caught.value.message == "MRG-1: an input of the merge does not exist"
+    assert caught.value.message == "MRG-1: an input of the merge did not exist"
     assert caught.value.path == str(missing) and contents(tmp_path) == before
     for prefixes in ([missing], [missing, tmp_path / "other"]):
         with pytest.raises(CheckpointNotFoundError) as caught:
             ckptfmt.merge_v2_checkpoints(prefixes, tmp_path / "m", allow_missing_files=True)
-        assert caught.value.message == "MRG-1: none of the inputs of the merge exists"
+        assert caught.value.message == (
+            "MRG-1: At least one prefix checkpoint file must exist, but none existed"
+        )
     assert contents(tmp_path) == before
     ckptfmt.merge_v2_checkpoints(
         [missing, *inputs, tmp_path / "other"], tmp_path / "m", allow_missing_files=True
@@ -358,7 +360,7 @@ def test_allow_missing_files(tmp_path: Path, inputs: list[Path]) -> None:
 
 def test_merge_v2_takes_prefixes_literally(tmp_path: Path, inputs: list[Path]) -> None:
     for form in (inputs[0].parent, f"{inputs[0]}.index", tmp_path / "in*/part"):
-        with pytest.raises(CheckpointNotFoundError, match="MRG-1: an input of the merge does not"):
+        with pytest.raises(CheckpointNotFoundError, match="MRG-1: an input of the merge did not"):
             ckptfmt.merge_v2_checkpoints([form], tmp_path / "m")
 
 

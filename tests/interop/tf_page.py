@@ -4,6 +4,7 @@ saving, sharding callbacks."""
 
 from __future__ import annotations
 
+import functools
 import importlib
 import inspect
 import os
@@ -122,6 +123,37 @@ def _damage() -> None:
     with open("damage.data-00000-of-00001", "wb") as file:
         file.write(b"?" * 8)
     fails(errors.DataLossError, lambda: restore("damage", "x"), WORDS["the bytes are damaged"])
+
+
+def merge(*prefixes: str, allow_missing_files: bool = False) -> None:
+    tf.raw_ops.MergeV2Checkpoints(
+        checkpoint_prefixes=prefixes,
+        destination_prefix="merged",
+        delete_old_dirs=False,
+        allow_missing_files=allow_missing_files,
+    )
+
+
+@row("two inputs of a merge have one tensor")
+def _merge_twice() -> None:
+    for name in ("twice-a", "twice-b"):
+        save(name, x=vector(1))
+    text = WORDS["two inputs of a merge have one tensor"]
+    fails(errors.InvalidArgumentError, lambda: merge("twice-a", "twice-b"), text)
+
+
+@row("an input of a merge is missing")
+def _merge_missing() -> None:
+    save("missing-a", x=vector(1))
+    text = WORDS["an input of a merge is missing"]
+    fails(errors.InvalidArgumentError, lambda: merge("missing-a", "gone"), text)
+
+
+@row("all inputs of a merge are missing")
+def _merge_nothing() -> None:
+    text = WORDS["all inputs of a merge are missing"]
+    call = functools.partial(merge, "gone", "too", allow_missing_files=True)
+    fails(errors.InvalidArgumentError, call, text)
 
 
 @row("a status assertion fails")

@@ -326,7 +326,7 @@ def test_what_is_checked_before(
 def test_another_model(tmp_path: Path) -> None:
     Job(tmp_path).back_up(1.0, 4)
     job = Job(tmp_path, 5.0, size=4)
-    with pytest.raises(InvalidError, match="the object at 'model/w' is "):
+    with pytest.raises(InvalidError, match="the object at 'model/w': "):
         job.state.restore()
     assert job.has(5.0)
     assert job.position == (100, 0)
@@ -412,8 +412,7 @@ def test_an_error_in_one_reaches_all(tmp_path: Path, rank: int) -> None:
         if other != rank:
             assert outcome.message == f"process {rank} of {WORLD} failed: {own}"
     assert [job.position for job in jobs] == [(100, 0)] * WORLD
-    if rank == 0:
-        assert all(job.has(5.0) for job in jobs)
+    assert all(job.has(5.0) for job in jobs)
 
 
 @pytest.mark.filterwarnings("ignore:not restored", INCOMPLETE)
@@ -422,8 +421,7 @@ def test_a_damaged_backup_is_an_error_in_all(tmp_path: Path) -> None:
     damage(tmp_path / "chief" / "ckpt-1.index")
     outcomes, jobs = restored_by(tmp_path, [3] * WORLD)
     text = "none of the 1 checkpoints can be restored"
-    relayed = f"process 0 of {WORLD} failed: {text}"
-    assert [one.message for one in outcomes] == [text, relayed, relayed]
+    assert [one.message for one in outcomes] == [text] * WORLD
     assert [type(one) for one in outcomes] == [CorruptError] * WORLD
     assert {one.path for one in outcomes} == {str(tmp_path / "chief")}
     assert all(job.has(5.0) and job.position == (100, 0) for job in jobs)

@@ -105,7 +105,7 @@ def test_an_attribute_that_does_not_fit_leaves_the_value_waiting(tmp_path: Path)
     path = written(tmp_path, m=Module(), x=np.ones(2))
     checkpoint = ckptfmt.Checkpoint()
     checkpoint.read(path)
-    with pytest.raises(ckptfmt.InvalidError, match=r"the object at 'x' is float64\[3\]"):
+    with pytest.raises(ckptfmt.InvalidError, match=r"the object at 'x': "):
         checkpoint.x = np.zeros(3)
     checkpoint.x = np.zeros(2)
     assert checkpoint.x.tolist() == [1.0, 1.0]
@@ -114,7 +114,7 @@ def test_an_attribute_that_does_not_fit_leaves_the_value_waiting(tmp_path: Path)
 def test_nothing_waits_after_a_restore_by_names_that_failed(tmp_path: Path) -> None:
     ckptfmt.save(tmp_path / "names", {"w": np.ones(2), "later": np.ones(1)})
     checkpoint = ckptfmt.Checkpoint(w=np.zeros(3))
-    with pytest.raises(ckptfmt.InvalidError, match="the object at 'w' is"):
+    with pytest.raises(ckptfmt.InvalidError, match="the object at 'w': "):
         checkpoint.read(tmp_path / "names")
     checkpoint.later = np.zeros(1)
     assert checkpoint.later.tolist() == [0.0]

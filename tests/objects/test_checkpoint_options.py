@@ -228,12 +228,12 @@ def test_the_filter_goes_by_names_in_the_checkpoint(path: str) -> None:
 def test_cast(path: str, cast: Any) -> None:
     enc = {"w": np.zeros(2, np.float32), "b": np.zeros(1, np.float32)}
     checkpoint = ckptfmt.Checkpoint(enc=enc, n=0)
-    with pytest.raises(InvalidError, match=r"the object at 'enc/[bw]' is float32"):
+    with pytest.raises(InvalidError, match=r"the object at 'enc/[bw]': "):
         checkpoint.read(path)
     checkpoint.read(path, cast=cast, partial=True)
     assert enc["w"].tolist() == [1, 1] and enc["b"].tolist() == [2] and checkpoint.n == 7
     if cast is not True:
-        with pytest.raises(InvalidError, match=r"the object at 'enc/[bw]' is float64"):
+        with pytest.raises(InvalidError, match=r"the object at 'enc/[bw]': "):
             ckptfmt.Checkpoint(enc={"w": np.zeros(2), "b": np.zeros(1)}).read(path, cast=cast)
 
 

@@ -75,15 +75,21 @@ def test_arrays_are_restored_in_place(tmp_path: Path) -> None:
     [
         (
             np.zeros((2, 1)),
-            r"the checkpoint has float64.*\[2\], the object at 'd/b' is float64\[2, 1\]$",
+            r"the object at 'd/b': shape \[2, 1\] does not match the shape .*: \[2\]$",
         ),
         (
             np.zeros(2, np.float32),
-            r"float64.*\[2\], the object at 'd/b' is float32\[2\] \(cast=True",
+            r"the object at 'd/b': expected dtype float32 does not equal .* float64.*; cast=True",
         ),
-        (np.zeros(2, object), r"float64.*\[2\], the object at 'd/b' is object\[2\]"),
-        (5.0, r"float64.*\[2\], the object at 'd/b' is float64\[\]"),
-        (ParallelVariable([np.zeros(3)]), r"float64.*\[2\], the object at 'd/b' is float64\[3\]"),
+        (
+            np.zeros(2, object),
+            r"the object at 'd/b': expected dtype object does not equal original dtype float64",
+        ),
+        (5.0, r"the object at 'd/b': shape \[\] does not match .*: \[2\]"),
+        (
+            ParallelVariable([np.zeros(3)]),
+            r"the object at 'd/b': shape \[3\] does not match .*: \[2\]",
+        ),
     ],
 )
 def test_nothing_is_written_where_one_thing_does_not_fit(
@@ -131,7 +137,7 @@ def test_scalars_take_any_width(tmp_path: Path, stored: Any, target: Any, expect
 def test_scalars_of_another_kind_are_refused(tmp_path: Path, stored: Any, target: Any) -> None:
     path = written(tmp_path, x=stored)
     checkpoint = ckptfmt.Checkpoint(x=target)
-    with pytest.raises(ckptfmt.InvalidError, match="the object at 'x' is"):
+    with pytest.raises(ckptfmt.InvalidError, match="the object at 'x': "):
         checkpoint.read(path)
     assert checkpoint.x is target
 
@@ -144,7 +150,7 @@ def test_cast_converts_numbers(tmp_path: Path) -> None:
     assert target["a"].tolist() == [1, 2] and target["a"].dtype == np.int16
     found = [checkpoint.n, checkpoint.h, checkpoint.r]
     assert found == [3.0, 0.5, 2] and [type(x) for x in found] == [float, np.float64, int]
-    with pytest.raises(ckptfmt.InvalidError, match="the object at 's' is int64"):
+    with pytest.raises(ckptfmt.InvalidError, match="the object at 's': "):
         ckptfmt.Checkpoint(s=0).read(path, cast=True)
     with pytest.raises(ckptfmt.InvalidError, match="'yes' is not a dtype"):
         checkpoint.read(path, cast="yes")
@@ -524,7 +530,7 @@ def test_values_of_other_kinds_than_their_objects(tmp_path: Path) -> None:
             raise AssertionError
 
     path = forged(tmp_path, [Node(children=[("s", 1)]), leaf("k", "py_state")], k=1.0)
-    with pytest.raises(ckptfmt.InvalidError, match="the object at 's' is object") as caught:
+    with pytest.raises(ckptfmt.InvalidError, match="the object at 's': ") as caught:
         ckptfmt.Checkpoint(s=State()).read(path)
     assert caught.value.tensor == "k"
 

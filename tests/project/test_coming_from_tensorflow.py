@@ -25,6 +25,7 @@ from ckptfmt.objects.graph import decode_graph
 CHECKS = Checks("Errors", "Paths", "Saving and restoring", "Managers")
 row, words = CHECKS.row, CHECKS.words
 save = functools.partial(ckptfmt.save, durability="none")
+merge = ckptfmt.merge_v2_checkpoints
 
 
 # ---- the page itself -----------------------------------------------------------------------------
@@ -108,7 +109,8 @@ def _dtype() -> None:
     fails(lambda: Saver({Holder(): {"x": np.array([1])}}).restore("ck"), text)
     prefix = Checkpoint(x=V).write("object", options())
     doubles = np.zeros(2)
-    fails(lambda: Checkpoint(x=doubles).read(prefix))
+    fails(lambda: Checkpoint(x=doubles).read(prefix), text)
+    fails(lambda: Checkpoint(x=doubles).read("ck"), text)
     Checkpoint(x=doubles).read(prefix, cast=True)
     assert doubles.tolist() == [1, 2]
 
@@ -118,15 +120,50 @@ def _shape() -> None:
     save("ck", {"x": V})
     text = words("the shape differs")
     fails(lambda: ckptfmt.restore_v2("ck", ["x"], ["4 0,2"]), text)
+    prefix = Checkpoint(x=V).write("object", options())
+    fails(lambda: Checkpoint(x=np.zeros(4, V.dtype)).read(prefix), text)
 
 
 @row("the bytes are damaged")
 def _damage() -> None:
     save("ck", {"x": V})
-    Path("ck.data-00000-of-00001").write_bytes(b"?" * 64)
-    error = fails(lambda: ckptfmt.load("ck"), "", ckptfmt.CorruptError)
-    assert error.tensor == "x" and error.offset == 0 and "ck.data-00000-of-00001" in error.path
-    assert re.match(r"[A-Z]{3}-[0-9]+: ", error.message)
+    prefix = Checkpoint(x=V).write("object", options())
+    text = words("the bytes are damaged")
+    for path in ("ck", "object"):
+        with open(f"{path}.data-00000-of-00001", "r+b") as file:
+            file.write(b"?" * V.nbytes)
+    for call in (
+        lambda: ckptfmt.load("ck"),
+        ckptfmt.open("ck")["x"].read,
+        lambda: ckptfmt.restore_v2("ck", ["x"], [""]),
+        lambda: Saver({Holder(): {"x": V}}).restore("ck"),
+        lambda: Checkpoint(x=V.copy()).read(prefix),
+    ):
+        error = fails(call, text, ckptfmt.CorruptError)
+        assert error.tensor is not None and error.offset == 0 and ".data-00000-of" in error.path
+        assert re.match(r"[A-Z]{3}-[0-9]+: ", error.message)
+
+
+@row("two inputs of a merge have one tensor")
+def _merge_twice() -> None:
+    text = words("two inputs of a merge have one tensor")
+    for name in ("a", "b"):
+        save(name, {"x": V})
+    fails(lambda: merge(["a", "b"], "m"), text, ckptfmt.MergeConflictError)
+
+
+@row("an input of a merge is missing")
+def _merge_missing() -> None:
+    text = words("an input of a merge is missing")
+    save("a", {"x": V})
+    fails(lambda: merge(["a", "gone"], "m"), text, ckptfmt.CheckpointNotFoundError)
+
+
+@row("all inputs of a merge are missing")
+def _merge_nothing() -> None:
+    text = words("all inputs of a merge are missing")
+    call = functools.partial(merge, ["gone", "too"], "m", allow_missing_files=True)
+    fails(call, text, ckptfmt.CheckpointNotFoundError)
 
 
 @row("a status assertion fails")
