@@ -69,11 +69,11 @@ class _Save:
     recorded: bool = False
 
 
-def _check_checkpoint(given: Any) -> None:
-    """Refuse an object that cannot be saved and restored, with what to pass instead."""
-    methods = (getattr(given, name, None) for name in ("write", "restore"))
+def _check_checkpoint(given: Any, *methods: str) -> None:
+    """Refuse an object that has none of these methods, with what to pass instead."""
     is_class, found = isinstance(given, type), named_type(given)
-    if all(map(callable, methods)) and not is_class and not found.startswith("tensorflow."):
+    has_method = any(callable(getattr(given, name, None)) for name in methods)
+    if has_method and not is_class and not found.startswith("tensorflow."):
         return
     message = (
         "checkpoint must be a ckptfmt.Checkpoint, or an object with the methods write(prefix, "
@@ -186,7 +186,8 @@ class CheckpointManager:
         if step_counter is not None and not callable(step_counter):
             whole("step_counter", step_counter)
         self._options = CheckpointOptions(durability=durability)
-        _check_checkpoint(checkpoint)
+        # One that is only saved or only restored needs only that method.
+        _check_checkpoint(checkpoint, "write", "restore")
         self._checkpoint = checkpoint
         self._decisions = Decisions(getattr(checkpoint, "coordinator", None))
         self._directory = path_text(directory, urls=True)
@@ -364,6 +365,7 @@ class CheckpointManager:
 
         def choose() -> str | None:
             nonlocal chosen, given, step
+            _check_checkpoint(self._checkpoint, "write")
             if options is not None:
                 chosen = CheckpointOptions.of(options)
             if is_async:
@@ -604,6 +606,7 @@ class CheckpointManager:
         while path is not None:
             before = self._decisions.identity(path)
             try:
+                _check_checkpoint(self._checkpoint, "restore")
                 self._checkpoint.restore(path)
             except StorageError as error:
                 if not proves_damage(error):
@@ -653,6 +656,7 @@ class CheckpointManager:
             What `checkpoint.restore` raises of a sound checkpoint.
         """
         check_choice("verify", verify, ("full", "auto"))
+        _check_checkpoint(self._checkpoint, "restore")
         found = restore_newest(
             self._checkpoint, self._directory, self._next_candidate, self._decisions, verify
         )

@@ -350,8 +350,8 @@ def test_what_is_refused(tmp_path: Path, arguments: dict[str, Any], message: str
         ("run", "not str. Are the arguments swapped?"),
         (Path("run"), "Are the arguments swapped?"),
         (ckptfmt.Checkpoint, "not the class Checkpoint"),
-        (types.SimpleNamespace(write=print), "not types.SimpleNamespace"),
-        (types.SimpleNamespace(write=print, restore=1), "not types.SimpleNamespace"),
+        (types.SimpleNamespace(read=print), "not types.SimpleNamespace"),
+        (types.SimpleNamespace(write="w", restore=1), "not types.SimpleNamespace"),
     ],
 )
 def test_what_cannot_be_managed(tmp_path: Path, given: Any, message: str) -> None:
@@ -363,6 +363,19 @@ def test_what_cannot_be_managed(tmp_path: Path, given: Any, message: str) -> Non
         CheckpointManager(given, tmp_path, 3)
     assert caught.value.message.startswith(expected)
     assert files(tmp_path) == []
+
+
+def test_one_that_is_only_saved_or_only_restored(tmp_path: Path) -> None:
+    whole = Checkpoint()
+    saving = manager_of(tmp_path, checkpoint=types.SimpleNamespace(write=whole.write))
+    reading = manager_of(tmp_path, checkpoint=types.SimpleNamespace(restore=whole.restore))
+    assert saving.save() == reading.restore_latest().path
+    for call in (reading.save, reading.save_async, saving.restore_latest):
+        with pytest.raises(InvalidError, match=r"checkpoint must be a ckptfmt\."):
+            call()
+    with pytest.raises(InvalidError, match=r"checkpoint must be a ckptfmt\."):
+        saving.restore_or_initialize()
+    assert there(tmp_path) == ["ckpt-1"]
 
 
 @pytest.mark.parametrize(
