@@ -73,7 +73,7 @@ FUZZERS := $(patsubst fuzz/%.c,$(B)/%,$(FUZZ_SRC))
 THREADED := $(patsubst tests/c/%.c,$(B)/%,$(if $(TEST_SRC),$(shell grep -l -e 'pthread_create' -e '[.]shards = ' -e 'CF_DIRECT_SLOTS' $(TEST_SRC))))
 EMULATED := $(patsubst tests/c/%.c,$(B)/%,$(if $(TEST_SRC),$(shell grep -L -e 'os_fault.h' -e 'hot_paths.h' -e 'schedule.h' $(TEST_SRC))))
 
-.PHONY: help demo test docs man install-man browser install install-strip uninstall abi abi-record languages valgrind portability check properties powerloss soak together border slow coverage mutants analyze interop peers budgets instructions bench bench-smoke bench-full asan tsan fuzz planted arm bigendian lib code-size dist-check \
+.PHONY: help demo test docs man install-man browser install install-strip uninstall abi abi-record languages valgrind portability check properties powerloss soak together border slow coverage mutants analyze interop peers oldest-torch budgets instructions bench bench-smoke bench-full asan tsan fuzz planted arm bigendian lib code-size dist-check \
 	clean needs-python needs-c c-programs measure-programs fuzz-programs threaded-programs emulated-programs \
 	warn-objects c-test threaded-test emulated-test replay warnings lint python python-test
 .DEFAULT_GOAL := help
@@ -160,6 +160,14 @@ peers: python ## tests of what is built on torch, JAX, MPI, ... (installs gigaby
 		echo 'Ray could not be installed; its test is skipped')
 	@echo "seed: CKPTFMT_TEST_SEED=$(CKPTFMT_TEST_SEED)"
 	$(Q)$(PY) -m pytest -q $(if $(SLOW),-m slow --slow,-n 2 --dist loadfile) tests/peers
+
+# A CUDA build: older versions have no other one on PyPI.
+OLDEST_TORCH := 2.6.0
+oldest-torch: python ## the tests of torch's adapter with the oldest torch that is supported (installs 5 GB below build/)
+	$(Q)test -x build/oldest-torch/bin/python || $(PYTHON) -m venv build/oldest-torch
+	$(Q)build/oldest-torch/bin/python -m pip install --quiet torch==$(OLDEST_TORCH) cffi ml_dtypes zstandard pytest hypothesis numpy
+	$(Q)build/oldest-torch/bin/python -m pytest -q -p no:cacheprovider tests/peers/test_torch_arrays.py \
+		tests/peers/test_torch_state.py tests/peers/test_torch_targets.py tests/peers/test_torch_optimizers.py
 
 docs: python ## the documentation site in build/docs, warnings as errors
 	$(Q)$(PY) -c 'import sphinx, myst_parser, furo' 2>/dev/null || $(PY) -m pip install --quiet -e '.[docs]'

@@ -26,6 +26,7 @@ __all__ = [
     "info_of",
     "is_floating",
     "name_of",
+    "narrow_dtype",
     "numpy_dtype",
     "plain_quantized",
 ]
@@ -93,6 +94,12 @@ def _ml_dtypes() -> ModuleType:
     except OSError as error:
         raise StorageError(f"cannot import ml_dtypes: {error}", errno=error.errno) from error
     return ml_dtypes
+
+
+def narrow_dtype(name: str) -> np.dtype[Any]:
+    """Return ml_dtypes' dtype of this name: "float8_e5m2"."""
+    narrow: np.dtype[Any] = np.dtype(getattr(_ml_dtypes(), name))
+    return narrow
 
 
 def _take_others() -> None:

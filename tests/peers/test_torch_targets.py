@@ -125,6 +125,7 @@ def mesh() -> Any:
     dist.destroy_process_group()
 
 
+@pytest.mark.filterwarnings("ignore:DTensor random operators")
 @pytest.mark.parametrize("placement", [Shard(0), Replicate()])
 @pytest.mark.parametrize("assign", [False, True])
 def test_sharded_tensors(tmp_path: Path, mesh: Any, placement: Any, assign: bool) -> None:
