@@ -3,7 +3,8 @@
 Keras `WorkerTrainingState`.
 
 The state is a checkpoint of the model and of the position in the training. Only the newest is kept,
-under `<checkpoint_dir>/chief`. Workers other than the chief take part in every save, because
+under `<checkpoint_dir>/chief`. Workers that a coordinator joins save and restore one checkpoint
+together. Without a coordinator, workers other than the chief take part in every save, because
 computing the values of a model may need all of them, and write to a directory that they throw away.
 """
 
@@ -24,11 +25,11 @@ from ckptfmt.bundle.state_file import STATE_NAME
 from ckptfmt.errors import CkptfmtError, InvalidError
 from ckptfmt.manager.directory import CheckpointDirectory
 from ckptfmt.manager.manager import CheckpointManager
-from ckptfmt.manager.restoring import CheckedFirst
+from ckptfmt.manager.restoring import CheckedFirst, Decisions
 from ckptfmt.names import path_text
-from ckptfmt.objects.checkpoint import Checkpoint
+from ckptfmt.objects.checkpoint import SAVE_COUNTER, Checkpoint
+from ckptfmt.objects.layouts import layouts_by_path
 from ckptfmt.saving.options import CheckpointOptions
-from ckptfmt.sharded.rounds import Team
 
 if TYPE_CHECKING:
     from ckptfmt.sharded.coordinator import Coordinator
@@ -40,9 +41,15 @@ Path = str | bytes | os.PathLike[Any]
 TRAIN = "train"
 CHIEF = "chief"
 NAME = "ckpt"
-OPERATION = "TrainingState.restore"
 UNUSED = -1
 INT64_MAX = (1 << 63) - 1
+
+
+class _Backup(Checkpoint):
+    """The checkpoint of a TrainingState. A backup of the legacy class has no batch."""
+
+    __slots__ = ()
+    _ckptfmt_may_lack = ("ckpt_saved_batch", SAVE_COUNTER)
 
 
 class TrainingState:
@@ -56,26 +63,34 @@ class TrainingState:
     missing), under TensorFlow's keys; those of the legacy Keras class are read as well.
 
     Args:
-        model: any object that `Checkpoint` takes.
-        checkpoint_dir: the directory of the backups, the same for all workers. The chief keeps its
-            checkpoint in `chief` below it; others write to `workertemp_<task_id>`, which is removed
-            after each save.
-        coordinator: joins the workers: rank 0 is the chief, and all restore the same checkpoint.
-            None for a single worker, or workers that `task_id` and `is_chief` distinguish.
+        model: any object that `Checkpoint` takes; a Checkpoint must not have a coordinator of its
+            own.
+        checkpoint_dir: the directory of the backups, the same for all workers. The backup is in
+            `chief` below it. Without a coordinator, workers other than the chief write to
+            `workertemp_<task_id>`, which is removed after each save.
+        coordinator: joins the workers, which save and restore one backup together, as `Checkpoint`
+            does; rank 0 is the chief. A later job may have another number of workers. None for a
+            single worker, or workers that `task_id` and `is_chief` distinguish.
+        layouts: with a coordinator, the layouts of the model's arrays on meshes: a mapping from
+            their paths in the model ("kernel") to Layout or None, or a tree of these, as in
+            `Checkpoint`. All other arrays of the model are equal in all workers.
         task_id: which worker this is, without a coordinator.
         is_chief: whether this worker's backup is the one that is kept, without a coordinator;
             default `task_id == 0`.
         options: how to save. With `enable_async` the chief saves in the background, and its next
-            `back_up` raises what failed; other workers save synchronously, without syncing files.
+            `back_up` raises what failed, as do all workers of a coordinator. Without a coordinator,
+            other workers save synchronously, without syncing files.
         verify: how a checkpoint is checked before it is restored: "full", or "auto" (while it is
             read).
 
     Attributes:
         read_checkpoint_manager: the manager of the chief's directory.
-        write_checkpoint_manager: the same for the chief; else that of the throw-away directory.
+        write_checkpoint_manager: the same for the chief and with a coordinator; else that of the
+            throw-away directory.
 
     Raises:
-        InvalidError: an argument of another type; task_id beside a coordinator.
+        InvalidError: an argument of another type; task_id beside a coordinator, layouts without
+            one; a Checkpoint with a coordinator as the model.
         StorageError: the directory cannot be read.
     """
 
@@ -85,36 +100,44 @@ class TrainingState:
         checkpoint_dir: Path,
         *,
         coordinator: Coordinator | None = None,
+        layouts: Any = None,
         task_id: int | None = None,
         is_chief: bool | None = None,
         options: CheckpointOptions | None = None,
         verify: CheckedFirst = "auto",
     ) -> None:
         self._directory = path_text(checkpoint_dir)
-        if coordinator is not None:
-            Team(coordinator, OPERATION)
-            if task_id is not None or is_chief is not None:
-                raise InvalidError("task_id and is_chief must not be given with a coordinator")
-            task_id, is_chief = coordinator.rank, coordinator.rank == 0
         check_choice("verify", verify, ("full", "auto"))
         task = 0 if task_id is None else _whole("task_id", task_id)
         if is_chief is not None and not isinstance(is_chief, bool):
             raise wrong("is_chief", "True or False", is_chief)
-        self._is_chief = task == 0 if is_chief is None else is_chief
-        self._coordinator = coordinator
         self._verify: CheckedFirst = verify
         self._options = CheckpointOptions.of(options)
-        if not self._is_chief:
+        self._epoch, self._batch = np.array(UNUSED, np.int64), np.array(UNUSED, np.int64)
+        if layouts is not None:
+            by_path = layouts_by_path(layouts).items()
+            layouts = {f"model/{path}".rstrip("/"): layout for path, layout in by_path}
+        self._checkpoint = _Backup(
+            coordinator=coordinator,
+            layouts=layouts,
+            model=model,
+            ckpt_saved_epoch=self._epoch,
+            ckpt_saved_batch=self._batch,
+        )
+        self._decisions = Decisions(coordinator)
+        if coordinator is None:
+            self._is_chief = task == 0 if is_chief is None else is_chief
+        elif task_id is not None or is_chief is not None:
+            raise InvalidError("task_id and is_chief must not be given with a coordinator")
+        else:
+            self._is_chief = self._decisions.is_first
+        self._place = CHIEF
+        self.read_checkpoint_manager = self.write_checkpoint_manager = self._manager_of(CHIEF)
+        if coordinator is None and not self._is_chief:
             self._options = dataclasses.replace(
                 self._options, durability="none", enable_async=False
             )
-        self._epoch, self._batch = np.array(UNUSED, np.int64), np.array(UNUSED, np.int64)
-        self._checkpoint = Checkpoint(
-            model=model, ckpt_saved_epoch=self._epoch, ckpt_saved_batch=self._batch
-        )
-        self._place = CHIEF if self._is_chief else f"workertemp_{task}"
-        self.read_checkpoint_manager = self.write_checkpoint_manager = self._manager_of(CHIEF)
-        if not self._is_chief:
+            self._place = f"workertemp_{task}"
             self._remove()  # files of a killed worker
             self.write_checkpoint_manager = self._manager_of(self._place)
 
@@ -139,77 +162,64 @@ class TrainingState:
             The prefix of the backup; None in workers other than the chief.
 
         Raises:
-            InvalidError: a number that is negative or does not fit an int64.
+            InvalidError: a number that is negative or does not fit an int64; with a coordinator,
+                in all workers, or that differs between them.
             What `CheckpointManager.save` raises; the older backup then still exists, and the
             position is the one before.
         """
         before = int(self._epoch), int(self._batch)
-        now = _whole("epoch", epoch), UNUSED if batch is None else _whole("batch", batch)
+        now = before
+
+        def position() -> str:
+            nonlocal now
+            now = _whole("epoch", epoch), UNUSED if batch is None else _whole("batch", batch)
+            return f"epoch {now[0]}" + ("" if batch is None else f", batch {now[1]}")
+
+        self._decisions.same(position)
         self._epoch[...], self._batch[...] = now
         try:
             saved = self.write_checkpoint_manager.save(options=self._options)
         except BaseException:
             self._epoch[...], self._batch[...] = before
-            if not self._is_chief:
+            if self._place != CHIEF:
                 with contextlib.suppress(CkptfmtError):
                     self._remove()
             raise
-        if self._is_chief:
-            return saved
-        self._remove()
-        return None
+        if self._place != CHIEF:
+            self._remove()
+        return saved if self._is_chief else None
 
     def restore(self) -> bool:
         """Restore the newest sound backup, the chief's in every worker. With a coordinator all
-        restore the same one, and return when all have.
+        restore the same one, each its own part, and return when all have.
 
         Returns:
             Whether there was one. If not, the model is as it was, and no position is saved.
 
         Raises:
+            MatchError: the backup has no value for an object of the model; nothing is restored.
             CorruptError: there are backups, and all are damaged.
             StorageError: the backups cannot be read now.
             What `Checkpoint.restore` raises. With a coordinator, in all workers.
         """
         self._epoch[...] = self._batch[...] = UNUSED
         try:
-            return self._restored()
+            # A background save removes the backup before it.
+            wait_for_saves()
+            return bool(self.read_checkpoint_manager.restore_latest(self._verify))
         except BaseException:
             # The position may have been restored before the model failed.
             self._epoch[...] = self._batch[...] = UNUSED
             raise
 
-    def _restored(self) -> bool:
-        if self._coordinator is None:
-            return self._restore_newest() is not None
-        team = Team(self._coordinator, OPERATION)
-        name = b""
-        with team.guarded() as guard:
-            if team.rank == 0:
-                path = self._restore_newest()
-                name = b"" if path is None else os.fsencode(os.path.basename(path))
-        name = team.round(guard.error, name, lambda names: names[0])
-        with team.guarded() as guard:
-            if name and team.rank != 0:
-                place = self.read_checkpoint_manager.directory
-                self._checkpoint.restore(os.path.join(place, os.fsdecode(name)))
-        # The chief may remove this backup only after all have restored it.
-        team.round(guard.error, b"", lambda _: b"")
-        return name != b""
-
-    def _restore_newest(self) -> str | None:
-        # A background save removes the backup before it.
-        wait_for_saves()
-        return self.read_checkpoint_manager.restore_latest(self._verify).path
-
-    def maybe_load_initial_epoch_from_ckpt(self, initial_epoch: int, mode: str) -> int:
+    def maybe_load_initial_epoch_from_ckpt(self, initial_epoch: int, mode: str | None) -> int:
         """Return the epoch to begin with, after `restore`: in training mode, if a position was
         saved, the epoch after the saved one, or the saved one if it was not over; else
         `initial_epoch`.
 
         Args:
             initial_epoch: where the training would begin.
-            mode: "train", or another of Keras's mode keys.
+            mode: "train", or another of Keras's mode keys, or None.
 
         Raises:
             InvalidError: arguments of another type.
@@ -221,7 +231,7 @@ class TrainingState:
         return epoch + 1 if batch == UNUSED else epoch
 
     def maybe_load_initial_counters_from_ckpt(
-        self, steps_per_epoch: int, initial_epoch: int, mode: str
+        self, steps_per_epoch: int, initial_epoch: int, mode: str | None
     ) -> tuple[int, int]:
         """Return the epoch and the batch in it to begin with, after `restore`: in training mode, if
         a position was saved, those that follow it; else `initial_epoch` and 0.
@@ -229,7 +239,7 @@ class TrainingState:
         Args:
             steps_per_epoch: the batches of an epoch.
             initial_epoch: where the training would begin.
-            mode: "train", or another of Keras's mode keys.
+            mode: "train", or another of Keras's mode keys, or None.
 
         Raises:
             InvalidError: arguments of another type.
@@ -245,14 +255,15 @@ class TrainingState:
 
     def delete_backup(self) -> None:
         """Remove the backups after a training that is over: the chief's checkpoints by their exact
-        names, then its directory if that is empty. Other workers remove what a killed worker left
-        in their temporary directory. Waits for background saves.
+        names, then its directory if that is empty. Without a coordinator, other workers remove what
+        a killed worker left in their temporary directory. Waits for background saves.
 
         Raises:
             StorageError: a file could not be removed.
         """
         wait_for_saves()
-        self._remove()
+        if self._is_chief or self._place != CHIEF:
+            self._remove()
 
     def _remove(self) -> None:
         """Remove what the managers of this worker made in its directory, and the directory if it is
@@ -269,10 +280,10 @@ class TrainingState:
         with contextlib.suppress(OSError):  # it may contain other files
             os.rmdir(path)
 
-    def _saved(self, mode: str) -> tuple[int, int]:
+    def _saved(self, mode: str | None) -> tuple[int, int]:
         """Return the saved epoch and batch if they apply in this mode, else UNUSED."""
-        if not isinstance(mode, str):
-            raise wrong("mode", "a str", mode)
+        if mode is not None and not isinstance(mode, str):
+            raise wrong("mode", "a str or None", mode)
         if mode != TRAIN or self._epoch < 0:
             return UNUSED, UNUSED
         return int(self._epoch), max(int(self._batch), UNUSED)

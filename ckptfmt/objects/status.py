@@ -125,6 +125,17 @@ class LoadStatus:
         if not report:
             refuse(self._restoration.reader.prefix, report)
 
+    def refuse_missing(self, may_lack: Collection[str]) -> None:
+        """Raise MatchError if a restore would leave an object without a value, other than those at
+        these paths."""
+        got = {local.key for _, local in self._restoration.expected(self._view)[0]}
+        missing = [one for one in self._every() if one.key not in got and str(one) not in may_lack]
+        if missing:
+            raise self._error(
+                f"it has no value for {some(missing)}: pass the objects that it was saved from, "
+                "with their names, or remove it to start again"
+            )
+
     def _report_on(
         self, got: Collection[Hashable], keys: Collection[str], misfits: Collection[Misfit]
     ) -> MatchReport:
@@ -224,6 +235,7 @@ def restored(
     optional: Collection[str] = (),
     expect_partial: bool = True,
     once: bool = False,
+    may_lack: Collection[str] | None = None,
     ready: Callable[[], None] | None = None,
 ) -> tuple[Restoration, LoadStatus]:
     """Restore objects from a checkpoint, with an object graph or without.
@@ -236,6 +248,7 @@ def restored(
         optional: paths of objects that a checkpoint without an object graph may lack.
         expect_partial: whether values may remain without an object.
         once: whether nothing is restored later.
+        may_lack: if not None, every object must get a value, other than those at these paths.
         ready: called once everything is checked, before anything is written.
 
     Raises:
@@ -255,6 +268,8 @@ def restored(
         restoration.expect_partial = True
         if choice.strict:
             status.refuse()
+        if may_lack is not None:
+            status.refuse_missing(may_lack)
         restoration.restore(view, ready)
         restoration.expect_partial = named or expect_partial
     except BaseException:

@@ -50,12 +50,14 @@ POSITIONS: list[Any] = [
     ([(4, 3)], "predict", 7, (7, 0)),
     ([(4, 3)], "TRAIN", 7, (7, 0)),
     ([(4, 3)], "", 7, (7, 0)),
+    ([(4, 3)], None, 7, (7, 0)),
+    ([], None, 7, (7, 0)),
 ]
 
 
 @pytest.mark.parametrize(("saved", "mode", "epoch", "counters"), POSITIONS)
 def test_where_it_goes_on(
-    tmp_path: Path, saved: list[Any], mode: str, epoch: int, counters: tuple[int, int]
+    tmp_path: Path, saved: list[Any], mode: str | None, epoch: int, counters: tuple[int, int]
 ) -> None:
     job = Job(tmp_path)
     for one in saved:
@@ -326,6 +328,7 @@ def test_delete_backup_again_and_again(tmp_path: Path) -> None:
 
 ONE = ckptfmt.SingleProcess()
 RANKED = "task_id and is_chief must not be given with a coordinator"
+LAYOUTS = "layouts must be a tree of Layouts, or a mapping from paths to Layouts, not int"
 
 WRONG: list[Any] = [
     ({"checkpoint_dir": 5}, "a path must be str, bytes or os.PathLike, not int"),
@@ -334,6 +337,8 @@ WRONG: list[Any] = [
     ({"coordinator": "x"}, "coordinator must be a Coordinator, not str"),
     ({"coordinator": ONE, "task_id": 0}, RANKED),
     ({"coordinator": ONE, "is_chief": True}, RANKED),
+    ({"layouts": {}}, "layouts need a coordinator, which knows the processes"),
+    ({"coordinator": ONE, "layouts": 5}, LAYOUTS),
     ({"task_id": "1"}, "task_id must be a whole number, not str"),
     ({"task_id": 1.0}, "task_id must be a whole number, not float"),
     ({"task_id": -1}, "task_id must not be negative, but is -1"),
@@ -390,10 +395,10 @@ def test_wrong_numbers(tmp_path: Path, what: str, bad: Any, message: str) -> Non
     assert files(tmp_path / "chief") == backup(1)
 
 
-@pytest.mark.parametrize("mode", [None, b"train", 1])
+@pytest.mark.parametrize("mode", [b"train", 1])
 def test_wrong_modes(tmp_path: Path, mode: Any) -> None:
     state = Job(tmp_path).state
-    message = f"mode must be a str, not {type(mode).__name__}"
+    message = f"mode must be a str or None, not {type(mode).__name__}"
     with pytest.raises(InvalidError) as caught:
         state.maybe_load_initial_epoch_from_ckpt(0, mode)
     assert caught.value.message == message
