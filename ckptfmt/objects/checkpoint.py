@@ -9,8 +9,8 @@ import operator
 import os
 import warnings
 import weakref
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Collection, Mapping
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,6 +33,7 @@ from ckptfmt.objects.traversal import (
     children_of,
     is_value,
     name_conflict,
+    refuse_coordinated,
     role_of,
 )
 from ckptfmt.saving.mesh import Layout
@@ -79,8 +80,8 @@ class Checkpoint(Trackable):
             `restore`) and saved as an attribute. If the root has an array of that name, that one.
 
     Raises:
-        InvalidError: an object that cannot be saved, the name of a method, or a name that the root
-            uses for another object.
+        InvalidError: an object that cannot be saved, a Checkpoint that has a coordinator itself,
+            the name of a method, or a name that the root uses for another object.
     """
 
     __slots__ = (
@@ -91,8 +92,12 @@ class Checkpoint(Trackable):
         "_ckptfmt_root",
     )
 
+    # If not None, a restore is an error if another object than those at these paths gets no value.
+    _ckptfmt_may_lack: ClassVar[Collection[str] | None] = None
+
     _ckptfmt_coordinator: Coordinator | None
-    _ckptfmt_layouts: Mapping[str, Layout | None]
+    # None without a coordinator.
+    _ckptfmt_layouts: Mapping[str, Layout | None] | None
     _ckptfmt_root: Any
     # The restore whose values may still be waiting.
     _ckptfmt_last: Restoration | None
@@ -111,7 +116,9 @@ class Checkpoint(Trackable):
         elif layouts is not None:
             raise InvalidError("layouts need a coordinator, which knows the processes")
         self._ckptfmt_coordinator = coordinator
-        self._ckptfmt_layouts = {} if layouts is None else layouts_by_path(layouts)
+        self._ckptfmt_layouts = None
+        if coordinator is not None:
+            self._ckptfmt_layouts = {} if layouts is None else layouts_by_path(layouts)
         self._ckptfmt_last, self._ckptfmt_queue = None, SaveQueue()
         self._ckptfmt_root = root
         if root is not None:
@@ -137,6 +144,8 @@ class Checkpoint(Trackable):
         if name not in self.untracked and value is not None:
             child = value() if isinstance(value, weakref.ref) else value
             role_of(child, (name,))
+            if child is not self:
+                refuse_coordinated(child, (name,))
             if self._ckptfmt_root is not None:
                 root = self._root()
                 own = {one.name: one.value for one in children_of(root)}
@@ -376,6 +385,7 @@ class Checkpoint(Trackable):
                 skip_slots=options.skip_slot_variables,
                 optional=optional,
                 expect_partial=partial,
+                may_lack=self._ckptfmt_may_lack,
             )
             return Begun(view, options, restore)
 

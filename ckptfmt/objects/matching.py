@@ -52,6 +52,7 @@ from ckptfmt.objects.traversal import (
     has_slots,
     is_array,
     is_value,
+    refuse_coordinated,
     slot_of,
 )
 from ckptfmt.saving.mesh import Layout
@@ -251,7 +252,7 @@ class Restoration:
         self._number = next(_numbers)
         self._cast, self._strict, self._once = choice.cast, choice.strict, once
         self._closed = False
-        self._layouts: Mapping[str, Layout | None] = {}
+        self._layouts: Mapping[str, Layout | None] | None = None
         self._reported: set[tuple[str, str]] = set()
         slots = [
             _Slot(index, one.original_variable_node_id, one.slot_name, one.slot_variable_node_id)
@@ -310,6 +311,7 @@ class Restoration:
 
     def fill(self, node: int, holder: Local, name: str, value: Any) -> None:
         """Restore an attribute that was just set."""
+        refuse_coordinated(value, (*holder, name))
         view = View(value, None, self._layouts)
         local = view.found(holder.child(Child(name, value, holder.value, name)))
         other = None if _is_by_place(local) else self._left.given.object_of(node)

@@ -286,10 +286,9 @@ def restored_together(
         if begun is None or path is None:
             agree()
         else:
-            _check_io_device(begun.view.layouts, begun.options)
+            _check_io_device(begun.view.layouts or {}, begun.options)
             target = locate(path)
-            if begun.view.layouts:
-                begun.view.walk()  # finds the paths of the objects, by which layouts are given
+            begun.view.walk()  # finds the paths of the objects, by which layouts are given
             index = Index(target, stack)
             reader = reading.open(target)
             try:

@@ -53,12 +53,13 @@ from ckptfmt.bundle.tensor import TensorHandle
 from ckptfmt.errors import InvalidError
 from ckptfmt.objects.graph import object_path
 from ckptfmt.objects.nodes import NONE, Slot, TreeNode, scalar_kind
-from ckptfmt.objects.trackable import TYPES_CACHED
+from ckptfmt.objects.trackable import TYPES_CACHED, Trackable
+from ckptfmt.saving.devices import names_one_device
 from ckptfmt.saving.mesh import Layout
 from ckptfmt.saving.parallel import ParallelVariable
 from ckptfmt.saving.registration import get_registered_saver_name
 
-__all__ = ["Child", "Local", "Role", "TreeView", "View", "role_of"]
+__all__ = ["Child", "Local", "Role", "TreeView", "View", "refuse_coordinated", "role_of"]
 
 
 class Role(enum.Enum):
@@ -222,6 +223,17 @@ def called(method: Callable[[], Any], value: Any, path: Iterable[str]) -> Any:
         text = f": {error}" if str(error) else ""
         remedy = f": its {name}() raises NotImplementedError{text}"
         raise refusal(value, path, "cannot be saved", remedy) from error
+
+
+def refuse_coordinated(value: Any, path: Iterable[str]) -> None:
+    """Raise InvalidError for a Checkpoint with a coordinator in an object that is saved: its
+    coordinator and its layouts would be ignored."""
+    if isinstance(value, Trackable) and getattr(value, "_ckptfmt_coordinator", None) is not None:
+        raise InvalidError(
+            f"{described(path)} is a {type(value).__name__} with a coordinator of its own, which "
+            "would not be used here: make it without, and pass coordinator= and layouts= to the "
+            "outermost call"
+        )
 
 
 class Child(NamedTuple):
@@ -435,8 +447,9 @@ class View:
     Args:
         root: the root object.
         beside: an object whose children are children of the root as well, or None.
-        layouts: escaped path to Layout, for leaves that are {device: array}. A leaf whose layout is
-            None is an ordinary array, and so is one array with a replicated layout.
+        layouts: where processes save together, escaped path to Layout, for leaves that are
+            {device: array}; else None. A leaf whose layout is None is an ordinary array, and so is
+            one array with a replicated layout.
     """
 
     def __init__(
@@ -444,7 +457,7 @@ class View:
     ) -> None:
         self.root = root
         self.beside = beside
-        self.layouts = layouts or {}
+        self.layouts = layouts
         self._used: set[str] = set()
         self._known: dict[int, Layout | None] = {}
 
@@ -480,11 +493,16 @@ class View:
         """Return an object with its layout, and with the key by which this view identifies it.
 
         Raises:
-            InvalidError: a layout of an object that is neither an array nor {device: array}.
+            InvalidError: a layout of an object that is neither an array nor {device: array}; where
+                processes save together, {device: array} without a layout; a Checkpoint with a
+                coordinator that is not the root.
         """
-        if not self.layouts:
+        value = local.value
+        if value is not self.root and value is not self.beside:
+            refuse_coordinated(value, local)
+        if self.layouts is None:
             return local
-        path, value = local.key_path, local.value
+        path = local.key_path
         if path in self.layouts:
             self._used.add(path)
             layout = self.layouts[path]
@@ -503,7 +521,28 @@ class View:
             raise InvalidError(
                 f"{described(local)} is of type {type(value).__name__}, which cannot have a layout"
             )
+        if local.layout is None and isinstance(value, Mapping) and self._has_blocks(value):
+            raise InvalidError(
+                f"{described(local)} is {{device: array}} without a layout, so that its blocks "
+                "would be saved under the names of devices: pass its Layout in layouts=, or one "
+                "array if it is replicated"
+            )
         return local
+
+    @functools.cached_property
+    def _devices(self) -> frozenset[str]:
+        """The devices of all meshes of the layouts."""
+        meshes = {layout.mesh for layout in (self.layouts or {}).values() if layout is not None}
+        return frozenset(device for mesh in meshes for device in mesh.devices)
+
+    def _has_blocks(self, value: Mapping[Any, Any]) -> bool:
+        """Return whether all keys are devices, and all values are arrays."""
+        return bool(value) and all(
+            isinstance(key, str)
+            and (key in self._devices or names_one_device(key))
+            and is_array(item)
+            for key, item in value.items()
+        )
 
     def walk(self, start: Local | None = None) -> Edges:
         """Return all objects, breadth first from the root or from `start`.
@@ -537,7 +576,7 @@ class View:
         Args:
             edges: what `walk` returned.
         """
-        for path in sorted(set(self.layouts).difference(self._used)):
+        for path in sorted(set(self.layouts or ()).difference(self._used)):
             # It may be another path to a leaf that was found under a shorter one.
             index = found_at(edges, path)
             if index is None or edges.objects[index].key_path not in self._used:

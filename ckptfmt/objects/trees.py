@@ -188,7 +188,7 @@ def save_tree_async(
 
 
 def _view_on_mesh(tree: Any, layouts: Any) -> TreeView:
-    return TreeView(tree, None, None if layouts is None else layouts_by_path(layouts))
+    return TreeView(tree, None, {} if layouts is None else layouts_by_path(layouts))
 
 
 def _check_layouts_alone(layouts: Any) -> None:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from ckptfmt.arguments import wrong
 
-__all__ = ["canonical", "device_in_task", "device_of", "merged", "task_of"]
+__all__ = ["canonical", "device_in_task", "device_of", "merged", "names_one_device", "task_of"]
 
 # The device types that may be written without "device:".
 _SHORT_FORMS = ("CPU", "GPU", "TPU", "CUSTOM", "EPU")
@@ -112,6 +112,12 @@ def device_in_task(device: str) -> str:
     str that is not a device name."""
     parts = _parsed(device)
     return "" if parts is None else parts._replace(job=None, replica=None, task=None).text()
+
+
+def names_one_device(text: str) -> bool:
+    """Return whether the text is the name of a device with its type and number."""
+    parts = _parsed(text)
+    return parts is not None and parts.kind is not None and parts.number is not None
 
 
 def device_of(tensor: Any) -> str:

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The legacy Keras class that keeps the state of a training, and TrainingState: each goes on from
-what the other backed up, in the same directories."""
+what the other backed up, in the same directories. The model may be on a mesh of many processes."""
 
 from __future__ import annotations
 
@@ -11,9 +11,12 @@ from typing import Any
 import numpy as np
 import pytest
 from support.manager import files
+from support.team import all_good, run_team
 
 import ckptfmt
+from ckptfmt.errors import InvalidError, MatchError
 from ckptfmt.manager.training_state import TrainingState
+from ckptfmt.saving.mesh import Layout, Mesh
 from ckptfmt.saving.options import CheckpointOptions
 
 from .workers import Worker
@@ -152,3 +155,93 @@ def test_other_workers_use_the_same_directories(tmp_path: Path, theirs: Worker) 
     theirs("delete_backup")
     ours.state.delete_backup()
     assert files(tmp_path / "chief") == backup(1)
+
+
+# ---- a model on a mesh ---------------------------------------------------------------------------
+
+KERNEL, BIAS = np.arange(96.0).reshape(8, 12), np.arange(12.0)
+ROWS, COLUMNS = ["x", None], [None, "x"]
+
+
+@pytest.fixture(scope="module")
+def on_mesh() -> Iterator[Worker]:
+    worker = Worker("tf_dtensor.py")
+    yield worker
+    worker.close()
+
+
+class Blocks:
+    """The blocks of one process of a model as theirs on a mesh, and its state."""
+
+    def __init__(self, path: Path, member: Any, specs: list[str | None], factor: int) -> None:
+        mesh = Mesh({"x": member.world_size})
+        self.layouts = {"kernel": Layout(specs, mesh), "bias": Layout([None], mesh)}
+        devices = mesh.local_devices(member.rank, member.world_size)
+        self.parts = {
+            name: {device: whole[layout.slice_of(whole.shape, device).slices] for device in devices}
+            for name, whole, layout in zip(
+                self.layouts, (KERNEL, BIAS), self.layouts.values(), strict=True
+            )
+        }
+        self.model = {
+            name: {device: part * factor for device, part in parts.items()}
+            for name, parts in self.parts.items()
+        }
+        self.state = TrainingState(
+            self.model,
+            path,
+            coordinator=member,
+            layouts=self.layouts,
+            options=CheckpointOptions(durability="none"),
+        )
+
+    def check(self, factor: int) -> None:
+        for name, parts in self.parts.items():
+            for device, part in parts.items():
+                np.testing.assert_array_equal(self.model[name][device], part * factor)
+
+
+@pytest.mark.parametrize("theirs_specs", [ROWS, COLUMNS])
+@pytest.mark.parametrize(("processes", "specs"), [(4, ROWS), (3, COLUMNS), (2, ROWS), (1, ROWS)])
+def test_on_a_mesh_back_and_forth(
+    tmp_path: Path, on_mesh: Worker, theirs_specs: Any, processes: int, specs: Any
+) -> None:
+    on_mesh("make_state", directory=str(tmp_path), specs=theirs_specs, factor=3)
+    on_mesh("back_up", epoch=4)
+
+    def go_on(member: Any) -> None:
+        ours = Blocks(tmp_path, member, specs, -1)
+        assert ours.state.restore() is True
+        ours.check(3)
+        assert ours.state.maybe_load_initial_epoch_from_ckpt(100, "train") == 5
+        ours = Blocks(tmp_path, member, specs, 5)
+        ours.state.write_checkpoint_manager.checkpoint.save_counter[...] = 1
+        ours.state.back_up(7)
+
+    all_good(run_team(processes, go_on))
+    on_mesh("make_state", directory=str(tmp_path), specs=theirs_specs, factor=0)
+    answer = on_mesh("restore_state")
+    np.testing.assert_array_equal(answer["kernel"], KERNEL * 5)
+    np.testing.assert_array_equal(answer["bias"], BIAS * 5)
+    assert answer["epoch"] == 8
+    on_mesh("back_up", epoch=9)
+    assert ckptfmt.latest_checkpoint(tmp_path / "chief") == str(tmp_path / "chief" / "ckpt-3")
+
+
+def test_on_a_mesh_the_forgotten_layout_is_an_error(tmp_path: Path, on_mesh: Worker) -> None:
+    on_mesh("make_state", directory=str(tmp_path), specs=ROWS, factor=3)
+    on_mesh("back_up", epoch=4)
+
+    def restore(member: Any) -> None:
+        (device, *_) = Mesh({"x": member.world_size}).local_devices(member.rank, member.world_size)
+        model = {"kernel": {device: np.zeros((4, 12))}, "bias": np.zeros(12)}
+        state = TrainingState(model, tmp_path, coordinator=member)
+        with pytest.raises(InvalidError, match=r"'model/kernel'.*layouts="):
+            state.restore()
+        assert not model["bias"].any()
+
+    all_good(run_team(2, restore))
+    all_good(run_team(1, restore))
+    model = {"kernel": {"/job:mesh/task:0/device:CPU:0": np.zeros((8, 12))}, "bias": np.zeros(12)}
+    with pytest.raises(MatchError, match="it has no value for 'model/kernel//job:mesh"):
+        TrainingState(model, tmp_path).restore()

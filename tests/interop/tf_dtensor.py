@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""TensorFlow's DTensorCheckpoint on a mesh of four CPU devices, told what to do by
-test_dtensor.py: a line of JSON in, one out."""
+"""TensorFlow's DTensorCheckpoint on a mesh of four CPU devices, and the legacy WorkerTrainingState
+of a model there, told what to do by test_dtensor.py and test_training_state.py: a line of JSON in,
+one out."""
 
 from __future__ import annotations
 
 import json
 import os
 import sys
+from types import SimpleNamespace
 
 del sys.path[0]  # the folder of this file: its module names are not for TensorFlow's imports
 
@@ -16,6 +18,7 @@ os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
 import numpy as np  # noqa: E402
 import tensorflow as tf  # noqa: E402
 from tensorflow.experimental import dtensor  # noqa: E402
+from tensorflow.python.keras.distribute import worker_training_state  # noqa: E402
 
 DEVICES = 4
 tf.config.set_logical_device_configuration(
@@ -36,14 +39,40 @@ def whole(found: dtensor.DVariable) -> list[object]:
     return np.asarray(dtensor.unpack(value)[0]).tolist()
 
 
+class Model(tf.Module):
+    """What WorkerTrainingState asks of a Keras model, with its variables on the mesh."""
+
+    def __init__(self, kernel: dtensor.DVariable, bias: dtensor.DVariable) -> None:
+        super().__init__()
+        self.kernel, self.bias = kernel, bias
+        extended = SimpleNamespace(
+            should_checkpoint=True, _in_multi_worker_mode=lambda: False, _task_id=0
+        )
+        self.distribute_strategy = self._no_dependency(SimpleNamespace(extended=extended))
+
+
 class Worker:
     """A model on the mesh, as it was made last."""
+
+    epoch = None
 
     def make(self, specs: list[str | None], factor: float) -> None:
         self.kernel = variable(np.arange(96.0).reshape(8, 12) * factor, specs)
         self.bias = variable(np.arange(12.0) * factor, [None])
         model = tf.train.Checkpoint(kernel=self.kernel, bias=self.bias)
         self.checkpoint = dtensor.DTensorCheckpoint(mesh=MESH, model=model)
+
+    def make_state(self, directory: str, specs: list[str | None], factor: float) -> None:
+        self.make(specs, factor)
+        model = Model(self.kernel, self.bias)
+        self.state = worker_training_state.WorkerTrainingState(model, directory)
+
+    def back_up(self, epoch: int) -> None:
+        self.state.back_up(epoch)
+
+    def restore_state(self) -> None:
+        self.state.restore()
+        self.epoch = int(self.state.maybe_load_initial_epoch_from_ckpt(100, "train"))
 
     def save(self, prefix: str) -> None:
         self.path = self.checkpoint.save(prefix)
@@ -54,6 +83,7 @@ class Worker:
     def answer(self) -> dict[str, object]:
         return {
             "path": getattr(self, "path", None),
+            "epoch": self.epoch,
             "kernel": whole(self.kernel),
             "bias": whole(self.bias),
         }
