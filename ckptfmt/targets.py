@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ckptfmt import _core
+from ckptfmt import _core, dtypes
 from ckptfmt.arrays import describe, dlpack_array, has_dlpack
 from ckptfmt.errors import InvalidError
 
@@ -27,12 +27,17 @@ __all__ = [
     "as_target",
     "check_overlaps",
     "is_immutable",
+    "is_variable",
     "like_of",
     "overlaps_itself",
     "same_elements",
     "share_memory",
     "torch_refusal",
+    "variable_kind",
 ]
+
+
+READ_ONLY = "it is read-only: use ckptfmt.load, which returns new arrays"
 
 
 class Target(NamedTuple):
@@ -76,7 +81,10 @@ def as_target(data: Any) -> Target:
         if reason is None:
             array, copied = _exported(data, data)
             if copied or not array.flags.writeable:
-                reason = "it is read-only: use ckptfmt.load, which returns new arrays"
+                reason = READ_ONLY
+    elif hasattr(data, "__array_interface__") and not isinstance(data, np.generic):
+        array = np.asarray(data)
+        reason = None if array.flags.writeable else READ_ONLY
     else:
         array, reason = _buffer(data)
     if reason is None and overlaps_itself(array):
@@ -114,12 +122,12 @@ def _numpy_refusal(array: NDArray[Any]) -> str | None:
 
 def _buffer(data: Any) -> tuple[NDArray[Any], str | None]:
     nothing = np.empty(0)
-    if callable(getattr(data, "assign", None)):
+    if is_variable(type(data)):
         return nothing, "it is a variable: call its assign with an array of ckptfmt.load"
     try:
         view = memoryview(data)
         if view.readonly:
-            return nothing, "it is read-only: use ckptfmt.load, which returns new arrays"
+            return nothing, READ_ONLY
         return np.asarray(view), None
     except (TypeError, ValueError) as error:
         return nothing, (
@@ -231,6 +239,27 @@ def torch_refusal(torch: Any, tensor: Any, *, plain: bool = True) -> str | None:
             }
             return text.format(**named)
     return None
+
+
+# ---- variables -----------------------------------------------------------------------------------
+
+
+def is_variable(kind: type) -> bool:
+    """Return whether objects of this type are variables of TensorFlow or Keras, which take new
+    values by their `assign`."""
+    return any(
+        isinstance(one := getattr(sys.modules.get(module), "Variable", None), type)
+        and issubclass(kind, one)
+        for module in ("tensorflow", "keras")
+    )
+
+
+def variable_kind(variable: Any) -> tuple[np.dtype[Any] | None, tuple[int, ...] | None]:
+    """Return the dtype and shape of the arrays that a variable takes; None where any."""
+    name = getattr(variable.dtype, "name", variable.dtype)
+    sizes = tuple(variable.shape) if getattr(variable.shape, "rank", 0) is not None else (None,)
+    shape = None if None in sizes else tuple(map(int, sizes))
+    return dtypes.numpy_dtype(dtypes.code_of(str(name))), shape
 
 
 # ---- arrays that a container gets anew -----------------------------------------------------------

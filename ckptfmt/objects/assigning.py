@@ -52,7 +52,14 @@ from ckptfmt.objects.traversal import (
 from ckptfmt.saving.mesh import Layout
 from ckptfmt.saving.registration import get_registered_saver, validate_restore_function
 from ckptfmt.saving.specs import SaveSpec
-from ckptfmt.targets import Target, as_target, is_immutable, like_of
+from ckptfmt.targets import (
+    Target,
+    as_target,
+    is_immutable,
+    is_variable,
+    like_of,
+    variable_kind,
+)
 
 __all__ = ["Assignment", "Conversion", "Misfit", "misfits", "plan", "plan_tensors", "run"]
 
@@ -159,6 +166,10 @@ def plan_tensors(local: Local, keys: Mapping[str, str]) -> Assignment | None:
     if role is Role.SCALAR:
         return _plan_replaced(local, _wanted_scalar(key, value), _scalar_like(value))
     if role is Role.ARRAY:
+        if is_variable(type(value)):
+            dtype, shape = variable_kind(value)
+            wanted = Wanted(key, shape=shape, dtype=dtype)
+            return Assignment(local, (wanted,), lambda arrays: value.assign(arrays[0]), _VALUE)
         if not is_immutable(value):
             return Assignment(local, (_wanted_array(key, value),), None, _VALUE)
         return _plan_replaced(local, *_replacing(key, value))

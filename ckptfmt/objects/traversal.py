@@ -58,6 +58,7 @@ from ckptfmt.saving.devices import names_one_device
 from ckptfmt.saving.mesh import Layout
 from ckptfmt.saving.parallel import ParallelVariable
 from ckptfmt.saving.registration import get_registered_saver_name
+from ckptfmt.targets import is_variable
 
 __all__ = ["Child", "Local", "Role", "TreeView", "View", "refuse_coordinated", "role_of"]
 
@@ -141,15 +142,17 @@ def is_array(value: object) -> bool:
         return True
     if isinstance(value, type):
         return False
-    # Some have the attribute "shape" and raise when it is read: torch's lazy parameters.
-    return hasattr(value, "__array__") or (hasattr(value, "shape") and hasattr(value, "dtype"))
+    if hasattr(value, "__array__") or hasattr(value, "__array_interface__"):
+        return True
+    # Last, as some raise when "shape" is read: torch's lazy parameters.
+    return hasattr(value, "shape") and hasattr(value, "dtype")
 
 
 @functools.lru_cache(TYPES_CACHED)
 def _role_of(kind: Any) -> Role | None:
     """Return the role of objects of this type; None if the type does not decide it."""
     roles = (
-        (Role.ARRAY, issubclass(kind, np.ndarray)),
+        (Role.ARRAY, issubclass(kind, np.ndarray) or is_variable(kind)),
         (Role.SCALAR, issubclass(kind, _SCALARS)),
         (Role.PARALLEL, issubclass(kind, ParallelVariable)),
         (Role.NODE, issubclass(kind, TreeNode)),

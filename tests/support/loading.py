@@ -45,13 +45,9 @@ class OtherDevice(Exported):
         return 2, 0
 
 
-class Variable:
-    """As tf.Variable and keras.Variable."""
-
-    dtype, shape = STORED.dtype, STORED.shape
-
-    def assign(self, value: Any) -> None:
-        raise AssertionError("not called")
+class Interface:
+    def __init__(self, array: Any) -> None:
+        self.array, self.__array_interface__ = array, array.__array_interface__
 
 
 def blank() -> Any:
@@ -119,9 +115,16 @@ def _jax() -> dict[str, Callable[[], list[Any]]]:
 
 
 def _tensorflow() -> dict[str, Callable[[], list[Any]]]:
+    import keras  # noqa: PLC0415
     import tensorflow as tf  # noqa: PLC0415
 
-    return {"tf.Tensor": lambda: [tf.zeros((2, 3))]}
+    return {
+        "tf.Tensor": lambda: [tf.zeros((2, 3))],
+        "tf.Variable or keras.Variable": lambda: [
+            tf.Variable(tf.zeros((2, 3))),
+            keras.Variable(blank()),
+        ],
+    }
 
 
 def _numpy() -> dict[str, Callable[[], list[Any]]]:
@@ -151,7 +154,10 @@ def _numpy() -> dict[str, Callable[[], list[Any]]]:
         ],
         "DLPack object that exports a copy": lambda: [Exported(blank(), copied=True)],
         "DLPack object in the memory of another device": lambda: [OtherDevice(blank())],
-        "object with `assign`": lambda: [Variable()],
+        "object with `__array_interface__`": lambda: [Interface(blank())],
+        "object with `__array_interface__` that is read-only": lambda: [
+            Interface(read_only(blank()))
+        ],
     }
 
 
@@ -179,8 +185,8 @@ def _stored_for(target: Any) -> Any:
 
 
 def _values(value: Any) -> Any:
-    if isinstance(value, (Exported, Variable)):
-        return np.asarray(getattr(value, "array", STORED * 0))
+    if isinstance(value, (Exported, Interface)):
+        return np.asarray(value.array)
     if type(value).__module__.startswith("torch"):
         if value.is_quantized:
             return value.dequantize().numpy()
