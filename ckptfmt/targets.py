@@ -88,7 +88,7 @@ def as_target(data: Any) -> Target:
     else:
         array, reason = _buffer(data)
     if reason is None and overlaps_itself(array):
-        reason = "its elements share memory: load into a copy of it that has its own"
+        reason = "its elements share memory: use ckptfmt.load, which returns new arrays"
     if reason is not None:
         raise InvalidError(f"cannot read into {describe(data)}: {reason}")
     return Target(array, tensor)
