@@ -26,6 +26,7 @@ from support.targets import (
 torch = pytest.importorskip("torch")
 jax = pytest.importorskip("jax")
 
+import ckptfmt.jax  # noqa: E402
 import ckptfmt.torch  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
@@ -157,3 +158,69 @@ def test_compiled_functions_of_jax_keep_their_arrays(tmp_path: Path) -> None:
     assert one.load(path, tree)["w"].tolist() == list(range(6))
     assert not w.any()
     assert not compiled(0.0).any()
+
+
+# ---- the way out that each refusal names -------------------------------------------------------
+
+
+def _inference() -> Any:
+    with torch.inference_mode():
+        return torch.zeros(2, 3)
+
+
+def _load_one(path: str, target: Any) -> Any:
+    ckptfmt.load_into(path, {"x": target})
+    return target
+
+
+def _with_torch(path: str, target: Any) -> Any:
+    held = {"x": target}
+    ckptfmt.torch.load_into(held, path)
+    return held["x"]
+
+
+def _in_inference_mode(path: str, target: Any) -> Any:
+    with torch.inference_mode():
+        return _load_one(path, target)
+
+
+def _of_nested(path: str, target: Any) -> Any:
+    return _load_one(path, target.values())
+
+
+WAYS_OUT = {
+    "tensor.clone()": (
+        lambda: torch.zeros(1).expand(2, 3),
+        lambda path, target: _load_one(path, target.clone()),
+    ),
+    "tensor.to_dense()": (
+        lambda: torch.zeros(2, 3).to_sparse(),
+        lambda path, target: _load_one(path, target.to_dense()),
+    ),
+    "tensor.values()": (
+        lambda: torch.nested.nested_tensor([torch.zeros(1, 3)] * 2, layout=torch.jagged),
+        _of_nested,
+    ),
+    "torch.inference_mode()": (_inference, _in_inference_mode),
+    "ckptfmt.torch.load_into": (lambda: torch.zeros(2, 3, device="meta"), _with_torch),
+    "ckptfmt.jax.load": (
+        lambda: jax.numpy.zeros((2, 3)),
+        lambda path, target: ckptfmt.jax.load(path, {"x": target})["x"],
+    ),
+    "ckptfmt.load": (
+        lambda: np.broadcast_to(np.zeros(1, np.float32), (2, 3)),
+        lambda path, _: ckptfmt.load(path)["x"],
+    ),
+}
+
+
+@pytest.mark.parametrize("way", WAYS_OUT)
+def test_the_way_out_works(way: str, tmp_path: Path) -> None:
+    make, work = WAYS_OUT[way]
+    values = np.arange(6, dtype=np.float32).reshape(2, 3)
+    path = CALLS["load_into"].save(str(tmp_path / "ck"), {"x": values})
+    target = make()
+    with pytest.raises(ckptfmt.InvalidError) as caught:
+        ckptfmt.load_into(path, {"x": target})
+    assert way in str(caught.value)
+    np.testing.assert_array_equal(np.asarray(work(path, target)), values)
