@@ -9,6 +9,7 @@ from typing import Any
 import lightning
 import pytest
 import torch
+from lightning.fabric.plugins.environments import LightningEnvironment
 from lightning.pytorch.callbacks import ModelCheckpoint
 
 import ckptfmt.torch
@@ -48,7 +49,8 @@ def fit(where: Path, module: Module, epochs: int, path: str | None = None) -> An
         logger=False,
         enable_progress_bar=False,
         enable_model_summary=False,
-        plugins=[CheckpointIO(compression="zstd")],
+        # Named, because Lightning asks an installed mpi4py otherwise, which fails without libmpi.
+        plugins=[CheckpointIO(compression="zstd"), LightningEnvironment()],
         callbacks=[ModelCheckpoint(where, monitor="loss", save_top_k=2, save_last=True)],
     )
     trainer.fit(module, torch.utils.data.DataLoader(data, batch_size=2), ckpt_path=path)
