@@ -74,15 +74,25 @@ class Description:
     copied: bool = False
 
     def to_bytes(self) -> bytes:
-        """Encode the description without the placement: processes with the same blocks have equal
-        bytes, which `join` handles once."""
+        """Encode the description without placement and checksums: processes with blocks of the same
+        shapes have equal bytes, which `join` handles once."""
         numbers = _numbers(self.held.values())
         rows = []
         for name, one in self.held.items():
             shapes = list(one.shapes.values())
             distinct = shapes[:1] if len(set(shapes)) == 1 else shapes
-            rows.append([name, one.code, numbers[one.layout], distinct, list(one.sums.items())])
+            rows.append([name, one.code, numbers[one.layout], distinct])
         return _packed({**_tables(self.placement, numbers), "tensors": rows, "unused": self.unused})
+
+    def sums_text(self) -> str:
+        """Encode the checksums: (index of the tensor, position, checksum). Processes with the same
+        blocks have equal texts."""
+        rows = [
+            (index, position, total)
+            for index, one in enumerate(self.held.values())
+            for position, total in one.sums.items()
+        ]
+        return json.dumps(rows, separators=(",", ":"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -298,12 +308,17 @@ class _Joined:
         self.lengths: list[_Lengths] = [{} for _ in shape]
 
 
-def join(descriptions: Sequence[bytes], placements: Sequence[Sequence[Sequence[int]]]) -> Plan:
+def join(
+    descriptions: Sequence[bytes],
+    placements: Sequence[Sequence[Sequence[int]]],
+    sums: Sequence[str],
+) -> Plan:
     """Return the plan of what all processes describe.
 
     Args:
         descriptions: `Description.to_bytes` of each process.
         placements: for each process and each mesh of its description, the positions of its devices.
+        sums: `Description.sums_text` of each process.
 
     Raises:
         InvalidError: two processes contradict each other about a tensor, its blocks do not make
@@ -314,13 +329,14 @@ def join(descriptions: Sequence[bytes], placements: Sequence[Sequence[Sequence[i
     joined: dict[str, _Joined] = {}
     unused: set[str] = set()
     # With even layouts nearly all descriptions are equal, so that each is visited once.
-    ranks_of: dict[bytes, list[int]] = {}
-    for rank, content in enumerate(descriptions):
-        ranks_of.setdefault(content, []).append(rank)
-    for content, ranks in ranks_of.items():
+    for content, ranks in _ranks_of(range(len(descriptions)), descriptions).items():
         document = json.loads(content)
         unused.update(document["unused"])
         _add_equal(document, ranks, placements, by_mesh, joined)
+        for text, which in _ranks_of(ranks, sums).items():
+            for index, position, total in json.loads(text):
+                found = joined[document["tensors"][index][0]].sums.setdefault(position, {})
+                found.setdefault(total, []).extend(which)
     for name in sorted(unused):
         # A misspelt name would make its tensor a replicated one, of which only one block is saved.
         if name not in joined:
@@ -328,13 +344,21 @@ def join(descriptions: Sequence[bytes], placements: Sequence[Sequence[Sequence[i
     placement = {mesh: _owners(mesh, parts) for mesh, parts in by_mesh.items()}
     tensors = {}
     for name, one in sorted(joined.items()):
-        _check_sums(name, one)
+        _check_sums(name, one, by_mesh)
         if one.layout is None:
             tensors[name] = Planned(one.code, None, one.shape, tuple(sorted(one.holders)))
         else:
             shape = _global_shape(name, one, one.layout, placement)
             tensors[name] = Planned(one.code, one.layout, shape, ())
     return Plan(tensors, placement)
+
+
+def _ranks_of(ranks: Iterable[int], given: Sequence[Any]) -> dict[Any, list[int]]:
+    """Return the processes, of these, that give each value."""
+    found: dict[Any, list[int]] = {}
+    for rank in ranks:
+        found.setdefault(given[rank], []).append(rank)
+    return found
 
 
 def _add_equal(
@@ -352,15 +376,13 @@ def _add_equal(
             positions[rank] = placements[rank][number]
     # Many tensors have the same layout and local shapes.
     known: dict[tuple[int, tuple[Shape, ...]], tuple[list[int], list[_Lengths]]] = {}
-    for name, code, number, distinct, sums in document["tensors"]:
+    for name, code, number, distinct in document["tensors"]:
         layout, shapes = layouts[number], tuple(tuple(shape) for shape in distinct)
         one = joined.get(name)
         if one is None:
             one = joined[name] = _Joined(ranks[0], code, layout, shapes[0])
         _compare(name, one, ranks[0], code, layout, shapes[0])
         one.holders += ranks
-        for block, found_sum in sums:
-            one.sums.setdefault(block, {}).setdefault(found_sum, []).extend(ranks)
         if layout is None:
             continue
         if (number, shapes) not in known:
@@ -421,17 +443,31 @@ def _compare(
         raise differ("shape", one.shape, shape)
 
 
-def _check_sums(name: str, one: _Joined) -> None:
-    for block, sums in sorted(one.sums.items()):
-        if len(sums) > 1:
-            what = "it"
-            if one.layout is not None and not one.layout.is_replicated:
-                what = f"the part of it on {one.layout.mesh.devices[block]}"
-            groups = "; ".join(some(sorted(ranks)) for ranks in sums.values())
+def _check_sums(name: str, one: _Joined, by_mesh: Mapping[Mesh, Sequence[Sequence[int]]]) -> None:
+    for first, sums in sorted(one.sums.items()):
+        if len(sums) == 1:
+            continue
+        groups = sorted(map(sorted, sums.values()))
+        if one.layout is None:
             raise InvalidError(
-                f"{what} is replicated, but its elements differ between these processes: {groups}",
+                "it is replicated, but its elements differ between these processes: "
+                + "; ".join(map(some, groups)),
                 tensor=name,
             )
+        mesh = one.layout.mesh
+        replicas = next(group for group in one.layout.replica_groups if first in group)
+        devices = [
+            next(mesh.devices[at] for at in by_mesh[mesh][ranks[0]] if at in replicas)
+            for ranks in groups
+        ]
+        texts = [
+            f"{device} (process {some(ranks)})"
+            for device, ranks in zip(devices, groups, strict=True)
+        ]
+        raise InvalidError(
+            f"{texts[0]} and {texts[1]} hold the same part of it, but their arrays differ",
+            tensor=name,
+        )
 
 
 def _lengths(name: str, layout: Layout, local: Iterable[tuple[int, Shape]]) -> list[_Lengths]:

@@ -4,6 +4,7 @@ checksum."""
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Mapping
 from typing import Any
@@ -22,7 +23,7 @@ Shape = tuple[int, ...]
 
 # The assumed size of a string when work is distributed: a layout does not state the real one.
 STRING_BYTES = 16
-# The processes compare replicated tensors up to this size without being asked.
+# The processes compare replicas up to this size without being asked.
 SUMMED_BYTES = 1 << 20
 
 
@@ -41,7 +42,7 @@ def sums_of_replicas(
         name, code, layout: of the tensor.
         shapes, arrays, labels: the local arrays by position, their shapes and devices.
         check_all: whether blocks of any size that several devices hold are compared. Otherwise
-            those are that are whole tensors of at most 1 MiB, and local ones of NumPy arrays.
+            those of at most 1 MiB are, and local ones of NumPy arrays.
 
     Returns:
         CRC-32C by the first position in the mesh that holds the block.
@@ -52,12 +53,7 @@ def sums_of_replicas(
     for position, shape in shapes.items():
         block = () if layout is None else layout.block_of(position)
         groups.setdefault((*block, *shape), []).append(position)
-    firsts = {}
-    if layout is not None and check_all:
-        firsts = {one: group[0] for group in layout.replica_groups for one in group[1:]}
-        firsts |= {first: first for first in firsts.values()}
-    elif layout is None or layout.is_replicated:
-        firsts = dict.fromkeys(shapes, 0)
+    firsts = dict.fromkeys(shapes, 0) if layout is None else _firsts(layout)
     sums: dict[int, int] = {}
     for first, *others in groups.values():
         pieces: list[NDArray[np.uint8]] | None = None
@@ -79,6 +75,13 @@ def sums_of_replicas(
                 total = _core.crc32c(piece, total)
             sums[firsts[first]] = total
     return sums
+
+
+@functools.lru_cache(64)
+def _firsts(layout: Layout) -> dict[int, int]:
+    """Return the first position of its block for each position whose block has replicas."""
+    groups = [group for group in layout.replica_groups if len(group) > 1]
+    return {position: group[0] for group in groups for position in group}
 
 
 def _size(code: int, shape: Shape) -> int:

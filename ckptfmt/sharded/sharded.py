@@ -123,9 +123,9 @@ def sharded_save(
         metadata: as in Writer; only that of process 0 is used.
         level, alignment, durability, compression: as in Writer. Data files are synced by the merge.
         check_replicas: whether everything that several devices hold is compared, by checksum
-            between processes; a difference is a fault of the training. Without it, tensors that
-            are replicated on all devices are compared up to 1 MiB, and local replicas that are
-            NumPy arrays at any size.
+            between processes; a difference is a fault of the training. Without it, blocks of at
+            most 1 MiB are compared (a string counts 16 bytes), and blocks of any size between
+            devices of one process if they are NumPy arrays.
 
     Raises:
         InvalidError: the processes disagree about a tensor's dtype, layout, shape or replicas or
@@ -471,13 +471,14 @@ def _agree(
                 distinct[packed] = zlib.decompress(packed)
             descriptions.append(distinct[packed])
         for what in options:
-            compare_all(f"give different {what}", [given[what] for given, _ in heads])
-        plan = join(descriptions, [placement for _, placement in heads])
+            compare_all(f"give different {what}", [given[what] for given, _, _ in heads])
+        plan = join(descriptions, [head[1] for head in heads], [head[2] for head in heads])
         sweep_directories(target)
         temporary.make()
         return zlib.compress(temporary.token.encode() + b"\n" + plan.to_bytes(), 1)
 
-    head = zlib.compress(json.dumps([options, list(mine.placement.values())]).encode(), 1)
+    placements = list(mine.placement.values())
+    head = zlib.compress(json.dumps([options, placements, mine.sums_text()]).encode(), 1)
     answer = len(head).to_bytes(8) + head + zlib.compress(mine.to_bytes(), 1)
     try:
         decision = team.round(None, answer, decide)

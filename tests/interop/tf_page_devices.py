@@ -83,6 +83,20 @@ def _replicas() -> None:
     assert tf.train.load_variable("replicas", "t") == 0
 
 
+@row("a tensor on a mesh without a layout")
+def _no_layout() -> None:
+    mesh = rows_of_four().mesh
+    assert on_mesh(matrix(), dtensor.Layout.replicated(mesh, rank=2)).layout.mesh == mesh
+
+
+@row("a checkpoint on a mesh inside another one")
+def _inside() -> None:
+    inner, made = meshed(matrix(), rows_of_four())
+    outer = dtensor.DTensorCheckpoint(made.layout.mesh, inner=inner)
+    prefix = outer.write("inside")
+    assert tf.train.load_variable(prefix, "inner/w/.ATTRIBUTES/VARIABLE_VALUE").shape == (8, 2)
+
+
 @row("registered savers on a mesh")
 def _registered_on_a_mesh() -> None:
     class Special(tf.Module):
@@ -125,9 +139,11 @@ def _io_device_on_a_mesh() -> None:
 # ---- training state ------------------------------------------------------------------------------
 
 
-def state(place: str, task: int = 0) -> Any:
+def state(place: str, task: int = 0, **more: Any) -> Any:
     model = tf.Module()
     model.w = tf.Variable([0.0, 0.0])
+    for name, value in more.items():
+        setattr(model, name, value)
     extended = SimpleNamespace(
         should_checkpoint=task == 0, _in_multi_worker_mode=lambda: True, _task_id=task
     )
@@ -154,6 +170,40 @@ def _restore_result() -> None:
 @row("a backup within an epoch")
 def _within() -> None:
     fails(TypeError, lambda: state("t3").back_up(3, 5))
+
+
+@row("which worker this is")
+def _which() -> None:
+    state("t10").back_up(0)
+    state("t10", 1).back_up(0)
+    assert os.listdir("t10") == ["chief"]
+
+
+@row("a model on a mesh")
+def _on_a_mesh() -> None:
+    state("t11", x=on_mesh(matrix(), rows_of_four())).back_up(0)
+    name = "model/x/.ATTRIBUTES/VARIABLE_VALUE"
+    assert tf.train.load_variable("t11/chief", name).tolist() == matrix().numpy().tolist()
+    made = on_mesh(matrix() * 0, rows_of_four())
+    state("t11", x=made).restore()
+    assert parts(made)[1] == matrix()[2:4].numpy().tolist()
+
+
+@row("a backup that lacks an object of the model")
+def _lacks() -> None:
+    state("t12").back_up(3)
+    more = tf.Variable([5.0])
+    one = state("t12", more=more)
+    one.restore()
+    assert more.numpy() == [5.0] and epoch_of(one) == 4
+
+
+@row("a mode that is not a str")
+def _mode() -> None:
+    one = state("t13")
+    one.back_up(3)
+    for mode in (None, 1):
+        assert int(one.maybe_load_initial_epoch_from_ckpt(7, mode)) == 7
 
 
 @row("an epoch that is negative or a fraction")

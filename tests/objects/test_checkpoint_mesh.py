@@ -376,7 +376,7 @@ def test_replicas_of_any_size_are_compared_where_asked(tmp_path: Path) -> None:
         return save
 
     all_good(run_team(2, work(False)))
-    message = "the part of it on /job:mesh/task:0.* is replicated, but .* processes: 0; 1"
+    message = r"task:0/.*\(process 0\) and .*task:2/.*\(process 1\) hold the same part of it"
     refused(run_team(2, work(True)), InvalidError, message)
 
 

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from support.page import CPU, A, Checks, V, fails, options, quoted, there
+from support.team import run_team
 
 import ckptfmt
 from ckptfmt import Checkpoint, Layout, Mesh, Saver, SaveSpec, TrainingState
@@ -214,9 +215,43 @@ def _replicas() -> None:
     parts = {device: np.float32(number) for number, device in enumerate(layout.mesh.devices)}
     fails(
         lambda: ckptfmt.sharded_save("ck", {"t": parts}, {"t": layout}, ckptfmt.SingleProcess()),
-        f"{layout.mesh.devices[0]} and {layout.mesh.devices[1]}",
+        f"'t': {layout.mesh.devices[0]} and {layout.mesh.devices[1]}",
     )
     assert there() == []
+    rows = Layout(["x"], Mesh({"x": 2, "y": 2}))
+
+    def save(size: int, check: bool) -> list[Any]:
+        """The outcomes of four processes, of which the second has another element."""
+
+        def one(member: Any) -> None:
+            block = np.zeros(size, np.uint8)
+            block[0] = member.rank == 1
+            device = rows.mesh.devices[member.rank]
+            given = {"t": {device: block}}, {"t": rows}, member
+            ckptfmt.sharded_save("ck", *given, durability="none", check_replicas=check)
+
+        return run_team(4, one)
+
+    first, second, *_ = rows.mesh.devices
+    for size, check in ((1 << 20, False), ((1 << 20) + 1, True)):
+        for error in save(size, check):
+            assert f"'t': {first} (process 0) and {second} (process 1)" in str(error)
+    assert there() == []
+    assert save((1 << 20) + 1, False) == [None] * 4
+
+
+@row("a tensor on a mesh without a layout")
+def _no_layout() -> None:
+    checkpoint = Checkpoint(w=_parts(A), coordinator=ckptfmt.SingleProcess())
+    error = fails(lambda: checkpoint.write("ck", options()), "'w'")
+    assert "layouts=" in str(error)
+    assert there() == []
+
+
+@row("a checkpoint on a mesh inside another one")
+def _inside() -> None:
+    error = fails(lambda: Checkpoint(inner=_mesh(_parts(A))), "'inner'")
+    assert "coordinator= and layouts=" in str(error)
 
 
 @row("registered savers on a mesh")
@@ -382,6 +417,51 @@ def _within() -> None:
     state.restore()
     assert state.maybe_load_initial_counters_from_ckpt(10, 0, "train") == (3, 6)
     assert state.maybe_load_initial_epoch_from_ckpt(0, "train") == 3
+
+
+@row("which worker this is")
+def _which() -> None:
+    assert _state(coordinator=ckptfmt.SingleProcess()).back_up(0) is not None
+    assert _state(task_id=1).back_up(0) is None
+    assert _state(task_id=1, is_chief=True).back_up(0) is not None
+
+
+@row("a model on a mesh")
+def _on_a_mesh() -> None:
+    def state(model: Any, member: Any = ckptfmt.SingleProcess()) -> TrainingState:  # noqa: B008
+        rows = {"w": ROWS_OF_4}
+        return TrainingState(model, "b", coordinator=member, layouts=rows, options=options())
+
+    state({"w": _parts(A)}).back_up(0)
+    assert ckptfmt.load("b/chief/ckpt-1")["model/w/.ATTRIBUTES/VARIABLE_VALUE"].tolist() == (
+        A.tolist()
+    )
+
+    def restore(member: Any) -> None:
+        devices = ROWS_OF_4.mesh.local_devices(member.rank, 2)
+        every = _parts(A)
+        found = {device: every[device] * 0 for device in devices}
+        assert state({"w": found}, member).restore()
+        assert all(found[device].tolist() == every[device].tolist() for device in devices)
+
+    assert run_team(2, restore) == [None, None]
+
+
+@row("a backup that lacks an object of the model")
+def _lacks() -> None:
+    _state().back_up(0)
+    more = {"w": np.zeros(2, np.float32), "more": V}
+    state = TrainingState(more, "backups", options=options())
+    fails(state.restore, "'model/more'", ckptfmt.MatchError)
+
+
+@row("a mode that is not a str")
+def _mode() -> None:
+    state = _state()
+    state.back_up(3)
+    assert state.maybe_load_initial_epoch_from_ckpt(7, None) == 7
+    wrong: Any = 1
+    fails(lambda: state.maybe_load_initial_epoch_from_ckpt(7, wrong), "mode")
 
 
 @row("an epoch that is negative or a fraction")

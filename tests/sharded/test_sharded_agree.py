@@ -71,7 +71,10 @@ def test_replicas_that_differ_between_processes(tmp_path: Path, one: Any, other:
         {"w": layout},
         3,
     )
-    assert message_of(outcomes).endswith(" between these processes: 0, 1; 2")
+    assert message_of(outcomes) == (
+        "tensor 'w': a (process 0, 1) and c (process 2) hold the same part of it, but their arrays "
+        "differ"
+    )
 
 
 def test_replicas_of_other_layouts_and_orders_are_equal(tmp_path: Path) -> None:
@@ -102,6 +105,41 @@ def test_blocks_of_one_device_each_are_compared(tmp_path: Path) -> None:
     assert message_of(outcomes) == (
         "tensor 'w': b and d hold the same part of it, but their arrays differ"
     )
+
+
+BLOCKS: list[Any] = [
+    # The specs on a mesh of [x=2, y=3]; the process that differs; and the two that are named.
+    (["x"], 1, "a (process 0, 2) and b (process 1)"),
+    (["x"], 3, "d (process 3) and e (process 4, 5)"),
+    (["y"], 3, "a (process 0) and d (process 3)"),
+    ([None, "y"], 2, "c (process 2) and f (process 5)"),
+    ([None], 5, "a (process 0, 1, 2, 3, 4) and f (process 5)"),
+]
+
+
+@pytest.mark.parametrize(("specs", "rank", "names"), BLOCKS)
+@pytest.mark.parametrize("elements", [1, 1 << 20, (1 << 20) + 1])
+@pytest.mark.parametrize("check", [False, True])
+def test_blocks_of_a_replica_group_are_compared(
+    tmp_path: Path, specs: Any, rank: int, names: str, elements: int, check: bool
+) -> None:
+    layout = Layout(specs, Mesh({"x": 2, "y": 3}, list("abcdef")))
+
+    def work(team: Any) -> None:
+        block = np.zeros([1] * (len(specs) - 1) + [elements], np.uint8)
+        block[..., -1] = team.rank == rank
+        tensors = {"t": {"abcdef"[team.rank]: block}}
+        how: Any = {"durability": "none", "check_replicas": check}
+        sharded_save(tmp_path / "ck", tensors, {"t": layout}, team, **how)
+
+    outcomes = run_team(6, work)
+    if elements > 1 << 20 and not check:
+        all_good(outcomes)
+        return
+    assert message_of(outcomes) == (
+        f"tensor 't': {names} hold the same part of it, but their arrays differ"
+    )
+    assert list(tmp_path.iterdir()) == []
 
 
 # ---- restores ------------------------------------------------------------------------------------
