@@ -110,7 +110,7 @@ class Packed:
         if is_stateful(value):
             return self._pack(value.state_dict(), path)
         raise InvalidError(
-            f"{path_name(path)}: a {_full_name(type(value))} cannot be stored: pass tensors,"
+            f"{path_name(path)}: type {_full_name(type(value))} cannot be stored: pass tensors,"
             " numbers, text, None, lists, tuples, dicts, or objects with state_dict and"
             " load_state_dict"
         )

@@ -337,7 +337,7 @@ class Point(tuple[int, int]):
         (Point((1, 2)), "Point cannot be stored"),
         (object(), "object cannot be stored"),
         (np.array(["text"]), r"dtype <U4 cannot be stored in a torch state: pass array.tolist\(\)"),
-        (np.random.default_rng(0), r"^outer.1.bad: a numpy.random.Generator cannot be stored"),
+        (np.random.default_rng(0), r"^outer.1.bad: type numpy.random.Generator cannot be stored"),
         (torch.empty(2, device="meta"), "has no data"),
         (torch.ones(2, 2).to_sparse(), "to_dense"),
         (nn.UninitializedParameter(), "has no data"),
