@@ -255,7 +255,8 @@ typedef enum ckptfmt_adopt_result {
 } ckptfmt_adopt_result;
 
 /* Objects named by paths, in the place of files. Any thread may call, several at a time. A function that fails fills
- * *err (see ckptfmt_error_set) and returns its status. An object is written by one thread, from front to end. */
+ * *err (see ckptfmt_error_set), which is all zero before the call, and returns its status. INVALID: a function but `lock`
+ * and `unlock` is missing. An object is written by one thread, from front to end. */
 typedef struct ckptfmt_storage {
 	uint64_t struct_size;       /* sizeof(ckptfmt_storage) */
 	void *state;                /* first argument of all functions */
@@ -282,7 +283,8 @@ typedef struct ckptfmt_storage {
 	/* Gives a finished object another path beside its own: by a link, a copy in the store, or shared bytes. */
 	ckptfmt_status (*adopt)(void *state, const char *from, const char *to, int32_t *result, ckptfmt_error *err);
 	/* Moves a finished object to the path `to`, atomically for all readers. If something is there: `replaces`
-	 * replaces it, otherwise *exists is 1 and nothing is done. */
+	 * replaces it, otherwise *exists is 1 and nothing is done. *exists 1 although it replaces: another writer has put
+	 * an object there since it was opened, and nothing is done; the commit is BUSY. */
 	ckptfmt_status (*publish)(void *state, const char *from, const char *to, int32_t replaces, int32_t *exists,
 		ckptfmt_error *err);
 	/* A missing object is not an error. */

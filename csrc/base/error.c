@@ -87,6 +87,29 @@ ckptfmt_status cf_fail(ckptfmt_error *err, ckptfmt_failure failure, uint64_t off
 	return failures[failure].status;
 }
 
+ckptfmt_status cf_fail_from(ckptfmt_status status, const ckptfmt_error *from, ckptfmt_error *err)
+{
+	if (status == CKPTFMT_OK)
+		return CKPTFMT_OK;
+	if (from->failure <= 0 || (size_t)from->failure >= CF_ARRAY_COUNT(failures) ||
+		failures[from->failure].status != status) {
+		ckptfmt_failure failure = status == CKPTFMT_NO_MEMORY ? CKPTFMT_FAIL_NO_MEMORY :
+			status == CKPTFMT_BUSY ? CKPTFMT_FAIL_BUSY : CKPTFMT_FAIL_OS;
+		return cf_fail(err, failure, CF_NO_OFFSET,
+			"a function of the storage failed with status %d, without a reason", (int)status);
+	}
+	if (err == NULL)
+		return status;
+	*err = *from;
+	err->status = (int32_t)status;
+	err->message[sizeof err->message - 1] = err->path[sizeof err->path - 1] = '\0';
+	clean(err->message);
+	if (err->tensor_size >= sizeof err->tensor)
+		err->tensor_size = sizeof err->tensor - 1;
+	err->tensor[err->tensor_size] = '\0';
+	return status;
+}
+
 /* strerror_r returns the text in glibc, but an error number in POSIX and musl, even with _GNU_SOURCE. */
 static const char *text_of_number(int result, const char *filled)
 {

@@ -6,6 +6,7 @@
 #include "storage/posix_private.h"
 
 #include "base/hash.h"
+#include "base/limits.h"
 #include "base/pages.h"
 
 #include <assert.h>
@@ -35,6 +36,32 @@ static void fill_info(const ckptfmt_object_info *from, cf_file_info *to)
 	*to = (cf_file_info){.size = from->size, .inode = from->identity, .link_count = 1, .regular = true};
 }
 
+/*
+ * Every function of a caller's storage gets an error record of its own, all zero, which cf_fail_from copies: what the
+ * function does not fill is never read.
+ */
+
+/* What struct_size leaves out is zero: only the functions that a storage need not have come last. */
+static ckptfmt_status check_storage(const ckptfmt_storage *from, ckptfmt_error *err)
+{
+	ckptfmt_storage given;
+	CF_TRY(cf_struct_take(&given, sizeof given, from, "ckptfmt_storage", err));
+	if (given.info == NULL || given.list == NULL || given.open == NULL || given.read_batch == NULL ||
+		given.create == NULL || given.append == NULL || given.finish == NULL || given.object_info == NULL ||
+		given.close == NULL || given.adopt == NULL || given.publish == NULL || given.remove == NULL)
+		return cf_fail(err, CKPTFMT_FAIL_ARGUMENT, CF_NO_OFFSET,
+			"the storage must have every function but lock and unlock");
+	if ((given.lock == NULL) != (given.unlock == NULL))
+		return cf_fail(err, CKPTFMT_FAIL_ARGUMENT, CF_NO_OFFSET,
+			"the storage must have both of lock and unlock, or neither");
+	return CKPTFMT_OK;
+}
+
+static bool has_locks(const ckptfmt_storage *storage)
+{
+	return storage->struct_size >= sizeof *storage && storage->lock != NULL;
+}
+
 /* ---- directories ---- */
 
 ckptfmt_status cf_storage_directory_open(const ckptfmt_storage *storage, const char *path, bool make,
@@ -43,9 +70,7 @@ ckptfmt_status cf_storage_directory_open(const ckptfmt_storage *storage, const c
 	*out = (cf_directory){.fd = -1};
 	if (storage == NULL)
 		return cf_local_directory_open(path, make, sync_parents, out, err);
-	if (storage->struct_size < sizeof *storage)
-		return cf_fail(err, CKPTFMT_FAIL_ARGUMENT, CF_NO_OFFSET, "struct_size of the storage is %llu, not %llu",
-			(unsigned long long)storage->struct_size, (unsigned long long)sizeof *storage);
+	CF_TRY(check_storage(storage, err));
 	*out = (cf_directory){.fd = NO_DESCRIPTOR, .path = path, .storage = storage};
 	return CKPTFMT_OK;
 }
@@ -63,10 +88,11 @@ ckptfmt_status cf_os_directory_lock(const cf_directory *directory, uint64_t time
 	char path[PATH_SIZE];
 	if (storage == NULL)
 		return cf_local_directory_lock(directory, timeout_ms, err);
-	if (storage->lock == NULL)
+	if (!has_locks(storage))
 		return CKPTFMT_OK;
 	CF_TRY(join(directory, "", path, err));
-	return storage->lock(storage->state, path, timeout_ms, err);
+	ckptfmt_error own = {0};
+	return cf_fail_from(storage->lock(storage->state, path, timeout_ms, &own), &own, err);
 }
 
 void cf_os_directory_unlock(const cf_directory *directory)
@@ -75,7 +101,7 @@ void cf_os_directory_unlock(const cf_directory *directory)
 	char path[PATH_SIZE];
 	if (storage == NULL)
 		cf_local_directory_unlock(directory);
-	else if (storage->unlock != NULL && join(directory, "", path, NULL) == CKPTFMT_OK)
+	else if (has_locks(storage) && join(directory, "", path, NULL) == CKPTFMT_OK)
 		storage->unlock(storage->state, path);
 }
 
@@ -92,7 +118,8 @@ ckptfmt_status cf_os_directory_list(const cf_directory *directory, cf_buffer *na
 		return cf_local_directory_list(directory, names, err);
 	cf_buffer_clear(names);
 	CF_TRY(join(directory, "", path, err));
-	CF_TRY(storage->list(storage->state, path, put_name, names, err));
+	ckptfmt_error own = {0};
+	CF_TRY(cf_fail_from(storage->list(storage->state, path, put_name, names, &own), &own, err));
 	return cf_buffer_status(names, err);
 }
 
@@ -108,7 +135,8 @@ ckptfmt_status cf_os_open(const cf_directory *directory, const char *name, bool 
 	if (storage == NULL)
 		return cf_local_open(directory, name, follow_symlinks, out, info, err);
 	CF_TRY(join(directory, name, path, err));
-	CF_TRY(storage->open(storage->state, path, &out->object, &found, err));
+	ckptfmt_error own = {0};
+	CF_TRY(cf_fail_from(storage->open(storage->state, path, &out->object, &found, &own), &own, err));
 	if (info != NULL)
 		fill_info(&found, info);
 	if (out->object != NULL)
@@ -126,7 +154,8 @@ ckptfmt_status cf_os_create(const cf_directory *directory, const char *name, cf_
 	if (storage == NULL)
 		return cf_local_create(directory, name, out, exists, err);
 	CF_TRY(join(directory, name, path, err));
-	CF_TRY(storage->create(storage->state, path, &out->object, &taken, err));
+	ckptfmt_error own = {0};
+	CF_TRY(cf_fail_from(storage->create(storage->state, path, &out->object, &taken, &own), &own, err));
 	*exists = taken != 0;
 	if (!*exists)
 		out->fd = NO_DESCRIPTOR;
@@ -153,7 +182,8 @@ ckptfmt_status cf_os_stat(const cf_directory *directory, const char *name, cf_fi
 		return CKPTFMT_OK;
 	}
 	CF_TRY(join(directory, name, path, err));
-	CF_TRY(storage->info(storage->state, path, &found, &there, err));
+	ckptfmt_error own = {0};
+	CF_TRY(cf_fail_from(storage->info(storage->state, path, &found, &there, &own), &own, err));
 	*exists = there != 0;
 	if (*exists)
 		fill_info(&found, info);
@@ -165,7 +195,8 @@ ckptfmt_status cf_os_file_info(const cf_file *file, const char *path, cf_file_in
 	ckptfmt_object_info found = {0, 0};
 	if (file->storage == NULL)
 		return cf_local_file_info(file, path, info, err);
-	CF_TRY(file->storage->object_info(file->storage->state, file->object, &found, err));
+	ckptfmt_error own = {0};
+	CF_TRY(cf_fail_from(file->storage->object_info(file->storage->state, file->object, &found, &own), &own, err));
 	fill_info(&found, info);
 	return CKPTFMT_OK;
 }
@@ -182,7 +213,8 @@ ckptfmt_status cf_os_close_held(cf_file *file, const char *path, ckptfmt_error *
 {
 	if (file->storage == NULL)
 		return cf_local_close_held(file, path, err);
-	return file->storage->finish(file->storage->state, file->object, err);
+	ckptfmt_error own = {0};
+	return cf_fail_from(file->storage->finish(file->storage->state, file->object, &own), &own, err);
 }
 
 void cf_os_close_quietly(cf_file *file)
@@ -204,7 +236,8 @@ ckptfmt_status cf_os_read_at(const cf_file *file, const char *path, uint8_t *to,
 	*got = 0;
 	if (file->storage == NULL)
 		return cf_local_read_at(file, path, to, size, offset, got, err);
-	CF_TRY(file->storage->read_batch(file->storage->state, &read, 1, err));
+	ckptfmt_error own = {0};
+	CF_TRY(cf_fail_from(file->storage->read_batch(file->storage->state, &read, 1, &own), &own, err));
 	*got = cf_min_u64(read.got, size);
 	return CKPTFMT_OK;
 }
@@ -217,7 +250,12 @@ bool cf_os_has_latency(const cf_directory *directory)
 ckptfmt_status cf_os_read_batch(const cf_directory *directory, ckptfmt_object_read *reads, uint64_t count,
 	ckptfmt_error *err)
 {
-	return directory->storage->read_batch(directory->storage->state, reads, count, err);
+	const ckptfmt_storage *storage = directory->storage;
+	ckptfmt_error own = {0};
+	CF_TRY(cf_fail_from(storage->read_batch(storage->state, reads, count, &own), &own, err));
+	for (uint64_t i = 0; i < count; i++)
+		reads[i].got = cf_min_u64(reads[i].got, reads[i].size);
+	return CKPTFMT_OK;
 }
 
 ckptfmt_status cf_os_write_at(const cf_file *file, const char *path, const uint8_t *from, uint64_t size,
@@ -225,7 +263,8 @@ ckptfmt_status cf_os_write_at(const cf_file *file, const char *path, const uint8
 {
 	if (file->storage == NULL)
 		return cf_local_write_at(file, path, from, size, offset, err);
-	return file->storage->append(file->storage->state, file->object, from, size, err);
+	ckptfmt_error own = {0};
+	return cf_fail_from(file->storage->append(file->storage->state, file->object, from, size, &own), &own, err);
 }
 
 /* ---- names ---- */
@@ -241,7 +280,8 @@ static ckptfmt_status publish(const cf_directory *from, const char *from_name, c
 		return cf_fail_os(err, EXDEV, to->path, "cannot move an object to another storage");
 	CF_TRY(join(from, from_name, path, err));
 	CF_TRY(join(to, to_name, target, err));
-	CF_TRY(storage->publish(storage->state, path, target, replaces, &taken, err));
+	ckptfmt_error own = {0};
+	CF_TRY(cf_fail_from(storage->publish(storage->state, path, target, replaces, &taken, &own), &own, err));
 	*exists = taken != 0;
 	return CKPTFMT_OK;
 }
@@ -249,10 +289,13 @@ static ckptfmt_status publish(const cf_directory *from, const char *from_name, c
 ckptfmt_status cf_os_rename(const cf_directory *from, const char *from_name, const cf_directory *to,
 	const char *to_name, ckptfmt_error *err)
 {
-	bool ignored;
+	bool exists;
 	if (from->storage == NULL && to->storage == NULL)
 		return cf_local_rename(from, from_name, to, to_name, err);
-	return publish(from, from_name, to, to_name, true, &ignored, err);
+	CF_TRY(publish(from, from_name, to, to_name, true, &exists, err));
+	if (exists)
+		return cf_fail(err, CKPTFMT_FAIL_BUSY, CF_NO_OFFSET, "another writer has put %.160s meanwhile", to_name);
+	return CKPTFMT_OK;
 }
 
 ckptfmt_status cf_os_rename_new(const cf_directory *from, const char *from_name, const cf_directory *to,
@@ -276,7 +319,8 @@ ckptfmt_status cf_os_link(const cf_directory *from, const char *from_name, const
 		return CKPTFMT_OK;
 	CF_TRY(join(from, from_name, path, err));
 	CF_TRY(join(to, to_name, target, err));
-	CF_TRY(storage->adopt(storage->state, path, target, &answer, err));
+	ckptfmt_error own = {0};
+	CF_TRY(cf_fail_from(storage->adopt(storage->state, path, target, &answer, &own), &own, err));
 	*result = answer == CKPTFMT_ADOPT_DONE ? CF_LINK_DONE :
 		answer == CKPTFMT_ADOPT_EXISTS ? CF_LINK_EXISTS :
 		answer == CKPTFMT_ADOPT_NO_SOURCE ? CF_LINK_NO_SOURCE : CF_LINK_IMPOSSIBLE;
@@ -290,7 +334,8 @@ ckptfmt_status cf_os_unlink(const cf_directory *directory, const char *name, ckp
 	if (storage == NULL)
 		return cf_local_unlink(directory, name, err);
 	CF_TRY(join(directory, name, path, err));
-	return storage->remove(storage->state, path, err);
+	ckptfmt_error own = {0};
+	return cf_fail_from(storage->remove(storage->state, path, &own), &own, err);
 }
 
 /* ---- the rest ---- */
