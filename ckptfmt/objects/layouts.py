@@ -10,7 +10,7 @@ from typing import Any
 from ckptfmt.arguments import wrong
 from ckptfmt.errors import InvalidError
 from ckptfmt.objects.traversal import Local, TreeView
-from ckptfmt.saving.mesh import Layout
+from ckptfmt.saving.mesh import Layout, is_foreign_layout
 
 __all__ = ["layouts_by_path"]
 
@@ -20,7 +20,8 @@ def layouts_by_path(layouts: Any) -> dict[str, Layout | None]:
 
     Args:
         layouts: a mapping from paths ("model/kernel") to Layout or None, or a tree of these with
-            the shape of the tree that is saved.
+            the shape of the tree that is saved. TensorFlow's layouts are taken too, and the texts
+            of layouts.
 
     Raises:
         InvalidError: neither.
@@ -29,7 +30,7 @@ def layouts_by_path(layouts: Any) -> dict[str, Layout | None]:
         for path in layouts:
             if not isinstance(path, str):
                 raise wrong("a path of layouts", "a str", path)
-        return dict(layouts)
+        return {path: _layout(value) for path, value in layouts.items()}
     view = _LayoutView(layouts)
     if _is_layout(layouts) or not view.is_container(layouts):
         raise wrong("layouts", "a tree of Layouts, or a mapping from paths to Layouts", layouts)
@@ -51,7 +52,7 @@ class _LayoutView(TreeView):
             local, around = waiting.pop()
             value = local.value
             if _is_layout(value):
-                found[local.key_path] = value
+                found[local.key_path] = _layout(value)
             elif not self.is_container(value) or id(value) in around:
                 raise InvalidError(f"layouts has no Layout at {local.key_path!r}")
             else:
@@ -61,4 +62,8 @@ class _LayoutView(TreeView):
 
 
 def _is_layout(value: object) -> bool:
-    return value is None or isinstance(value, Layout)
+    return value is None or isinstance(value, (Layout, str)) or is_foreign_layout(value)
+
+
+def _layout(value: Any) -> Layout | None:
+    return None if value is None else Layout.of(value)

@@ -118,6 +118,12 @@ class LoadStatus:
             )
         return self
 
+    def initialize_or_restore(self, session: object = None) -> None:
+        """Do nothing, as in TensorFlow's eager mode: the objects are restored already."""
+
+    def run_restore_ops(self, session: object = None) -> None:
+        """Do nothing, as `initialize_or_restore`."""
+
     def refuse(self) -> None:
         """Raise what `load_into` raises if a restore would leave anything out."""
         given, keys, misfits = self._restoration.expected(self._view)
@@ -201,6 +207,10 @@ class InitializationOnlyStatus(LoadStatus):
 
     assert_existing_objects_matched = assert_nontrivial_match = assert_consumed
 
+    def run_restore_ops(self, session: object = None) -> None:
+        """Raise MatchError."""
+        self.assert_consumed()
+
 
 class NameBasedSaverStatus(LoadStatus):
     """The state of a restore from a checkpoint without an object graph, as those of TensorFlow 1.
@@ -245,7 +255,8 @@ def restored(
         view: the objects.
         choice: which values are restored.
         skip_slots: whether to leave out slot variables.
-        optional: paths of objects that a checkpoint without an object graph may lack.
+        optional: paths of objects that a checkpoint without an object graph may lack, or, as with
+            TensorFlow's DTensorCheckpoint, one that processes restore together.
         expect_partial: whether values may remain without an object.
         once: whether nothing is restored later.
         may_lack: if not None, every object must get a value, other than those at these paths.
@@ -263,7 +274,8 @@ def restored(
             status = NameBasedSaverStatus(restoration, view, optional=optional)
         else:
             restoration = Restoration(reader, graph, choice, skip_slots=skip_slots, once=once)
-            status = LoadStatus(restoration, view, skip_slots=skip_slots)
+            lacks = () if view.layouts is None else optional
+            status = LoadStatus(restoration, view, skip_slots=skip_slots, optional=lacks)
         named = restoration.expect_partial
         restoration.expect_partial = True
         if choice.strict:

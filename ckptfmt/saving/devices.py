@@ -2,7 +2,8 @@
 """Device names, parsed as TensorFlow's DeviceSpec does, and the task of a device.
 
 All parts of a name are optional: `/job:worker/replica:0/task:1/device:GPU:3`, or short `/gpu:3`.
-Whether a device exists does not matter here.
+Whether a device exists does not matter here. Any other str, for which DeviceSpec raises, is taken
+as the name of a custom device, as a Mesh may have them.
 """
 
 from __future__ import annotations
@@ -12,7 +13,15 @@ from typing import Any, NamedTuple
 
 from ckptfmt.arguments import wrong
 
-__all__ = ["canonical", "device_in_task", "device_of", "merged", "names_one_device", "task_of"]
+__all__ = [
+    "canonical",
+    "device_in_task",
+    "device_of",
+    "device_text",
+    "merged",
+    "names_one_device",
+    "task_of",
+]
 
 # The device types that may be written without "device:".
 _SHORT_FORMS = ("CPU", "GPU", "TPU", "CUSTOM", "EPU")
@@ -118,6 +127,16 @@ def names_one_device(text: str) -> bool:
     """Return whether the text is the name of a device with its type and number."""
     parts = _parsed(text)
     return parts is not None and parts.kind is not None and parts.number is not None
+
+
+def device_text(device: Any) -> str | None:
+    """Return a device name as a str: of a str itself, of an object such as `tf.DeviceSpec` what
+    its `to_string` returns; None for anything else."""
+    if isinstance(device, str):
+        return device
+    to_string = getattr(device, "to_string", None)
+    text = to_string() if callable(to_string) and hasattr(device, "device_type") else None
+    return text if isinstance(text, str) else None
 
 
 def device_of(tensor: Any) -> str:

@@ -8,6 +8,7 @@ box of each device.
 
 from __future__ import annotations
 
+import functools
 import math
 import operator
 from collections.abc import Mapping, Sequence
@@ -22,6 +23,8 @@ __all__ = ["UNSHARDED", "Layout", "Mesh", "blocks"]
 
 # DTensor's name for a dimension that is not cut; None means the same.
 UNSHARDED = "unsharded"
+# The beginnings of the two parts of the text of a layout.
+SPECS, MESH = "sharding_specs:", " mesh:"
 
 
 class Mesh:
@@ -82,6 +85,46 @@ class Mesh:
         strides = [math.prod(self.shape[axis + 1 :]) for axis in range(len(self.shape))]
         self._strides = tuple(strides)
         self._hash = hash((self.dim_names, self.shape, self.devices))
+
+    @classmethod
+    def of(cls, mesh: Any) -> Mesh:
+        """Return a mesh: a Mesh, the text of one, or an object whose `to_string` returns that, as
+        `tf.experimental.dtensor.Mesh`.
+
+        Raises:
+            InvalidError: anything else, or as `from_string`.
+        """
+        if isinstance(mesh, Mesh):
+            return mesh
+        text = mesh if isinstance(mesh, str) else getattr(mesh, "to_string", lambda: None)()
+        if not isinstance(text, str):
+            raise wrong("mesh", "a Mesh, or TensorFlow's, or its text", mesh)
+        return cls.from_string(text)
+
+    @classmethod
+    def from_string(cls, mesh_str: str) -> Mesh:
+        """Return the mesh of the text that `tf.experimental.dtensor.Mesh.to_string` returns:
+        "name|x=2,y=1|0,1|0|<local devices>|<all devices>". The name is ignored; the last part may
+        be missing if all devices are local.
+
+        Raises:
+            InvalidError: the text is malformed, or does not name all devices.
+        """
+        return _mesh_of(mesh_str)
+
+    def to_string(self) -> str:
+        """Return the text that `from_string` takes, as TensorFlow's if all devices are local.
+
+        Raises:
+            InvalidError: a name contains one of the separators.
+        """
+        dims = [
+            f"{_plain(name, '|,=')}={size}"
+            for name, size in zip(self.dim_names, self.shape, strict=True)
+        ]
+        numbers = [str(number) for number in range(self.size)]
+        devices = [_plain(device, "|,") for device in self.devices]
+        return "|".join(["", *map(",".join, (dims, numbers, numbers, devices))])
 
     def index_of(self, device: str) -> int:
         """Return the index of a device in `devices`; InvalidError for another device."""
@@ -222,6 +265,50 @@ class Layout:
             raise InvalidError(f"rank {rank} is negative")
         return cls([None] * count, mesh)
 
+    @classmethod
+    def of(cls, layout: Any) -> Layout:
+        """Return a layout: a Layout, the text of one, or an object with `sharding_specs` and
+        `mesh`, as `tf.experimental.dtensor.Layout`.
+
+        Raises:
+            InvalidError: anything else, or as `from_string`.
+        """
+        if isinstance(layout, Layout):
+            return layout
+        if is_foreign_layout(layout) and not hasattr(layout, "to_string"):
+            return cls(layout.sharding_specs, Mesh.of(layout.mesh))
+        text = layout.to_string() if is_foreign_layout(layout) else layout
+        if not isinstance(text, str):
+            raise wrong("layout", "a Layout, or TensorFlow's, or its text", layout)
+        return cls.from_string(text)
+
+    @classmethod
+    def from_string(cls, layout_str: str) -> Layout:
+        """Return the layout of the text that `tf.experimental.dtensor.Layout.to_string` returns:
+        "sharding_specs:x,unsharded, mesh:<text of the mesh>".
+
+        Raises:
+            InvalidError: the text is malformed, or as `Mesh.from_string`.
+        """
+        if not isinstance(layout_str, str):
+            raise wrong("layout_str", "a str", layout_str)
+        specs, found, mesh = layout_str.partition(MESH)
+        if not found or not specs.startswith(SPECS):
+            raise InvalidError(
+                f"the text of a layout must be '{SPECS}<names>,{MESH}<mesh>', got {layout_str!r}"
+            )
+        names = specs.removeprefix(SPECS).split(",")
+        return cls([name.strip() for name in names if name.strip()], Mesh.from_string(mesh))
+
+    def to_string(self) -> str:
+        """Return the text that `from_string` takes, as TensorFlow's.
+
+        Raises:
+            InvalidError: as `Mesh.to_string`.
+        """
+        names = "".join(f"{spec or UNSHARDED}," for spec in self.sharding_specs)
+        return f"{SPECS}{names}{MESH}{self.mesh.to_string()}"
+
     def block_of(self, position: int) -> tuple[int, ...]:
         """Return the block index in each tensor dimension of the device at this index of
         `mesh.devices`."""
@@ -318,6 +405,47 @@ class Layout:
 
     def __repr__(self) -> str:
         return f"<Layout {self.text}>"
+
+
+def is_foreign_layout(layout: object) -> bool:
+    """Return whether an object of another library is a layout, such as TensorFlow's."""
+    return hasattr(layout, "sharding_specs") and hasattr(layout, "mesh")
+
+
+@functools.lru_cache(maxsize=64)
+def _mesh_of(text: str) -> Mesh:
+    """Return the mesh of a text; see `Mesh.from_string`."""
+    parts = [part.split(",") if part else [] for part in text.split("|")]
+    if len(parts) > 1 and parts[-1] == ["use_xla_spmd"]:
+        del parts[-1]
+    if len(parts) not in (5, 6):
+        raise InvalidError(
+            "the text of a mesh must be 'name|x=2|0,1|0,1|<devices>' or end with '|<all devices>', "
+            f"got {text!r}"
+        )
+    _, dims, numbers, local, devices, *every = parts
+    try:
+        sizes = [(name, int(size)) for name, _, size in (dim.rpartition("=") for dim in dims)]
+        order = [int(number) - int(numbers[0]) for number in local]
+    except ValueError as error:
+        raise InvalidError(f"the text of a mesh {text!r} is malformed: {error}") from None
+    if every:
+        return Mesh(sizes, every[0])
+    if sorted(order) != list(range(len(numbers))) or len(devices) != len(order):
+        raise InvalidError(
+            f"the text of a mesh {text!r} names {len(devices)} of {len(numbers)} devices: create "
+            "the mesh with its global devices, or pass a ckptfmt.Mesh of all devices"
+        )
+    return Mesh(sizes, [device for _, device in sorted(zip(order, devices, strict=True))])
+
+
+def _plain(name: str, separators: str) -> str:
+    if any(separator in name for separator in separators):
+        raise InvalidError(
+            f"a mesh with the name {name!r} has no text: the characters '{separators}' separate "
+            "its parts"
+        )
+    return name
 
 
 def blocks(size: int, parts: int) -> list[int]:

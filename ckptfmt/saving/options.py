@@ -117,16 +117,20 @@ class CheckpointOptions:
 
     @classmethod
     def of(cls, options: Any) -> CheckpointOptions:
-        """Return the argument `options` of a save or restore; None is the defaults.
+        """Return the argument `options` of a save or restore; None is the defaults. The options of
+        a `tf.train.CheckpointOptions` are taken over.
 
         Raises:
-            InvalidError: it is not a CheckpointOptions.
+            InvalidError: it is not a CheckpointOptions, or as the constructor.
         """
         if options is None:
             return _DEFAULT
-        if not isinstance(options, cls):
+        if isinstance(options, cls):
+            return options
+        theirs = {name: getattr(options, name, options) for name in _THEIRS}
+        if any(value is options for value in theirs.values()):
             raise wrong("options", "a CheckpointOptions", options)
-        return options
+        return cls(enable_async=bool(getattr(options, "enable_async", False)), **theirs)
 
     @property
     def experimental_sharding_callback(self) -> ShardingCallback | None:
@@ -214,3 +218,5 @@ def _call_all(callbacks: Sequence[PathCallback], prefix: str) -> None:
 
 
 _DEFAULT = CheckpointOptions()
+# The options of TensorFlow's class.
+_THEIRS = [name for name in vars(CheckpointOptions) if name.startswith("experimental_")]

@@ -167,28 +167,32 @@ class ParallelVariable:
         """Write a value into all components, or those of another variable into each.
 
         Args:
-            value: an array of the components' shape whose dtype can be cast to theirs within its
-                kind, or a ParallelVariable of as many components.
+            value: what NumPy assigns to an array of the components' shape and dtype: an array that
+                can be broadcast to it, or a number; or a ParallelVariable of as many components.
 
         Raises:
             InvalidError: it does not fit; nothing is written.
         """
         count = len(self.components)
-        values = value.components if isinstance(value, ParallelVariable) else [value] * count
-        arrays = [np.asarray(one) for one in values]
-        if len(arrays) != count:
-            raise InvalidError(f"{len(arrays)} components do not fit {count}")
-        for array in arrays:
-            if array.shape != self.shape or not np.can_cast(array.dtype, self.dtype, "same_kind"):
-                raise InvalidError(
-                    f"{array.dtype}{list(array.shape)} does not fit a component of "
-                    f"{self.dtype}{list(self.shape)}"
-                )
+        values = value.components if isinstance(value, ParallelVariable) else (value,)
+        if isinstance(value, ParallelVariable) and len(values) != count:
+            raise InvalidError(f"{len(values)} components do not fit {count}")
+        arrays = [self._fitting(np.asarray(one)) for one in values]
         # A value may be a view of the components, which are overwritten one after the other.
         if any(share_memory(array, component) for array in arrays for component in self.components):
             arrays = [array.copy() for array in arrays]
-        for component, array in zip(self.components, arrays, strict=True):
+        for component, array in zip(self.components, itertools.cycle(arrays), strict=False):
             component[...] = array
+
+    def _fitting(self, array: NDArray[Any]) -> NDArray[Any]:
+        """Return an array as NumPy assigns it to a component."""
+        try:
+            return np.broadcast_to(array, self.shape).astype(self.dtype, copy=False)
+        except (TypeError, ValueError) as error:
+            raise InvalidError(
+                f"{array.dtype}{list(array.shape)} does not fit a component of "
+                f"{self.dtype}{list(self.shape)}: {error}"
+            ) from None
 
     def serialize(self, path: str) -> dict[str, SaveSpec]:
         """Return checkpoint key to SaveSpec for an object path ("model/w"), component 0 first."""

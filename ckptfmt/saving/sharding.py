@@ -2,9 +2,13 @@
 """Sharding callbacks, which decide what goes into each data file, and their validation.
 
 A callback gets the tensors of one task and returns shards. `validate_shards` compares the two, so
-that no callback loses or changes a tensor. It compares boxes, not texts: a tensor given as "" may
-be returned as "4 6 0,4:0,6", or in pieces that tile the same box. A piece must be that view of the
-tensor, or have equal bytes.
+that no save loses a tensor or stores other values. It compares boxes, not texts: a tensor given as
+"" may be returned as "4 6 0,4:0,6", or in pieces that tile the same box. A piece must be that view
+of the tensor, or have equal bytes.
+
+The tensors are read-only views, not copies, so a callback that wants to can still reach the memory.
+Checksums before and after the call find changes, and refuse the save: copies would double the
+memory.
 
 Corners decide whether pieces tile a box. A corner has the sign (-1)^n, where n of its coordinates
 are ends. Two sums of boxes are equal, with multiplicity, exactly if the sums of their signed
@@ -27,7 +31,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ckptfmt import dtypes
+from ckptfmt import _core, dtypes
 from ckptfmt.arrays import Sources
 from ckptfmt.errors import InvalidError, ShardingError
 from ckptfmt.names import tensor_bytes, tensor_text
@@ -65,7 +69,9 @@ class ShardingCallback(abc.ABC):
         """Return the shards, each a mapping {checkpoint key: {slice spec: array}}.
 
         Args:
-            shardable_tensors: all tensors of one task, in the order of saving. They are read-only.
+            shardable_tensors: all tensors of one task, in the order of saving. Their arrays are
+                read-only views, whose memory must not be changed in other ways either: a save
+                compares checksums from before and after the call.
 
         Returns:
             One mapping for each data file. It must contain every tensor, whole or in pieces that
@@ -92,7 +98,7 @@ class ShardingCallback(abc.ABC):
 def checked_shards(
     callback: ShardingCallback, tensors: Sequence[ShardableTensor], alignment: int | None
 ) -> Sequence[Shard]:
-    """Call a sharding callback with read-only tensors, and return its shards, validated.
+    """Call a sharding callback with read-only views of tensors, and return its shards, validated.
 
     Args:
         callback: ours or TensorFlow's, which gets TensorFlow's objects.
@@ -100,19 +106,41 @@ def checked_shards(
         alignment: as `ShardableTensor.alignment`.
 
     Raises:
-        ShardingError: the callback lost or changed a tensor.
+        ShardingError: the callback lost or changed a tensor, or wrote into the memory of one.
         InvalidError: TensorFlow has no constants of a tensor's dtype.
         What the callback raises.
     """
     given = [tensor.for_callback(alignment) for tensor in tensors]
+    before = [] if _is_ours(callback) else [_content(tensor.tensor) for tensor in tensors]
     bases = {(base.__module__.partition(".")[0], base.__name__) for base in type(callback).__mro__}
     shards: Sequence[Shard]
     if ("tensorflow", "ShardingCallback") in bases:
         shards = _from_tensorflow(callback([_to_tensorflow(tensor) for tensor in given]))
     else:
         shards = callback(given)
+    for tensor, content in zip(tensors, before, strict=False):
+        if _content(tensor.tensor) != content:
+            raise ShardingError(
+                f"sharding callback '{callback.description}' wrote into the memory of a tensor: "
+                f"checkpoint key '{tensor.checkpoint_key}', slice spec '{tensor.slice_spec}'; "
+                "nothing is saved. A callback must copy what it wants to change",
+                tensor=tensor.checkpoint_key,
+            )
     validate_shards(callback, given, shards)
     return shards
+
+
+def _is_ours(callback: ShardingCallback) -> bool:
+    """Return whether a callback runs only code of this package, which changes no tensor."""
+    module = type(callback).__module__
+    return module.startswith("ckptfmt.") and not any(map(callable, vars(callback).values()))
+
+
+def _content(array: Any) -> Any:
+    """Return what differs if an array is changed: a checksum, or the list of its strings."""
+    if array.dtype.hasobject:
+        return list(array.flat)
+    return _core.crc32c(array.ravel(order="K").view(np.uint8), 0)
 
 
 def _to_tensorflow(tensor: ShardableTensor) -> Any:
@@ -345,9 +373,11 @@ def validate_shards(
             same slice of one key.
     """
     description = getattr(callback, "description", callback_description)
-    if callback is not None and not hasattr(callback, "description"):  # TensorFlow's order
+    theirs: Any = callback
+    swapped = callback is not None or (isinstance(shards, str) and description is None)
+    if swapped and not hasattr(callback, "description"):  # TensorFlow's order
         description = shards if description is None else description
-        shards = callback
+        shards = theirs
     check = _Check(str(description), _indexed(shardable_tensors))
     if not isinstance(shards, Sequence) or isinstance(shards, (str, bytes)):
         raise check.malformed(f"gave a {type(shards).__name__}, not a sequence of shards")

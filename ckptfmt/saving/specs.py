@@ -23,7 +23,7 @@ from ckptfmt.arguments import listed, wrong
 from ckptfmt.arrays import Sources
 from ckptfmt.errors import InvalidError, about
 from ckptfmt.names import tensor_bytes, tensor_name, tensor_text
-from ckptfmt.saving.devices import canonical, device_of
+from ckptfmt.saving.devices import canonical, device_of, device_text
 from ckptfmt.saving.mesh import Layout
 from ckptfmt.slices import SliceSpec, parse_spec
 
@@ -52,11 +52,13 @@ class SaveSpec:
         name: the tensor's name in the checkpoint.
         dtype: dtype as `Writer.add` takes it; required for a function and None. Default: the
             tensor's dtype.
-        device: name of the tensor's device, which determines the task that saves it; required for a
-            function. Default: `tensor.device` if that is a device name, else "".
+        device: name of the tensor's device, or a `tf.DeviceSpec`. It determines the task that saves
+            the tensor; required for a function. Default: `tensor.device` if that is a device name,
+            else "".
 
     Attributes:
-        slice_spec, name, device: as given.
+        slice_spec, name: as given.
+        device: the name.
         dtype: the numpy dtype (strings are `object`, quantized types TensorFlow's structured
             dtypes), or "variant".
 
@@ -71,13 +73,14 @@ class SaveSpec:
         slice_spec: str,
         name: str,
         dtype: Any = None,
-        device: str | None = None,
+        device: Any = None,
     ) -> None:
         self.name: str = tensor_name(name)
         if not isinstance(slice_spec, str):
             raise _named(wrong("a slice_spec", "a str", slice_spec), self.name)
-        if device is not None and not isinstance(device, str):
-            raise _named(wrong("a device", "a str", device), self.name)
+        place = device_of(tensor) if device is None else device_text(device)
+        if place is None:
+            raise _named(wrong("a device", "a str or a DeviceSpec", device), self.name)
         self._make: Callable[[], Any] | None = tensor if callable(tensor) else None
         # The tensor, or what the function returned.
         self._tensor: Any = None if self._make else tensor
@@ -92,7 +95,7 @@ class SaveSpec:
             raise InvalidError("a SaveSpec without a tensor needs a dtype", tensor=self.name)
         self.dtype: Dtype = _dtype_of(self.name, tensor, dtype)
         self.slice_spec = slice_spec
-        self.device: str = device_of(tensor) if device is None else device
+        self.device: str = place
 
     @property
     def tensor(self) -> Any:
@@ -115,9 +118,9 @@ class SaveSpec:
         return spec
 
     def with_tensor(self, tensor: Any) -> Self:
-        """Return a copy of this spec with this tensor."""
+        """Return a copy of this spec with this tensor, and without the function that made it."""
         spec = copy.copy(self)
-        spec._tensor, spec._asked = tensor, True
+        spec._make, spec._tensor, spec._asked = None, tensor, True
         return spec
 
     @property
@@ -151,16 +154,16 @@ class DSaveSpec(SaveSpec):
         slice_spec: "" for the device's slice in the layout, or the text of a slice of a tensor of
             shape `global_shape`.
         global_shape: shape of the whole tensor.
-        layout: its Layout.
+        layout: its Layout; or TensorFlow's, or the text of one, as `Layout.of` takes them.
 
     Attributes:
         slice_spec: text of the slice; "" for the whole tensor.
-        global_shape, layout: as given.
+        global_shape, layout: the shape and the Layout.
         is_empty: True if the device's slice is empty: nothing is saved, and a restore returns an
             empty array.
 
     Raises:
-        InvalidError: as SaveSpec; `layout` is not a Layout; `global_shape` has another rank;
+        InvalidError: as SaveSpec; `layout` cannot be read; `global_shape` has another rank;
             `slice_spec` is malformed or has another full shape.
     """
 
@@ -170,9 +173,9 @@ class DSaveSpec(SaveSpec):
         slice_spec: str,
         name: str,
         global_shape: Sequence[int],
-        layout: Layout,
+        layout: Any,
         dtype: Any = None,
-        device: str | None = None,
+        device: Any = None,
     ) -> None:
         super().__init__(tensor, slice_spec, name, dtype, device)
         try:
@@ -182,14 +185,13 @@ class DSaveSpec(SaveSpec):
                 f"global_shape must be a sequence of integers, got {global_shape!r}",
                 tensor=self.name,
             ) from None
-        if not isinstance(layout, Layout):
-            raise _named(wrong("layout", "a Layout", layout), self.name)
-        self.layout = layout
-        whole = (0,) * layout.rank, self.global_shape, (-1,) * layout.rank
+        with about(self.name):
+            self.layout = Layout.of(layout)
+        whole = (0,) * self.layout.rank, self.global_shape, (-1,) * self.layout.rank
         with about(self.name):
             # Any device of the mesh serves to check the shape.
-            place = _device_of_mesh(layout, self.device)
-            block = layout.slice_of(self.global_shape, place or layout.mesh.devices[0])
+            place = _device_of_mesh(self.layout, self.device)
+            block = self.layout.slice_of(self.global_shape, place or self.layout.mesh.devices[0])
         given = self.box
         if given is not None:
             if given.full_shape != self.global_shape:
@@ -306,10 +308,12 @@ class SaveableObject:
             restored_shapes: shapes to give them, or None to leave them unchanged.
 
         Raises:
-            NotImplementedError: this class does not override it.
-            InvalidError: (overrides) the tensors do not fit the object.
+            InvalidError: this class does not override it; or the tensors do not fit the object.
         """
-        raise NotImplementedError(f"{type(self).__name__} cannot be restored")
+        raise InvalidError(
+            f"Calling an abstract method. {type(self).__name__} must override restore",
+            tensor=self.name,
+        )
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(name={self.name!r}, specs={self.specs!r})"
@@ -320,9 +324,11 @@ class ShardableTensor:
     """A tensor, or a slice of one, for sharding callbacks; as
     `tf.train.experimental.ShardableTensor`.
 
+    Two are equal only if they are the same object, but equal fields have equal hashes, as there.
+
     Attributes:
-        tensor_save_spec: its SaveSpec, or None.
-        tensor: the array; of a slice only the slice. Read-only for callbacks.
+        tensor_save_spec: its SaveSpec, or None. TensorFlow's name, `_tensor_save_spec`, works too.
+        tensor: the array; of a slice only the slice. Callbacks must not change it.
         dtype: as `SaveSpec.dtype`.
         device: the name of the device that the tensor is on, or "".
         name: the SaveSpec's name.
@@ -395,6 +401,10 @@ class ShardableTensor:
         )
 
     @property
+    def _tensor_save_spec(self) -> SaveSpec | None:
+        return self.tensor_save_spec
+
+    @property
     def box(self) -> SliceSpec:
         """Its box in the tensor of its key.
 
@@ -403,11 +413,13 @@ class ShardableTensor:
         """
         return parsed_text(self.slice_spec) or whole_box(tuple(self.shape))
 
+    def __hash__(self) -> int:
+        return hash((self.name, self.dtype, self.device, self.checkpoint_key))
+
     def __repr__(self) -> str:
-        return (
-            f"ShardableTensor(checkpoint_key={self.checkpoint_key!r}, name={self.name!r}, "
-            f"slice_spec={self.slice_spec!r}, dtype={str(self.dtype)!r}, shape={self.shape}, "
-            f"device={self.device!r})"
+        fields = (field.name for field in dataclasses.fields(self))
+        return "\n".join(
+            ["ShardableTensor:", *(f"  {name}={getattr(self, name)!r}" for name in fields)]
         )
 
 

@@ -54,6 +54,25 @@ def test_all_that_fits_can_be_chained(tmp_path: Path) -> None:
     assert status.report == MatchReport(("a", "d/b"), (), ())
 
 
+def test_the_two_calls_of_graph_mode(tmp_path: Path) -> None:
+    path = written(tmp_path, a=np.ones(1))
+    ckptfmt.save(tmp_path / "named", {"a": np.ones(1)})
+    a = np.zeros(1)
+    checkpoint = ckptfmt.Checkpoint(a=a)
+    for given in (path, tmp_path / "named"):
+        status = checkpoint.read(given)
+        a[...] = 3
+        for call in (status.initialize_or_restore, status.run_restore_ops):
+            call()
+            call(None)
+            call(session=None)
+        assert a == 3
+    nothing = checkpoint.read(None)
+    nothing.initialize_or_restore()
+    with pytest.raises(ckptfmt.MatchError, match="no checkpoint was given"):
+        nothing.run_restore_ops()
+
+
 def test_values_that_nobody_took(tmp_path: Path) -> None:
     path = written(tmp_path, a=np.ones(1), d={"b": 1, "c": 2})
     status = ckptfmt.Checkpoint(a=np.zeros(1)).read(path, partial=True)

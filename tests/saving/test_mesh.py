@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from support.strategies import layouts, meshes, property_test, shapes
 
 from ckptfmt.errors import InvalidError
+from ckptfmt.objects.layouts import layouts_by_path
 from ckptfmt.saving.mesh import Layout, Mesh, blocks
 from ckptfmt.slices import parse_spec
 
@@ -158,3 +159,72 @@ def test_wrong_uses() -> None:
     ):
         with pytest.raises(InvalidError, match=f"^{re.escape(message)}$"):
             call()
+
+
+# ---- texts ---------------------------------------------------------------------------------------
+
+TEXT = "sharding_specs:x,unsharded, mesh:|x=2,y=1|0,1|0,1|/task:0/device:CPU:0,/task:0/device:CPU:1"
+
+
+def test_texts() -> None:
+    layout = Layout.from_string(TEXT)
+    assert (layout.sharding_specs, layout.mesh.shape) == (("x", None), (2, 1))
+    assert layout.mesh.devices == ("/task:0/device:CPU:0", "/task:0/device:CPU:1")
+    assert layout.to_string() == TEXT
+    scalar = Layout([], layout.mesh)
+    assert scalar.to_string().startswith("sharding_specs: mesh:|x=2,y=1|")
+    assert Layout.from_string(scalar.to_string()) == scalar
+    # Each process of TensorFlow has other local devices; with all devices the meshes are equal.
+    texts = [f"name|x=2|2,3|{rank + 2}|{'ab'[rank]}|a,b|use_xla_spmd" for rank in range(2)]
+    assert {Mesh.from_string(text) for text in texts} == {Mesh({"x": 2}, ["a", "b"])}
+    assert Mesh.from_string("|x=2|0,1|1,0|b,a") == Mesh({"x": 2}, ["a", "b"])
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("nonsense", "the text of a layout must be 'sharding_specs:<names>, mesh:<mesh>', got"),
+        ("parted:x, mesh:|x=1|0|0|a", "the text of a layout must be 'sharding_specs:"),
+        ("sharding_specs:x, mesh:", "the text of a mesh must be 'name|x=2|0,1|0,1|<devices>'"),
+        ("sharding_specs:x, mesh:|x=a|0|0|a", "the text of a mesh '|x=a|0|0|a' is malformed"),
+        ("sharding_specs:x, mesh:|x=2|0,1|0|a", "names 1 of 2 devices: create the mesh with its"),
+        ("sharding_specs:y, mesh:|x=1|0|0|a", "dimension 'y' is not in the mesh [x=1]"),
+        ("sharding_specs:x, mesh:|x=2|0|0|a", "a mesh of shape (2,) has 2 devices, not 1"),
+    ],
+)
+def test_malformed_texts(text: str, message: str) -> None:
+    assert message in message_of(lambda: Layout.from_string(text))
+
+
+def test_names_that_no_text_can_hold() -> None:
+    for mesh in (Mesh({"x=": 1}), Mesh({"x": 1}, ["a,b"])):
+        assert "has no text" in message_of(mesh.to_string)
+
+
+def test_layouts_of_other_libraries() -> None:
+    class Foreign:
+        def __init__(self, **attributes: Any) -> None:
+            vars(self).update(attributes)
+
+    mesh = Mesh({"x": 2})
+    layout = Layout(["x", None], mesh)
+    for given in (
+        layout,
+        layout.to_string(),
+        Foreign(sharding_specs=["x", "unsharded"], mesh=mesh),
+        Foreign(sharding_specs=["x", "unsharded"], mesh=Foreign(to_string=mesh.to_string)),
+        Foreign(sharding_specs=[], mesh=None, to_string=layout.to_string),
+    ):
+        assert Layout.of(given) == layout
+        assert layouts_by_path({"w": given, "b": None}) == {"w": layout, "b": None}
+        assert layouts_by_path({"a": [None, given]}) == {"a/0": None, "a/1": layout}
+    for wrong in (3, Foreign(sharding_specs=["x"], mesh=3)):
+        assert "or TensorFlow's, or its text" in message_of(lambda wrong=wrong: Layout.of(wrong))
+
+
+@property_test(200, 5000, st.data(), meshes(), shapes())
+def test_every_layout_is_the_one_of_its_text(
+    data: st.DataObject, mesh: Mesh, shape: tuple[int, ...]
+) -> None:
+    layout = data.draw(layouts(mesh, len(shape)))
+    assert Layout.from_string(layout.to_string()) == layout

@@ -181,3 +181,27 @@ def test_frozen_and_replaceable() -> None:
     with pytest.raises(InvalidError, match="alignment -1 is not a positive number of bytes"):
         dataclasses.replace(options, alignment=-1)
     assert pickle.loads(pickle.dumps(options)) == options
+
+
+class TensorFlows:
+    """The attributes of `tf.train.CheckpointOptions`."""
+
+    experimental_io_device = "/cpu:0"
+    experimental_enable_async_checkpoint = False
+    experimental_write_callbacks = (print,)
+    experimental_skip_slot_variables = True
+    experimental_sharding_callback = None
+    enable_async = True
+
+
+def test_options_of_tensorflow() -> None:
+    found = CheckpointOptions.of(TensorFlows())
+    assert found == CheckpointOptions(
+        io_device="/cpu:0", enable_async=True, write_callbacks=[print], skip_slot_variables=True
+    )
+
+
+@pytest.mark.parametrize("given", [3, object(), {"durability": "none"}])
+def test_no_options(given: Any) -> None:
+    with pytest.raises(InvalidError, match=r"^options must be a CheckpointOptions, not "):
+        CheckpointOptions.of(given)

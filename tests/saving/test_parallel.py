@@ -321,13 +321,24 @@ def test_assign() -> None:
     two.assign(variable(2, 1.0))
     assert values(two) == [1, 2]
     for wrong, message in (
-        (np.zeros(3), r"float64\[3\] does not fit a component of float32\[2, 3\]"),
-        (np.zeros((2, 3), complex), "does not fit a component"),
+        (np.zeros(2), r"float64\[2\] does not fit a component of float32\[2, 3\]"),
+        (np.full((2, 3), "x"), "does not fit a component"),
         (variable(3), "3 components do not fit 2"),
+        (variable(1), "1 components do not fit 2"),
     ):
         with pytest.raises(InvalidError, match=message):
             two.assign(wrong)
     assert values(two) == [1, 2]
+
+
+@pytest.mark.parametrize("value", [7, np.float64(2.5), [1, 2, 3], np.ones((2, 1), np.int64), True])
+def test_assign_as_numpy_does(value: Any) -> None:
+    two = variable(2)
+    two.assign(value)
+    expected = np.zeros((2, 3), np.float32)
+    expected[...] = value
+    for component in two.components:
+        assert component.tolist() == expected.tolist()
 
 
 def test_an_array_inside_independent_buffers_has_a_component_for_each_device() -> None:

@@ -68,10 +68,18 @@ def test_from_spec() -> None:
     )
     assert (found.slice_spec, found.checkpoint_key) == ("", "m/w/.ATTRIBUTES/VARIABLE_VALUE")
     assert found.trackable is trackable
-    assert repr(found) == (
-        "ShardableTensor(checkpoint_key='m/w/.ATTRIBUTES/VARIABLE_VALUE', name='w', slice_spec='', "
-        "dtype='float32', shape=(2, 6), device='/cpu:0')"
-    )
+    assert found._tensor_save_spec is spec
+    assert repr(found).splitlines()[:5] == [
+        "ShardableTensor:",
+        f"  tensor_save_spec={spec!r}",
+        *f"  tensor={array!r}".splitlines(),
+        "  dtype=dtype('float32')",
+    ]
+    for field in dataclasses.fields(found):
+        assert f"\n  {field.name}={getattr(found, field.name)!r}" in repr(found)
+    again = ShardableTensor.from_spec(spec, "m/w/.ATTRIBUTES/VARIABLE_VALUE", trackable)
+    assert hash(again) == hash(found) and again != found
+    assert hash(dataclasses.replace(found, device="/gpu:0")) != hash(found)
     with pytest.raises(dataclasses.FrozenInstanceError):
         found.name = "v"  # type: ignore[misc]
 
@@ -495,6 +503,9 @@ def test_order_of_arguments_as_tensorflow() -> None:
     ],
 )
 def test_no_shards(shards: Any, what: str) -> None:
+    theirs = f"^sharding callback 'theirs' {what}"
+    with pytest.raises(ckptfmt.ShardingError, match=theirs):
+        validate_shards(shards, both(), "theirs")  # TensorFlow's order
     refused(both(), shards, f"sharding callback 'a test's own' {what}", None)
 
 

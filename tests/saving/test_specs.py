@@ -189,7 +189,7 @@ def test_a_framework_with_dtypes_of_its_own() -> None:
         ((1.0, "", "w", "no such"), "'no such' is not a dtype that a checkpoint can store", "w"),
         ((1.0, None, "w"), "a slice_spec must be a str, not NoneType", "w"),
         ((1.0, b"", "w"), "a slice_spec must be a str, not bytes", "w"),
-        ((1.0, "", "w", None, 3), "a device must be a str, not int", "w"),
+        ((1.0, "", "w", None, 3), "a device must be a str or a DeviceSpec, not int", "w"),
         ((1.0, "", 7), "a tensor name must be str or bytes, not int", None),
     ],
 )
@@ -274,7 +274,7 @@ def test_devices_of_a_mesh_in_another_spelling() -> None:
     ("slice_spec", "global_shape", "layout", "message"),
     [
         ("", "ab", ROWS, "global_shape must be a sequence of integers, got 'ab'"),
-        ("", (4,), "rows", "layout must be a Layout, not str"),
+        ("", (4,), 3, "layout must be a Layout, or TensorFlow's, or its text, not int"),
         ("", (4, 2), ROWS, "a layout of rank 1 does not fit the shape (4, 2)"),
         ("", (-4,), ROWS, "global_shape (-4,) is not in range"),
         (
@@ -308,9 +308,34 @@ def test_saveable_objects() -> None:
     saveable = SaveableObject("op", specs, "both")
     assert (saveable.op, saveable.specs, saveable.name) == ("op", specs, "both")
     assert saveable.device in ("/gpu:1", "/device:GPU:1")
-    with pytest.raises(NotImplementedError) as caught:
-        saveable.restore([np.ones(())], None)
-    assert str(caught.value) == "SaveableObject cannot be restored"
+    refused(
+        lambda: saveable.restore([np.ones(())], None),
+        "Calling an abstract method. SaveableObject must override restore",
+        "both",
+    )
+
+
+class DeviceSpec:
+    """As `tf.DeviceSpec`."""
+
+    device_type = "GPU"
+
+    def to_string(self) -> str:
+        return "/task:1/device:GPU:3"
+
+
+def test_device_specs_are_taken() -> None:
+    assert SaveSpec(1.0, "", "a", device=DeviceSpec()).device == "/task:1/device:GPU:3"
+    assert SaveSpec(lambda: 1.0, "", "a", "float32", DeviceSpec()).device.endswith("GPU:3")
+    # Text that DeviceSpec cannot parse is the name of a custom device.
+    assert SaveSpec(1.0, "", "a", device="nonsense").device == "nonsense"
+
+
+def test_dsavespec_takes_texts_of_layouts() -> None:
+    layout = Layout(["x"], Mesh({"x": 2}))
+    for given in (layout, layout.to_string()):
+        spec = DSaveSpec(np.zeros(2), "", "w", (4,), given, device=layout.mesh.devices[1])
+        assert (spec.layout, spec.slice_spec) == (layout, "4 2,2")
 
 
 def test_saveable_objects_are_on_one_device() -> None:

@@ -1,17 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""validate_shards accepts what a policy gives and refuses every change of it."""
+"""validate_shards accepts what a policy gives and refuses every change of it, and a save refuses
+callbacks that write into memory."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import ctypes
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 from hypothesis import assume
 from hypothesis import strategies as st
 from support.arrays import bits
-from support.saving import Given, shardable
+from support.saving import Given, one_each, shardable
 from support.strategies import (
     boxes,
     counted,
@@ -23,9 +27,12 @@ from support.strategies import (
     tilings,
 )
 
+import ckptfmt
+from ckptfmt import CheckpointOptions, Saver, ShardingCallback
 from ckptfmt.errors import InvalidError
+from ckptfmt.saving import sharding
 from ckptfmt.saving.policies import MaxShardSizePolicy
-from ckptfmt.saving.sharding import ShardableTensor, validate_shards
+from ckptfmt.saving.sharding import Shard, ShardableTensor, validate_shards
 
 
 def accepted(tensors: Sequence[ShardableTensor], shards: Any) -> None:
@@ -124,3 +131,99 @@ def test_every_change_is_found(
     counted("validation", refused=1)
     with pytest.raises(InvalidError):
         accepted(tensors, shards)
+
+
+# ---- callbacks that write into memory ------------------------------------------------------------
+
+
+class Attack(ShardingCallback):
+    """Changes the first tensor, and returns all of them."""
+
+    description = "of the test"
+
+    def __init__(self, attack: Callable[[ShardableTensor], object]) -> None:
+        self.attack = attack
+
+    def __call__(self, shardable_tensors: Sequence[ShardableTensor]) -> list[Shard]:
+        self.attack(shardable_tensors[0])
+        return one_each(shardable_tensors)
+
+
+def _by_flag(tensor: ShardableTensor) -> None:
+    tensor.tensor.flags.writeable = True
+    tensor.tensor[...] = tensor.tensor[::-1].copy()
+
+
+def _by_address(tensor: ShardableTensor) -> None:
+    ctypes.memset(tensor.tensor.ctypes.data, 7, tensor.tensor.nbytes)
+
+
+def _by_base(tensor: ShardableTensor) -> None:
+    tensor.tensor.base[:] = tensor.tensor.base[::-1].copy()
+
+
+def _by_spec(tensor: ShardableTensor) -> None:
+    assert tensor.tensor_save_spec is not None
+    tensor.tensor_save_spec.fresh().tensor.base[:1] = tensor.tensor[1]
+
+
+def _by_owner(tensor: ShardableTensor) -> None:
+    tensor.trackable.array[:] = tensor.tensor[::-1].copy()
+
+
+class Owner:
+    """What a Saver restores into, with its array."""
+
+    def __init__(self, array: Any) -> None:
+        self.array = array
+
+    def restore(self, restored: dict[str, Any]) -> None:
+        """Do nothing."""
+
+
+ATTACKS = [_by_flag, _by_base, _by_spec, _by_owner]
+NUMBERS = np.arange(6, dtype=np.float32)
+
+
+@pytest.mark.parametrize(
+    ("attack", "array"),
+    [
+        *((attack, array) for attack in ATTACKS for array in (NUMBERS, NUMBERS.astype(">i2"))),
+        *((attack, NUMBERS.astype(ml_dtypes.bfloat16)) for attack in ATTACKS),
+        *((attack, np.array([b"a", b"b"], object)) for attack in ATTACKS),
+        (_by_address, NUMBERS),
+        (_by_address, NUMBERS.reshape(2, 3).T),
+    ],
+)
+def test_a_callback_that_writes_into_a_tensor(
+    attack: Callable[[ShardableTensor], object], array: Any, tmp_path: Path
+) -> None:
+    array = array.copy(order="K")
+    saver = Saver({Owner(array): {"w": array}, None: {"x": NUMBERS}})
+    options = CheckpointOptions(sharding_callback=Attack(attack), durability="none")
+    message = r"^tensor 'w': sharding callback 'of the test' wrote into the memory of a tensor: "
+    with pytest.raises(ckptfmt.ShardingError, match=message):
+        saver.save(tmp_path / "ck", options)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_key_function_that_writes_into_a_tensor(tmp_path: Path) -> None:
+    policy = ckptfmt.ShardByDevicePolicy(key_fn=lambda tensor: tensor.tensor.base.fill(9) or 0)
+    with pytest.raises(ckptfmt.ShardingError, match="wrote into the memory"):
+        Saver({None: {"w": NUMBERS.copy()}}).save(
+            tmp_path / "ck", CheckpointOptions(sharding_callback=policy)
+        )
+
+
+def test_only_callbacks_of_others_cost_checksums(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sharding, "_content", lambda _: 1 / 0)
+    tensors = [shardable("w", NUMBERS)]
+    for ours in (
+        ckptfmt.ShardByTaskPolicy(),
+        ckptfmt.ShardByDevicePolicy(),
+        ckptfmt.MaxShardSizePolicy(8),
+        ckptfmt.BalancedPolicy(2),
+    ):
+        sharding.checked_shards(ours, tensors, None)
+    with pytest.raises(ZeroDivisionError):
+        sharding.checked_shards(Attack(_by_flag), tensors, None)
