@@ -256,17 +256,6 @@ static void test_equal_bytes(void)
 	ckptfmt_memory_storage_free(NULL);
 }
 
-/* A storage of a later version of the library, or of an earlier one. */
-static void test_struct_size(void)
-{
-	ckptfmt_storage wrong;
-	ckptfmt_open_options options = {.struct_size = sizeof options, .storage = &wrong};
-	ckptfmt_reader *reader;
-	memset(&wrong, 0, sizeof wrong);
-	wrong.struct_size = sizeof wrong - 8;
-	CHECK_FAILS(ckptfmt_reader_open("ck", &options, &reader, &err), err, CKPTFMT_FAIL_ARGUMENT, "struct_size");
-}
-
 /* Whatever allocation fails, the save fails cleanly and the checkpoint before it stays. */
 static void test_no_memory(void)
 {
@@ -309,7 +298,6 @@ int main(void)
 	if (!make_directory())
 		return 1;
 	test_equal_bytes();
-	test_struct_size();
 	test_no_memory();
 	remove_tree(directory);
 	return test_finish("storage");
