@@ -208,6 +208,8 @@ class CheckpointManager:
         self._counter = 0  # the largest number so far, for a checkpoint without a save_counter
         self._records = Records(self._directory)
         self._latest: str | None = None
+        # The last problem that was reported of the directory ("") and of each checkpoint.
+        self._reported: dict[str, str] = {}
         self._look()
 
     # ---- properties ----------------------------------------------------------------------------
@@ -535,8 +537,14 @@ class CheckpointManager:
         except Exception as error:
             # Metrics of other programs that the user's function cannot handle must not stop
             # removals.
-            warn(f"the checkpoint '{name}' cannot be compared by keep_best: {error!r}")
+            self._warn(name, f"the checkpoint '{name}' cannot be compared by keep_best: {error!r}")
             return None
+
+    def _warn(self, what: str, problem: str) -> None:
+        """Warn of a problem of the directory or of a checkpoint, unless it is the last one."""
+        if self._reported.get(what) != problem:
+            self._reported[what] = problem
+            warn(problem)
 
     # ---- reading the directory -----------------------------------------------------------------
 
@@ -573,7 +581,9 @@ class CheckpointManager:
                         break
             if problem is not None and self._records.state is not None:
                 end = f"'{found}' is taken" if found else "no checkpoint is complete"
-                warn(f"{self._path(STATE_NAME)}: {problem}; {end}")
+                self._warn("", f"{self._path(STATE_NAME)}: {problem}; {end}")
+            else:
+                self._reported.pop("", None)
             self._latest = found
             return found
 

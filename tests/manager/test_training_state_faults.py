@@ -296,8 +296,8 @@ def test_an_older_backup_is_a_way_out(tmp_path: Path, part: str, warning: str, v
     for name in backup(1)[1:]:
         (tmp_path / name).rename(tmp_path / "chief" / name)
     damage(tmp_path / "chief" / part)
-    again = Job(tmp_path, verify=verify)
     with pytest.warns(CkptfmtWarning, match=warning):
+        again = Job(tmp_path, verify=verify)
         assert again.state.restore()
     assert again.has(1.0)
     assert again.position == (1, 0)
