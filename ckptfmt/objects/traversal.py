@@ -539,12 +539,10 @@ class View:
         return frozenset(device for mesh in meshes for device in mesh.devices)
 
     def _has_blocks(self, value: Mapping[Any, Any]) -> bool:
-        """Return whether all keys are devices, and all values are arrays."""
+        """Return whether all keys are devices."""
         return bool(value) and all(
-            isinstance(key, str)
-            and (key in self._devices or names_one_device(key))
-            and is_array(item)
-            for key, item in value.items()
+            isinstance(key, str) and (key in self._devices or names_one_device(key))
+            for key in value
         )
 
     def walk(self, start: Local | None = None) -> Edges:

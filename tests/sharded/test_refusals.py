@@ -103,6 +103,12 @@ def test_blocks_without_a_layout(place: Path, call: str, count: int, name: str) 
         assert "layouts=" in message
 
 
+@pytest.mark.parametrize("block", [1.5, np.float32(1), "text", [1, 2], {"used": 3}])
+def test_blocks_of_any_type(place: Path, block: Any) -> None:
+    for message in refused(place, 2, CALLS["save"], lambda _: {"w": {"/gpu:0": block}}):
+        assert "'model/w' is {device: array} without a layout" in message
+
+
 @pytest.mark.parametrize("rank", range(3))
 @pytest.mark.parametrize("call", CALLS)
 def test_blocks_without_a_layout_in_one_process(place: Path, call: str, rank: int) -> None:
@@ -135,8 +141,6 @@ ORDINARY: list[Any] = [
     {"cpu": np.zeros(2)},
     {"/job:a/task:0": np.zeros(2)},
     {"/gpu:0": np.zeros(2), "total": np.zeros(2)},
-    {"/gpu:0": [np.zeros(2)]},
-    {"/gpu:0": {"used": 3}},
     {"a": np.zeros(2)},
     {},
 ]
