@@ -14,6 +14,7 @@ except ImportError as error:
         f"ckptfmt.torch.transformers needs transformers (pip install transformers): {error}"
     ) from error
 
+from ckptfmt.errors import CheckpointNotFoundError
 from ckptfmt.names import index_name
 from ckptfmt.torch.state import RandomState, load_into, save
 
@@ -45,9 +46,11 @@ class CheckpointCallback(TrainerCallback):  # type: ignore[misc]
             save(training, _prefix(args, state), **self._options)
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **parts: Any) -> None:
-        """Load all but the random states, if the Trainer resumes and there is a checkpoint.
+        """Load all but the random states, if the Trainer resumes.
 
         Raises:
+            CheckpointNotFoundError: the Trainer resumes, and `checkpoint-<step>` has neither a
+                checkpoint of this callback nor the Trainer's own optimizer and scheduler.
             InvalidError: something does not match, for example another optimizer; nothing is
                 loaded.
         """
@@ -55,6 +58,15 @@ class CheckpointCallback(TrainerCallback):  # type: ignore[misc]
         self._resumed = prefix if os.path.isfile(index_name(prefix)) else None
         if self._resumed is not None:
             load_into({**_objects(parts), "random": _Later(), "step": 0}, self._resumed)
+        elif state.global_step and not _has_own(os.path.dirname(prefix)):
+            raise CheckpointNotFoundError(
+                f"the Trainer resumes at step {state.global_step}, but {NAME}.index with the"
+                " optimizer, scheduler and random states is missing there. Was the checkpoint saved"
+                " without CheckpointCallback, or is it outside output_dir? Move the whole"
+                " checkpoint below output_dir; or start without resume_from_checkpoint, with the"
+                " weights alone loaded into the model (from_pretrained, ckptfmt.torch.load_into)",
+                path=prefix,
+            )
 
     def on_epoch_begin(self, args: Any, state: Any, control: Any, **parts: Any) -> None:
         """Load the random states for an epoch that begins: they decide its order."""
@@ -84,6 +96,13 @@ class _Later:
 
 def _prefix(args: Any, state: Any) -> str:
     return os.path.join(args.output_dir, f"checkpoint-{state.global_step}", NAME)
+
+
+def _has_own(directory: str) -> bool:
+    """Return whether the Trainer itself saved and loaded optimizer and scheduler."""
+    return all(
+        os.path.isfile(os.path.join(directory, name)) for name in ("optimizer.pt", "scheduler.pt")
+    )
 
 
 def _objects(parts: dict[str, Any]) -> dict[str, Any]:

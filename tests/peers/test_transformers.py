@@ -28,14 +28,20 @@ class Net(torch.nn.Module):
         return {"loss": loss}
 
 
-def train(where: Path, steps: int, resume: bool | str = False) -> Net:
+def train(
+    where: Path,
+    steps: int,
+    resume: bool | str = False,
+    callback: bool = True,
+    only_model: bool = True,
+) -> Net:
     torch.manual_seed(0)
     net = Net()
     arguments = TrainingArguments(
         str(where),
         max_steps=steps,
         save_steps=2,
-        save_only_model=True,
+        save_only_model=only_model,
         per_device_train_batch_size=2,
         lr_scheduler_type="constant_with_warmup",
         warmup_steps=3,
@@ -45,7 +51,8 @@ def train(where: Path, steps: int, resume: bool | str = False) -> Net:
         remove_unused_columns=False,
     )
     data: Any = [{"x": torch.full((3,), number / 8)} for number in range(8)]
-    trainer = Trainer(net, arguments, train_dataset=data, callbacks=[CheckpointCallback()])
+    callbacks = [CheckpointCallback()] if callback else []
+    trainer = Trainer(net, arguments, train_dataset=data, callbacks=callbacks)
     trainer.train(resume_from_checkpoint=resume)
     return net
 
@@ -62,6 +69,36 @@ def test_training_resumes_bit_equal(tmp_path: Path) -> None:
     assert found["step"] == 6
     assert torch.equal(found["model"]["net.weight"], rest.net.weight)
     assert not list(tmp_path.glob("*/*/optimizer*"))
+
+
+MISSING = (
+    r"resumes at step 2, but training\.index with the optimizer.* is missing there.*start without"
+)
+
+
+@pytest.mark.parametrize(
+    ("callback", "only_model", "elsewhere", "error"),
+    [
+        (True, True, False, ""),
+        (False, True, False, MISSING),
+        (False, False, False, ""),  # the Trainer's own optimizer
+        (True, True, True, MISSING),  # the callback knows only output_dir
+    ],
+)
+def test_a_training_part_that_is_missing(
+    tmp_path: Path, callback: bool, only_model: bool, elsewhere: bool, error: str
+) -> None:
+    """Is an error, and the optimizer never starts anew."""
+    whole = train(tmp_path / "whole", 4)
+    train(tmp_path / "a", 2, callback=callback, only_model=only_model)
+    path = str(tmp_path / "a" / "checkpoint-2")
+    where = tmp_path / ("b" if elsewhere else "a")
+    if error:
+        with pytest.raises(ckptfmt.CheckpointNotFoundError, match=error):
+            train(where, 4, resume=path)
+        assert not (where / "checkpoint-4").exists()
+    else:
+        assert train(where, 4, resume=path).losses == whole.losses[2:]
 
 
 def test_an_optimizer_that_does_not_fit(tmp_path: Path) -> None:
