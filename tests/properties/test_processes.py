@@ -87,6 +87,10 @@ def branches(node: Any) -> Iterator[Branch]:
             yield from branches(child)
 
 
+def has_kind(tree: Any, kind: str) -> bool:
+    return any(branch.kind == kind for branch in branches(tree))
+
+
 def local(leaf: Leaf, side: Side, rank: int, whole: Any) -> Any:
     """What one process has of an array."""
     if leaf.specs is None:
@@ -260,7 +264,7 @@ DEVICES: list[Callable[[int], str]] = [
 NAMES = ["a", "b", "kernel", "x/y", "0", ".S"]
 # What may be wrong with a tree. One thing alone is not hidden by the refusal of another.
 LEAF_FAULTS = ["forgotten", "None", "misplaced", "other"]
-FAULTS = ["", "", "forgotten", "forgotten", "None", "misplaced", "other", "other", "coordinated"]
+FAULTS = ["", *LEAF_FAULTS, *["forgotten", "other", "coordinated"] * 2]
 
 
 @st.composite
@@ -289,14 +293,14 @@ def some_leaf(draw: st.DrawFn, fault: str) -> Leaf:
     if kind == "mesh":
         every = st.permutations(["x", "y", None, None]).map(lambda found: list(found[:rank]))
         leaf.specs = [draw(every), draw(every)]
-    if fault == "other" or (fault in LEAF_FAULTS and kind == "mesh" and draw(st.booleans())):
+    if fault in LEAF_FAULTS and kind == "mesh" and draw(st.booleans()):
         leaf.fault, leaf.rank = fault, draw(st.integers(0, 3))
     return leaf
 
 
 @st.composite
 def trees(draw: st.DrawFn, depth: int, fault: str) -> Any:
-    kinds = ["dict", "list", "checkpoint", *["coordinated"] * (fault == "coordinated")]
+    kinds = ["dict", "list", "checkpoint", *["coordinated"] * 3 * (fault == "coordinated")]
     kind = draw(st.sampled_from(kinds if depth < 3 else ["dict"]))
     names = draw(st.lists(st.sampled_from(NAMES), min_size=1, max_size=3, unique=True))
     if kind == "list":
@@ -356,7 +360,7 @@ def test_a_save_by_processes_comes_back_or_is_refused(
 ) -> None:
     first, second = data.draw(sides())
     tree = data.draw(trees(2, data.draw(st.sampled_from(FAULTS))))
-    call = data.draw(st.sampled_from(CALLS))
+    call = data.draw(st.sampled_from([*CALLS, *[Alone] * 3 * has_kind(tree, "coordinated")]))
     place = tmp_path_factory.getbasetemp() / "processes"
     shutil.rmtree(place, ignore_errors=True)
     first.faulty = True
