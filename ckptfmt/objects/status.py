@@ -255,8 +255,8 @@ def restored(
         view: the objects.
         choice: which values are restored.
         skip_slots: whether to leave out slot variables.
-        optional: paths of objects that a checkpoint without an object graph may lack, or, as with
-            TensorFlow's DTensorCheckpoint, one that processes restore together.
+        optional: paths of objects that a checkpoint may lack if it has no object graph, or if
+            processes restore a root from it together.
         expect_partial: whether values may remain without an object.
         once: whether nothing is restored later.
         may_lack: if not None, every object must get a value, other than those at these paths.
@@ -274,7 +274,8 @@ def restored(
             status = NameBasedSaverStatus(restoration, view, optional=optional)
         else:
             restoration = Restoration(reader, graph, choice, skip_slots=skip_slots, once=once)
-            lacks = () if view.layouts is None else optional
+            # TensorFlow's DTensorCheckpoint of a root stores no save_counter.
+            lacks = () if view.layouts is None or view.beside is None else optional
             status = LoadStatus(restoration, view, skip_slots=skip_slots, optional=lacks)
         named = restoration.expect_partial
         restoration.expect_partial = True

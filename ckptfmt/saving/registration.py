@@ -60,7 +60,8 @@ def register_checkpoint_saver(
         save_fn: called as `save_fn(trackables=..., file_prefix=...)` with a dict of names to
             objects and the path `<prefix>-<package>.<name>`. It writes bundles (`Writer`,
             `save_v2`) and returns their prefixes: one, a list that may be nested or empty, or None.
-            They become part of the checkpoint and are removed.
+            An eager tensor of strings stands for a list of its elements. They become part of the
+            checkpoint and are removed.
         restore_fn: called as `restore_fn(trackables=..., merged_prefix=...)` with the prefix of the
             checkpoint, after everything else was restored.
         strict_predicate_restore: whether a restore fails if the predicate is false for an object

@@ -605,10 +605,12 @@ def _registered(
 
 def _flattened(returned: Any) -> Iterator[Any]:
     """Yield the prefixes that a registered saver returned: of nested lists, dicts (in the order of
-    their keys, as `tf.nest`) and arrays."""
+    their keys, as `tf.nest`), arrays, and eager tensors of strings."""
     if isinstance(returned, Mapping):
         returned = [returned[key] for key in sorted(returned)]
-    elif isinstance(returned, np.ndarray):
+    elif callable(getattr(returned, "numpy", None)):
+        returned = returned.numpy()
+    if isinstance(returned, np.ndarray):
         returned = returned.tolist()
     if isinstance(returned, (list, tuple)):
         for one in returned:

@@ -19,7 +19,7 @@ from ckptfmt import dtypes, names
 from ckptfmt.arguments import wrong
 from ckptfmt.arrays import Sources
 from ckptfmt.bundle.tensor import TensorHandle
-from ckptfmt.errors import InvalidError
+from ckptfmt.errors import InvalidError, about
 from ckptfmt.saving.mesh import Layout, Mesh, blocks
 from ckptfmt.sharded.replicas import STRING_BYTES, sums_of_replicas
 from ckptfmt.slices import SliceSpec
@@ -192,18 +192,15 @@ def layouts_by_name(layouts: Mapping[Any, Any]) -> dict[str, Layout | None]:
     """Return the layouts with names as str.
 
     Raises:
-        InvalidError: an item is not a Layout or None.
+        InvalidError: an item is neither None nor what `Layout.of` takes.
     """
     if not isinstance(layouts, Mapping):
         raise wrong("layouts", "a mapping from names to Layouts or None", layouts)
     found = {}
     for key, layout in layouts.items():
         name = names.tensor_name(key)
-        if layout is not None and not isinstance(layout, Layout):
-            raise InvalidError(
-                f"the layout must be a Layout or None, not {type(layout).__name__}", tensor=name
-            )
-        found[name] = layout
+        with about(name):
+            found[name] = None if layout is None else Layout.of(layout)
     return found
 
 

@@ -24,7 +24,10 @@ from tensorflow.core.protobuf import trackable_object_graph_pb2  # noqa: E402
 from tensorflow.python.checkpoint import functional_saver  # noqa: E402
 from tensorflow.python.checkpoint.sharding import sharding_util  # noqa: E402
 from tensorflow.python.framework import device as device_lib  # noqa: E402
+from tensorflow.python.saved_model import registration  # noqa: E402
 from tensorflow.python.training.saving import saveable_object  # noqa: E402
+
+import ckptfmt  # noqa: E402
 
 errors = tf.errors
 CPU = "/job:localhost/replica:0/task:0/device:CPU:0"
@@ -183,6 +186,13 @@ def _wrong_type() -> None:
     fails(AssertionError, lambda: saveable_object.SaveSpec(lambda: vector(1), "", "x"))
 
 
+@row("a SaveableObject that cannot be restored")
+def _abstract() -> None:
+    saveable = saveable_object.SaveableObject(None, [], "x")
+    words = WORDS["a SaveableObject that cannot be restored"]
+    fails(ValueError, lambda: saveable.restore([], None), words)
+
+
 @row("the save path is that of the state file")
 def _state_path() -> None:
     words = WORDS["the save path is that of the state file"]
@@ -311,6 +321,25 @@ def _write_callbacks() -> None:
     assert seen == ["called-1", "none"]
 
 
+@row("options without their names")
+def _positional_options() -> None:
+    assert tf.train.CheckpointOptions("/cpu:0").experimental_io_device == "/cpu:0"
+
+
+@row("options of `tf.train.CheckpointOptions`")
+def _options_of_tensorflow() -> None:
+    seen: list[str] = []
+    given = options(skip_slot_variables=True, io_device="/cpu:0", write_callbacks=[seen.append])
+    ours = ckptfmt.CheckpointOptions.of(given)
+    assert (ours.skip_slot_variables, ours.io_device) == (True, "/cpu:0")
+    assert ours.write_callbacks == (seen.append,) and not ours.enable_async
+    for name in ("enable_async", "experimental_enable_async_checkpoint"):
+        asked = ckptfmt.CheckpointOptions.of(tf.train.CheckpointOptions(**{name: True}))
+        assert asked.enable_async
+    ckptfmt.Checkpoint(x=1).save("options-of-theirs", given)
+    assert seen == ["options-of-theirs-1"]
+
+
 @row("changing options")
 def _changing_options() -> None:
     given = options()
@@ -354,6 +383,68 @@ def _restore_keys() -> None:
 def _other_name() -> None:
     saver({"key": saveable_object.SaveSpec(vector(1), "", "name")}).save("named")
     assert tf.train.list_variables("named") == [("key", [1])]
+
+
+@row("`initialize_or_restore` and `run_restore_ops` of a status")
+def _graph_mode() -> None:
+    checkpoint = tf.train.Checkpoint(x=variable(1))
+    status = checkpoint.read(checkpoint.write("status"))
+    assert status.initialize_or_restore() is status.run_restore_ops() is None
+    nothing = checkpoint.restore(None)
+    assert nothing.initialize_or_restore() is None
+    fails(AssertionError, nothing.run_restore_ops)
+
+
+@row("device names")
+def _device_names() -> None:
+    spec = saveable_object.SaveSpec(vector(1), "", "x", device="nonsense")
+    fails(ValueError, lambda: saver({"x": spec}), "nonsense")
+    # Our side takes what TensorFlow parses, a DeviceSpec too.
+    for name in ("/gpu:1", "/job:a/replica:0/task:1/device:GPU:3", "/cpu:*"):
+        device = device_lib.DeviceSpec.from_string(name)
+        ours = ckptfmt.SaveSpec(1.0, "", "x", device=device)
+        assert ours.device == device.to_string()
+
+
+@row("what a registered saver returns")
+def _returned() -> None:
+    def save_fn(trackables: Any, file_prefix: Any) -> Any:
+        name = file_prefix.numpy().decode() if hasattr(file_prefix, "numpy") else file_prefix
+        save(name, x=vector(1))
+        return [tf.constant(name)]
+
+    for library, register in (
+        (tf, registration.register_checkpoint_saver),
+        (ckptfmt, ckptfmt.register_checkpoint_saver),
+    ):
+        register(
+            package="page",
+            name="eager",
+            predicate=lambda _: False,
+            save_fn=save_fn,
+            restore_fn=lambda **_: None,
+        )
+        kind: Any = functional_saver.MultiDeviceSaver if library is tf else ckptfmt.Saver
+        prefix = f"registered-{library.__name__}"
+        kind({None: {"y": vector(1)}}, {"page.eager": {}}).save(prefix)
+        assert tf.train.list_variables(prefix) == [("x", [1]), ("y", [1])]
+
+
+@row("temporary files")
+def _temporary_files() -> None:
+    seen: list[str] = []
+    real = functional_saver.gen_io_ops.merge_v2_checkpoints
+
+    def merged(prefixes: Any, *arguments: Any, **more: Any) -> Any:
+        seen.extend(prefix.numpy().decode() for prefix in prefixes)
+        return real(prefixes, *arguments, **more)
+
+    functional_saver.gen_io_ops.merge_v2_checkpoints = merged
+    try:
+        saver({"x": vector(1)}).save("temporary")
+    finally:
+        functional_saver.gen_io_ops.merge_v2_checkpoints = real
+    assert seen == ["temporary_temp/part-00000-of-00001"]
 
 
 @row("graphs and `tf.function`")
@@ -547,6 +638,35 @@ def _counted() -> None:
 @row("the save spec of a ShardableTensor")
 def _save_spec() -> None:
     assert shardable(1.0)._tensor_save_spec is None
+
+
+@row("ShardableTensors with equal fields")
+def _hashes() -> None:
+    assert hash(shardable(1.0)) == hash(shardable(1.0)) != hash(shardable(1.0, "y"))
+
+
+@row("`repr` of a ShardableTensor")
+def _repr() -> None:
+    lines = repr(shardable(1.0)).strip().splitlines()
+    assert lines[0] == "ShardableTensor:" and len(lines) == 10
+
+
+@row("`validate_shards` of None")
+def _validate_none() -> None:
+    fails(TypeError, lambda: sharding_util.validate_shards(None, [], "a description"))
+
+
+@row("a callback that writes into a tensor's memory")
+def _writes() -> None:
+    class Writes(tf.train.experimental.ShardingCallback):
+        description = "writes"
+
+        def __call__(self, tensors: Any) -> Any:
+            tensors[0].tensor.numpy()[...] = 9
+            return tf.train.experimental.ShardByTaskPolicy()(tensors)
+
+    saver({"x": vector(1, 2)}).save("writes", options(sharding_callback=Writes()))
+    assert tf.train.load_variable("writes", "x").tolist() == [1, 2]
 
 
 # ---- names ---------------------------------------------------------------------------------------

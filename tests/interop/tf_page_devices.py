@@ -16,11 +16,14 @@ del sys.path[0]  # the folder of this file: its module names are not for TensorF
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
 
+import numpy as np  # noqa: E402
 import tensorflow as tf  # noqa: E402
 from absl import logging  # noqa: E402
 from tensorflow.experimental import dtensor  # noqa: E402
 from tensorflow.python.keras.distribute import worker_training_state  # noqa: E402
 from tensorflow.python.saved_model import registration  # noqa: E402
+
+import ckptfmt  # noqa: E402
 
 errors = tf.errors
 
@@ -62,6 +65,53 @@ def _layouts() -> None:
         "w/.ATTRIBUTES/VARIABLE_VALUE",
         [8, 2],
     )
+
+
+@row("texts of layouts")
+def _texts() -> None:
+    rows = rows_of_four()
+    scalar = dtensor.Layout.replicated(rows.mesh, rank=0)
+    for theirs in (rows, scalar):
+        ours = ckptfmt.Layout.of(theirs)
+        assert ours.to_string() == theirs.to_string()
+        assert dtensor.Layout.from_string(ours.to_string()) == theirs
+        assert ckptfmt.Layout.from_string(theirs.to_string()) == ours
+        assert ckptfmt.Mesh.of(theirs.mesh).devices == tuple(theirs.mesh.local_devices())
+    array = matrix().numpy()
+    blocks = {
+        device: array[2 * at : 2 * at + 2] for at, device in enumerate(rows.mesh.local_devices())
+    }
+    one = ckptfmt.SingleProcess()
+    device = rows.mesh.local_devices()[1]
+    spec = ckptfmt.DSaveSpec(blocks[device], "", "w", (8, 2), rows, device=device)
+    assert spec.slice_spec == "8 2 2,2:-"
+    ckptfmt.Checkpoint(w=blocks, coordinator=one, layouts={"w": rows}).write("ours")
+    assert tf.train.load_variable("ours", "w/.ATTRIBUTES/VARIABLE_VALUE").tolist() == array.tolist()
+    ckptfmt.sharded_save("named", {"w": blocks}, {"w": rows}, one)
+    checkpoint, made = meshed(matrix() * 0, rows)
+    checkpoint.read("ours").assert_consumed()
+    assert parts(made) == [block.tolist() for block in blocks.values()]
+
+
+@row("`assert_consumed` of a checkpoint without `save_counter`")
+def _no_save_counter() -> None:
+    prefix = meshed(matrix(), rows_of_four())[0].write("uncounted")
+    model = tf.Module()
+    model.w = on_mesh(matrix(), rows_of_four())
+    rooted = dtensor.DTensorCheckpoint(rows_of_four().mesh, root=model)
+    saved = rooted.save("rooted")
+    assert not any("save_counter" in name for name, _ in tf.train.list_variables(saved))
+    rooted.restore(saved).assert_consumed()
+    plain = tf.train.Checkpoint(w=tf.Variable(matrix()))
+    for other in (plain, meshed(matrix(), rows_of_four())[0]):
+        fails(AssertionError, other.restore(prefix).assert_consumed)
+    blocks = {
+        device: np.zeros((2, 2), np.float32) for device in rows_of_four().mesh.local_devices()
+    }
+    ours = ckptfmt.Checkpoint(
+        {"w": blocks}, coordinator=ckptfmt.SingleProcess(), layouts={"w": rows_of_four()}
+    )
+    ours.restore(saved).assert_consumed()
 
 
 @row("restoring onto another mesh")

@@ -19,7 +19,7 @@ import pytest
 from support.page import CPU, NAMES, PAGE, Checks, V, fails, options, quoted, sections, there
 
 import ckptfmt
-from ckptfmt import Checkpoint, CheckpointManager, CheckpointOptions, Saver, SaveSpec
+from ckptfmt import Checkpoint, CheckpointManager, CheckpointOptions, Saver, SaveSpec, _core
 from ckptfmt.objects.graph import decode_graph
 
 CHECKS = Checks("Errors", "Paths", "Saving and restoring", "Managers")
@@ -193,6 +193,17 @@ def _wrong_type() -> None:
     assert there() == []
 
 
+@row("a SaveableObject that cannot be restored")
+def _abstract() -> None:
+    text = words("a SaveableObject that cannot be restored")
+    saveable = ckptfmt.SaveableObject(None, [SaveSpec(V, "", "x")], "x")
+    error = fails(lambda: saveable.restore([V], None), text)
+    assert isinstance(error, ValueError)
+    saver = Saver.from_saveables([saveable])
+    saver.save("ck", options())
+    fails(lambda: saver.restore("ck"), text)
+
+
 @row("the save path is that of the state file")
 def _state_path() -> None:
     text = words("the save path is that of the state file")
@@ -353,6 +364,36 @@ def _write_callbacks() -> None:
     assert seen == ["ck-1", "none"]
 
 
+@row("options without their names")
+def _positional_options() -> None:
+    made: Any = CheckpointOptions
+    with pytest.raises(TypeError):
+        made("/cpu:0")
+
+
+class TensorFlows:
+    """What `tf.train.CheckpointOptions` has."""
+
+    experimental_io_device = experimental_sharding_callback = experimental_write_callbacks = None
+    experimental_skip_slot_variables = experimental_enable_async_checkpoint = enable_async = False
+
+
+@row("options of `tf.train.CheckpointOptions`")
+def _options_of_tensorflow() -> None:
+    seen: list[object] = []
+    given: Any = TensorFlows()
+    given.experimental_write_callbacks = [seen.append]
+    checkpoint, saver = Checkpoint(x=V.copy()), Saver({Holder(): {"x": V}})
+    saved = [checkpoint.save("a", given), checkpoint.write("b", given), saver.save("c", given)]
+    checkpoint.restore(saved[0], given).assert_consumed()
+    checkpoint.read(saved[1], given).assert_consumed()
+    saver.restore(saved[2], given)
+    saved += [checkpoint.save_async("d", given).result()]
+    saved += [CheckpointManager(checkpoint, "m", 1).save(options=given)]
+    ckptfmt.TrainingState({"x": V.copy()}, "t", options=given).back_up(0)
+    assert seen == [*saved, os.path.join("t", "chief", "ckpt-1")]
+
+
 @row("changing options")
 def _changing_options() -> None:
     given: Any = options()
@@ -399,6 +440,74 @@ def _restore_keys() -> None:
 @row("a SaveSpec under a key that is not its name")
 def _other_name() -> None:
     fails(lambda: Saver({None: {"key": SaveSpec(V, "", "name")}}), "name")
+
+
+@row("`initialize_or_restore` and `run_restore_ops` of a status")
+def _graph_mode() -> None:
+    x = np.zeros(2, V.dtype)
+    status: Any = Checkpoint(x=x).read(Checkpoint(x=V).write("ck", options()))
+    assert status.initialize_or_restore() is status.run_restore_ops(None) is None
+    assert x.tolist() == V.tolist()
+    nothing: Any = Checkpoint(x=x).read(None)
+    assert nothing.initialize_or_restore() is None
+    fails(nothing.run_restore_ops, "", ckptfmt.MatchError)
+
+
+@row("device names")
+def _device_names() -> None:
+    tensors = {
+        name: SaveSpec(V, "", name, device=device)
+        for name, device in (("x", "nonsense"), ("y", "nonsense too"), ("z", ""))
+    }
+    Saver({None: tensors}).save("ck", options())
+    assert sorted(_shards("ck").items()) == [("x", 0), ("y", 1), ("z", 2)]
+
+
+@row("what a registered saver returns")
+def _returned() -> None:
+    class Eager:
+        def __init__(self, value: Any) -> None:
+            self.value = value
+
+        def numpy(self) -> Any:
+            return self.value
+
+    def save_fn(trackables: Any, file_prefix: str) -> Any:
+        for number in range(3):
+            save(f"{file_prefix}-{number}", {f"x{number}": V})
+        first, *others = (f"{file_prefix}-{number}".encode() for number in range(3))
+        return [Eager(first), Eager(np.array(others, object))]
+
+    ckptfmt.register_checkpoint_saver(
+        package="page",
+        name="eager",
+        predicate=callable,
+        save_fn=save_fn,
+        restore_fn=lambda **_: None,
+    )
+    try:
+        Saver({}, {"page.eager": {}}).save("ck", options())
+    finally:
+        ckptfmt.unregister_checkpoint_saver("page.eager")
+    assert list(ckptfmt.open("ck")) == ["x0", "x1", "x2"]
+
+
+@row("temporary files")
+def _temporary_files() -> None:
+    seen: list[str] = []
+    real = _core.merge
+
+    def merge(prefixes: Any, *arguments: Any, **more: Any) -> Any:
+        seen.extend(prefixes)
+        return real(prefixes, *arguments, **more)
+
+    two = {name: SaveSpec(V, "", name, device=f"/task:{at}") for at, name in enumerate("xy")}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_core, "merge", merge)
+        Saver({None: two}).save("ck", options())
+    assert all(re.fullmatch(r"ck_temp_[0-9a-f]{16}/part-0000.-of-00002", one) for one in seen)
+    assert len(seen) == 2
+    assert there() == ["ck.data-00000-of-00002", "ck.data-00001-of-00002", "ck.index"]
 
 
 @row("graphs and `tf.function`")

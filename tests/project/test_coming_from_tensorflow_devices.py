@@ -161,7 +161,41 @@ def _counted() -> None:
 def _save_spec() -> None:
     spec = SaveSpec(V, "", "x")
     tensor = ckptfmt.ShardableTensor.from_spec(spec)
-    assert tensor is not None and tensor.tensor_save_spec is spec
+    assert tensor is not None and tensor.tensor_save_spec is tensor._tensor_save_spec is spec
+
+
+@row("ShardableTensors with equal fields")
+def _hashes() -> None:
+    one, other = _shardable(V), _shardable(V)
+    assert hash(one) == hash(other) != hash(_shardable(V, "y"))
+
+
+@row("`repr` of a ShardableTensor")
+def _repr() -> None:
+    text = repr(_shardable(V))
+    for name in ("tensor_save_spec", "tensor", "dtype", "device", "name", "shape", "slice_spec"):
+        assert f"\n  {name}=" in text
+    assert "\n  checkpoint_key='x'\n  trackable=None" in text
+
+
+@row("`validate_shards` of None")
+def _validate_none() -> None:
+    validate: Any = ckptfmt.validate_shards
+    fails(lambda: validate(None, [], "a description"), "'a description' gave a NoneType")
+
+
+@row("a callback that writes into a tensor's memory")
+def _writes() -> None:
+    def write(tensors: list[Any]) -> list[Any]:
+        assert not tensors[0].tensor.flags.writeable
+        tensors[0].tensor.base[...] = 9
+        return [{one.name: {"": one.tensor} for one in tensors}]
+
+    x = V.copy()
+    saver, policy = Saver({None: {"x": x}}), Policy(write)
+    call = functools.partial(saver.save, "ck", options(sharding_callback=policy))
+    fails(call, "wrote into the memory of a tensor", ckptfmt.ShardingError)
+    assert there() == []
 
 
 # ---- meshes --------------------------------------------------------------------------------------
@@ -181,7 +215,7 @@ def _same(parts: dict[str, Any], array: Any, layout: Layout = ROWS_OF_4) -> None
         assert parts[device].tolist() == part.tolist()
 
 
-def _mesh(w: Any, layout: Layout = ROWS_OF_4, **objects: Any) -> Checkpoint:
+def _mesh(w: Any, layout: Any = ROWS_OF_4, **objects: Any) -> Checkpoint:
     coordinator = ckptfmt.SingleProcess()
     return Checkpoint(coordinator=coordinator, layouts={"w": layout}, w=w, **objects)
 
@@ -191,6 +225,31 @@ def _layouts() -> None:
     prefix = _mesh(_parts(A)).write("ck", options())
     assert len(ckptfmt.open(prefix)["w/.ATTRIBUTES/VARIABLE_VALUE"].slices) == 4
     fails(lambda: Checkpoint(layouts={"w": ROWS_OF_4}, w=A), "coordinator")
+
+
+@row("texts of layouts")
+def _texts() -> None:
+    text = ROWS_OF_4.to_string()
+    assert Layout.from_string(text) == ROWS_OF_4
+    for given in (ROWS_OF_4, text):
+        _mesh(_parts(A), given).write("ck", options())
+        stored = ckptfmt.open("ck")["w/.ATTRIBUTES/VARIABLE_VALUE"]
+        assert len(stored.slices) == 4
+        ckptfmt.sharded_save("named", {"w": _parts(A)}, {"w": given}, ckptfmt.SingleProcess())
+    fails(lambda: Layout.from_string("sharding_specs:x, mesh:|x=2|0,1|0|a"), "1 of 2 devices")
+
+
+@row("`assert_consumed` of a checkpoint without `save_counter`")
+def _no_save_counter() -> None:
+    def rooted() -> Checkpoint:
+        root, layouts = {"w": _parts(A)}, {"w": ROWS_OF_4}
+        return Checkpoint(root, coordinator=ckptfmt.SingleProcess(), layouts=layouts)
+
+    prefix = rooted().write("ck", options())
+    rooted().restore(prefix).assert_consumed()
+    assert "save_counter/.ATTRIBUTES/VARIABLE_VALUE" in ckptfmt.open(rooted().save("m", options()))
+    for other in (_mesh(_parts(A)), Checkpoint(w=A.copy()), Checkpoint({"w": A.copy()})):
+        fails(other.restore(prefix).assert_consumed, "save_counter", ckptfmt.MatchError)
 
 
 @row("restoring onto another mesh")
@@ -365,7 +424,22 @@ def _assign() -> None:
     variable = _parallel([1, 2], [3, 4])
     variable.assign(V * 3)
     assert _components(variable) == [[3, 6], [3, 6]]
-    assert not hasattr(variable, "assign_add")
+    for value, expected in ((7, [7, 7]), (np.float64(1.5), [1.5, 1.5]), ([[1, 2]][0], [1, 2])):
+        variable.assign(value)
+        assert _components(variable) == [expected] * 2
+    fails(lambda: variable.assign(np.zeros(3)), "does not fit a component")
+
+
+@row("arithmetic, indexing, `name` and `numpy()` of a parallel variable")
+def _not_a_variable() -> None:
+    variable: Any = _parallel([1, 2])
+    for name in ("assign_add", "__add__", "__getitem__", "name", "numpy"):
+        assert not hasattr(variable, name)
+
+
+@row("the components")
+def _kinds_of_components() -> None:
+    fails(lambda: ckptfmt.ParallelVariable([memoryview(V)]), "a numpy array")  # type: ignore[list-item]
 
 
 @row("a parallel variable as an array")

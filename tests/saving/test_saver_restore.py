@@ -225,8 +225,15 @@ def test_registered_savers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert calls == ["restored", ("restore", {"x": 1, "y": 2}, prefix), "idle restored"]
 
 
+class Eager:
+    """As an eager tensor of TensorFlow."""
+
+    def __init__(self, value: Any) -> None:
+        self.numpy = lambda: value
+
+
 @pytest.mark.usefixtures("_own_registry")
-@pytest.mark.parametrize("shape", ["one", "bytes", "nested", "dict", "array"])
+@pytest.mark.parametrize("shape", ["one", "bytes", "nested", "dict", "array", "eager"])
 def test_shapes_of_what_a_registered_saver_returns(tmp_path: Path, shape: str) -> None:
     def save(trackables: dict[str, Any], file_prefix: str) -> Any:
         ckptfmt.save(file_prefix, {"x": np.ones(1)})
@@ -237,6 +244,7 @@ def test_shapes_of_what_a_registered_saver_returns(tmp_path: Path, shape: str) -
             "nested": nested,
             "dict": {"b": {}, "a": [file_prefix]},
             "array": np.array([[file_prefix]], object),
+            "eager": [Eager(os.fsencode(file_prefix)), Eager(np.array([], object))],
         }[shape]
 
     register("One", save)

@@ -532,7 +532,11 @@ def test_processes_that_disagree(
         ),
         ({"w": A, b"w": A}, {}, "tensor 'w': the name is given twice"),
         ({3: A}, {}, "a tensor name must be str or bytes, not int"),
-        ({"w": A}, {"w": 3}, "tensor 'w': the layout must be a Layout or None, not int"),
+        (
+            {"w": A},
+            {"w": 3},
+            "tensor 'w': layout must be a Layout, or TensorFlow's, or its text, not int",
+        ),
         ([A], {}, "tensors must be a mapping from names to {device: local array}, not list"),
         ({"w": A}, None, "layouts must be a mapping from names to Layouts or None, not NoneType"),
     ],
@@ -591,7 +595,11 @@ def test_restores_that_fail(tmp_path: Path) -> None:
             InvalidError,
             "tensor 'w': {}the layout (x) on [x=2] does not fit the shape (2, 3) in the checkpoint",
         ),
-        ({"w": "x"}, InvalidError, "tensor 'w': {}the layout must be a Layout or None, not str"),
+        (
+            {"w": 3},
+            InvalidError,
+            "tensor 'w': {}layout must be a Layout, or TensorFlow's, or its text, not int",
+        ),
     ):
         outcomes = restore_team(prefix, layouts)
         # All fail in the same way, each with its own error.
