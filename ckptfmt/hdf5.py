@@ -24,6 +24,7 @@ from ckptfmt import dtypes
 from ckptfmt.arguments import Durability, check_choice
 from ckptfmt.errors import (
     CheckpointNotFoundError,
+    CkptfmtError,
     CorruptError,
     InvalidError,
     LimitError,
@@ -32,6 +33,7 @@ from ckptfmt.errors import (
 )
 from ckptfmt.names import path_text
 from ckptfmt.temporary import open_directory, replacing_file
+from ckptfmt.untrusted import open_regular
 
 try:
     import h5py
@@ -62,6 +64,7 @@ class Dataset:
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
     _stored: Any
+    _path: str
 
     @property
     def nbytes(self) -> int:
@@ -79,7 +82,7 @@ class Dataset:
         except (OSError, ValueError, RuntimeError) as error:
             raise CorruptError(
                 f"the dataset cannot be read: {error}",
-                path=self._stored.file.filename,
+                path=self._path,
                 tensor=self.name,
             ) from None
         return array if array.dtype == self.dtype else array.view(self.dtype)
@@ -98,20 +101,24 @@ def open_datasets(path: Path) -> Iterator[dict[str, Dataset]]:
     """
     text = path_text(path)
     try:
-        with open(text, "rb"):
-            pass
+        descriptor = open_regular(text)
     except FileNotFoundError:
         raise CheckpointNotFoundError("there is no such file", path=text) from None
     except OSError as error:
         raise StorageError(error.strerror or "", path=text, errno=error.errno) from None
     try:
-        file = h5py.File(text, "r", locking=False)
-    except OSError as error:
+        # HDF5 opens names only: this one is of what was looked at.
+        file = h5py.File(f"/proc/self/fd/{descriptor}", "r", locking=False)
+    except (OSError, ValueError, RuntimeError) as error:
         raise CorruptError(f"not an HDF5 file: {error}", path=text) from None
+    finally:
+        os.close(descriptor)
     with file:
         try:
             found = {one.name: one for one in sorted(_datasets(file, text), key=_name_of)}
-        except (OSError, KeyError, RuntimeError) as error:
+        except CkptfmtError:
+            raise
+        except Exception as error:  # h5py raises errors of all kinds for damaged files
             raise CorruptError(f"a damaged HDF5 file: {error}", path=text) from None
         yield found
 
@@ -155,7 +162,7 @@ def _dataset(name: str, stored: Any, path: str) -> Dataset:
             dtype = named if named is not None and named.itemsize == dtype.itemsize else dtype
     if dtype.kind != "O" and dtypes.code_of_array(dtype) is None:
         raise UnsupportedError(f"the dtype {dtype} cannot be read", path=path, tensor=name)
-    found = Dataset(name, dtype, stored.shape, stored)
+    found = Dataset(name, dtype, stored.shape, stored, path)
     limit = max(LARGE_BYTES, EXPANSION_MAX * stored.id.get_storage_size())
     if found.nbytes > limit:
         raise LimitError(

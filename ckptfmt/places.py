@@ -13,6 +13,7 @@ from typing import Any
 from ckptfmt import _core
 from ckptfmt.errors import GenerationGoneError, StorageError
 from ckptfmt.names import is_url
+from ckptfmt.untrusted import open_regular
 
 __all__ = [
     "OpenObject",
@@ -38,9 +39,9 @@ __all__ = [
 _ABSENT = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG)
 
 
-def store_of(path: str) -> Any | None:
-    """Return a store for one handle on this path: a URL or one inside of an archive. None for a
-    path of the file system.
+def store_of(path: str, *, follow_symlinks: bool = True) -> Any | None:
+    """Return a store for one handle on this path: a URL or one inside of an archive, which may be a
+    symbolic link unless `follow_symlinks` is False. None for a path of the file system.
 
     Raises:
         StorageError: there is no store for this URL.
@@ -49,7 +50,7 @@ def store_of(path: str) -> Any | None:
         return None
     from ckptfmt import stores  # noqa: PLC0415 (only a URL needs it)
 
-    return stores.store_for(path)
+    return stores.store_for(path, follow_symlinks=follow_symlinks)
 
 
 @contextlib.contextmanager
@@ -205,7 +206,7 @@ def pieces_of(path: str, first: int, end: int, size: int) -> Iterator[bytes]:
     """
     store = store_of(path)
     if store is None:
-        with open(path, "rb") as stream:
+        with open(open_regular(path), "rb") as stream:
             stream.seek(first)
             while first < end and (piece := stream.read(min(end - first, size))):
                 yield piece

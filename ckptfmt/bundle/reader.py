@@ -150,7 +150,11 @@ class Reader(Mapping[str, TensorHandle]):
         self._named: list[str] | None = None
         try:
             self._handle = _core.ReaderHandle(
-                prefix, limits, follow_symlinks, Zstd(), store_of(prefix)
+                prefix,
+                limits,
+                follow_symlinks,
+                Zstd(),
+                store_of(prefix, follow_symlinks=follow_symlinks),
             )
         except CorruptError as error:
             raise explained(error) from None

@@ -129,7 +129,9 @@ def verify_prefix(
     """Verify the checkpoint at a prefix; see `verify`."""
     check_limits(limits)
     check_progress(progress)
-    verifier = _core.VerifierHandle(prefix, limits, follow_symlinks, Zstd(), store_of(prefix))
+    verifier = _core.VerifierHandle(
+        prefix, limits, follow_symlinks, Zstd(), store_of(prefix, follow_symlinks=follow_symlinks)
+    )
     try:
         while True:
             state = verifier.step(STEP_BYTES)

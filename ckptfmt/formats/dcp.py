@@ -15,6 +15,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import io
+import itertools
 import json
 import math
 import os
@@ -33,6 +34,7 @@ from ckptfmt import dtypes
 from ckptfmt._core import NUMPY_RANK_MAX
 from ckptfmt.errors import CkptfmtError, CorruptError, InvalidError, LimitError, UnsupportedError
 from ckptfmt.formats.tensors import Box, ByteFile
+from ckptfmt.untrusted import check_pickle, checked_shape
 
 __all__ = ["open_tensors"]
 
@@ -40,6 +42,10 @@ METADATA = ".metadata"
 # Bytes of the pickles, which are small beside the tensors that they describe.
 METADATA_MAX, DESCRIPTION_MAX = 2 << 30, 64 << 20
 STEP_BYTES = 4 << 20
+PATH_PARTS_MAX = 256
+# Values of a pickle that are stored as JSON, at most so many for each of its bytes: one list may be
+# in another many times.
+VALUES_PER_BYTE = 8
 # What the zipfile module raises for damaged archives; OSError for positions outside of the place.
 _ZIP_ERRORS = (
     *(zipfile.BadZipFile, zlib.error, struct.error, EOFError, OSError, ValueError, LookupError),
@@ -87,11 +93,25 @@ def _names() -> dict[tuple[str, str], Any]:
         def __setstate__(self, state: Any) -> None:
             self.state = state
 
+    # A call copies its arguments, and a pickle can make one call for each three of its bytes: no
+    # more arguments are taken than torch gives.
     def rebuilt(*arguments: Any) -> _Rebuilt:
+        if len(arguments) > 8:
+            raise ValueError("a tensor is rebuilt from at most 8 arguments")
         return _Rebuilt(arguments)
 
-    def nothing(*_: Any) -> None:
+    def nothing(_: Any = None) -> None:
         return None
+
+    def sizes(given: Any = ()) -> tuple[Any, ...]:
+        if not isinstance(given, (list, tuple)) or len(given) > NUMPY_RANK_MAX:
+            raise UnsupportedError(f"a torch.Size of more than {NUMPY_RANK_MAX} sizes")
+        return tuple(given)
+
+    def path(*parts: Any) -> str:
+        if len(parts) > PATH_PARTS_MAX or not all(type(part) is str for part in parts):
+            raise ValueError("a path must be made of texts")
+        return "/".join(parts)
 
     checkpoint = "torch.distributed.checkpoint."
     records = (
@@ -109,13 +129,13 @@ def _names() -> dict[tuple[str, str], Any]:
     return found | {
         (f"{checkpoint}metadata", "_MEM_FORMAT_ENCODING"): nothing,
         ("torch.serialization", "_get_layout"): nothing,
-        ("torch", "Size"): lambda sizes=(): tuple(sizes),
+        ("torch", "Size"): sizes,
         ("torch.storage", "UntypedStorage"): _Torch("UntypedStorage"),
         ("torch._utils", "_rebuild_tensor_v2"): rebuilt,
         ("torch._utils", "_rebuild_tensor_v3"): rebuilt,
-        ("collections", "OrderedDict"): lambda pairs=(): dict(pairs),
-        ("pathlib", "PosixPath"): lambda *parts: "/".join(map(str, parts)),
-        ("pathlib", "WindowsPath"): lambda *parts: "/".join(map(str, parts)),
+        ("collections", "OrderedDict"): dict[Any, Any],
+        ("pathlib", "PosixPath"): path,
+        ("pathlib", "WindowsPath"): path,
     }
 
 
@@ -145,6 +165,7 @@ class _Unpickler(pickle.Unpickler):
 
 def _unpickled(data: bytes, where: Callable[[str], CkptfmtError]) -> Any:
     """Return what a pickle holds, as records, plain values and _Rebuilt."""
+    check_pickle(data, where)
     try:
         return _Unpickler(io.BytesIO(data)).load()
     except CkptfmtError:
@@ -163,10 +184,13 @@ def _fields(record: Any, kind: str, *names: str) -> list[Any]:
     return [record.state.get(name) for name in names]
 
 
-def _sizes(value: Any) -> tuple[int, ...]:
-    if not isinstance(value, tuple) or not all(type(one) is int and one >= 0 for one in value):
-        raise ValueError(f"{value!r} is not a shape")
-    return value
+def _sizes(value: Any, itemsize: int = 0) -> tuple[int, ...]:
+    """Return sizes, positions or strides; sizes of a tensor with the size of its elements."""
+    return checked_shape(value, _not_torch, UnsupportedError, itemsize)
+
+
+def _not_torch(message: str) -> CorruptError:
+    return CorruptError(message, failure="BAD_HEADER")
 
 
 # ---- what is in the directory --------------------------------------------------------------------
@@ -347,7 +371,7 @@ class _Tensor:
         self, name: str, dtype: np.dtype[Any], shape: tuple[int, ...], chunks: list[_Chunk]
     ) -> None:
         self.name, self.dtype, self.shape = name, dtype, shape
-        self._chunks = chunks
+        self.chunks = chunks
 
     def read(self, box: Box = ()) -> NDArray[Any]:
         """Return a box as a new array.
@@ -359,7 +383,7 @@ class _Tensor:
         spread = [*box, *(slice(0, n) for n in self.shape[len(box) :])]
         found = np.empty([one.stop - one.start for one in spread], self.dtype)
         left = found.size
-        for chunk in self._chunks:
+        for chunk in self.chunks:
             common = [
                 (max(one.start, start), min(one.stop, start + n))
                 for one, start, n in zip(spread, chunk.start, chunk.shape, strict=True)
@@ -394,12 +418,29 @@ class _Value:
         self.name = place.tensor
         with _archive(place) as (archive, folder):
             value = _described(archive, folder, place)
+            _check_values(value, VALUES_PER_BYTE * place.length, place)
         self._array = _array_of(value, self.name)
         self.dtype = self._array.dtype
 
     def read(self, box: Box = ()) -> NDArray[Any]:
         """Return the value."""
         return self._array
+
+
+def _check_values(value: Any, most: int, place: _Place) -> None:
+    """Refuse a value that has, with what it contains again and again, more parts than that."""
+    waiting = [value]
+    while waiting:
+        most -= 1
+        if most < 0:
+            raise LimitError(
+                "the value is far larger than its pickle", path=place.file.path, tensor=place.tensor
+            )
+        one = waiting.pop()
+        if isinstance(one, (list, tuple, set, frozenset)):
+            waiting += itertools.islice(one, most + 1)
+        elif isinstance(one, dict):
+            waiting += itertools.islice(one.values(), most + 1)
 
 
 def _array_of(value: Any, name: str) -> NDArray[Any]:
@@ -455,6 +496,7 @@ def _tensors(file: ByteFile, data_file: Callable[[str], ByteFile]) -> dict[str, 
         return CorruptError(message, failure="BAD_HEADER", path=file.path)
 
     found: dict[str, Any] = {}
+    chunks = 0
     try:
         metadata = _unpickled(file.read(file.size, 0), damaged)
         described, stored = _fields(metadata, "Metadata", "state_dict_metadata", "storage_data")
@@ -469,6 +511,9 @@ def _tensors(file: ByteFile, data_file: Callable[[str], ByteFile]) -> dict[str, 
                 found[name] = _Value(_place(places[name, None], name, data_file))
             else:
                 found[name] = _tensor(name, about, places, data_file)
+                chunks += len(found[name].chunks)
+                if chunks > file.size:  # one list of chunks, for many tensors
+                    raise LimitError("the tensors have more chunks than the file has bytes")
     except CkptfmtError as error:
         error.path = error.path or file.path
         raise
@@ -489,9 +534,7 @@ def _tensor(
         raise UnsupportedError(f"dtype {given} cannot be read", tensor=name)
     dtype = dtypes.numpy_dtype(dtypes.code_of(str(given)))
     assert dtype is not None
-    shape = _sizes(size)
-    if len(shape) > NUMPY_RANK_MAX:
-        raise UnsupportedError(f"{len(shape)} dimensions are too many", tensor=name)
+    shape = _sizes(size, dtype.itemsize)
     chunks = []
     for part in parts:
         start, lengths = map(_sizes, _fields(part, "ChunkStorageMetadata", "offsets", "sizes"))

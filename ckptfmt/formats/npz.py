@@ -5,6 +5,8 @@ refused."""
 from __future__ import annotations
 
 import contextlib
+import errno
+import functools
 import math
 import struct
 import zipfile
@@ -18,12 +20,14 @@ from numpy.typing import NDArray
 
 from ckptfmt.errors import (
     CheckpointNotFoundError,
+    CkptfmtError,
     CorruptError,
     InvalidError,
     StorageError,
     UnsupportedError,
 )
 from ckptfmt.formats.tensors import Box, Kind, Read, slabs
+from ckptfmt.untrusted import checked_shape, open_regular
 
 __all__ = ["holds", "open_tensors", "write"]
 
@@ -44,26 +48,19 @@ class _Member:
         self.name = info.filename.removesuffix(_END)
         self._archive, self._info = archive, info
         with _sound(archive, self.name), archive.open(info) as stream:
-            version = npy.read_magic(stream)
-            read = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
-            if version not in ((1, 0), (2, 0)):
-                raise ValueError(f"version {version} of the .npy format")
-            self.shape, self._by_columns, self._stored = read(stream)
+            shape, self._by_columns, self._stored = _header(stream)
             self._begin = stream.tell()
+        error = functools.partial(_error, path=archive.filename, tensor=self.name)
+        damaged = functools.partial(error, CorruptError, failure="BAD_HEADER")
+        unsupported = functools.partial(error, UnsupportedError)
+        self.shape = checked_shape(shape, damaged, unsupported, self._stored.itemsize)
         if self._stored.hasobject:
-            raise UnsupportedError(
-                "an object array, which only pickle could read",
-                path=archive.filename,
-                tensor=self.name,
-            )
+            raise unsupported("an object array, which only pickle could read")
         self.dtype: np.dtype[Any] = self._stored.newbyteorder("=")
         size = math.prod(self.shape) * self.dtype.itemsize
         if self._begin + size != info.file_size:
-            raise CorruptError(
-                f"the array takes {size} bytes, and the archive has {info.file_size - self._begin}",
-                failure="BAD_HEADER",
-                path=archive.filename,
-                tensor=self.name,
+            raise damaged(
+                f"the array takes {size} bytes, and the archive has {info.file_size - self._begin}"
             )
         self._stream: IO[bytes] | None = None
         self._at = 0
@@ -113,11 +110,33 @@ class _Member:
             self._stream = None
 
 
+def _error(kind: type[CkptfmtError], message: str, **about: Any) -> CkptfmtError:
+    return kind(message, **about)
+
+
+def _header(stream: IO[bytes]) -> tuple[Any, bool, np.dtype[Any]]:
+    """Return shape, whether the order is that of columns, and dtype. Raises ValueError."""
+    version = npy.read_magic(stream)
+    if version not in ((1, 0), (2, 0)):
+        raise ValueError(f"version {version} of the .npy format")
+    read = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
+    try:
+        return read(stream)
+    except OSError:
+        raise
+    # Of all kinds, for what is not a literal of Python. It has at most 10,000 bytes: a MemoryError
+    # is the parser's own.
+    except (Exception, MemoryError) as error:
+        raise ValueError(f"{type(error).__name__}: {error}") from None
+
+
 @contextlib.contextmanager
 def _sound(archive: zipfile.ZipFile, name: str) -> Iterator[None]:
     """Turn what a damaged archive raises into CorruptError."""
     try:
         yield
+    except NotImplementedError as error:
+        raise UnsupportedError(str(error), path=archive.filename, tensor=name) from None
     except (
         *(zipfile.BadZipFile, zlib.error, struct.error, EOFError, ValueError, LookupError),
         RuntimeError,
@@ -128,8 +147,20 @@ def _sound(archive: zipfile.ZipFile, name: str) -> Iterator[None]:
             path=archive.filename,
             tensor=name,
         ) from None
-    except NotImplementedError as error:
-        raise UnsupportedError(str(error), path=archive.filename, tensor=name) from None
+    except OSError as error:
+        raise _unread(error, archive.filename, name) from None
+
+
+def _unread(error: OSError, path: str | None, name: str | None = None) -> CkptfmtError:
+    """Return the error for a file that cannot be read, or whose parts are before its beginning."""
+    if error.errno != errno.EINVAL or error.filename is not None:
+        return StorageError(error.strerror or "", path=path, tensor=name, errno=error.errno)
+    return CorruptError(
+        "the archive is damaged: a part of it is outside of it",
+        failure="BAD_HEADER",
+        path=path,
+        tensor=name,
+    )
 
 
 @contextlib.contextmanager
@@ -141,15 +172,21 @@ def open_tensors(path: str) -> Iterator[tuple[dict[str, _Member], dict[str, str]
         CorruptError: it is not a zip archive of arrays, or damaged.
         UnsupportedError: an object array, or a way to compress that Python lacks.
     """
-    try:
-        archive = zipfile.ZipFile(path)
-    except FileNotFoundError:
-        raise CheckpointNotFoundError("there is no such file", path=path) from None
-    except OSError as error:
-        raise StorageError(error.strerror or "", path=path, errno=error.errno) from None
-    except (zipfile.BadZipFile, ValueError) as error:
-        raise CorruptError(f"not a zip archive: {error}", failure="BAD_MAGIC", path=path) from None
-    with archive, contextlib.ExitStack() as stack:
+    with contextlib.ExitStack() as stack:
+        try:
+            archive = zipfile.ZipFile(stack.enter_context(open(open_regular(path), "rb")))
+        except FileNotFoundError:
+            raise CheckpointNotFoundError("there is no such file", path=path) from None
+        except OSError as error:
+            raise _unread(error, path) from None
+        except (zipfile.BadZipFile, struct.error, ValueError) as error:
+            raise CorruptError(
+                f"not a zip archive: {error}", failure="BAD_MAGIC", path=path
+            ) from None
+        except NotImplementedError as error:
+            raise UnsupportedError(str(error), path=path) from None
+        archive.filename = path
+        stack.enter_context(archive)
         found: dict[str, _Member] = {}
         for info in archive.infolist():
             member = _Member(archive, info)

@@ -9,6 +9,7 @@ data offsets of each tensor, and the bytes of the tensors without gaps, row-majo
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import math
 import os
@@ -22,6 +23,7 @@ from ckptfmt import dtypes
 from ckptfmt._core import NUMPY_RANK_MAX
 from ckptfmt.errors import CorruptError, InvalidError, LimitError, UnsupportedError
 from ckptfmt.formats.tensors import Box, ByteFile, Kind, Read, slabs
+from ckptfmt.untrusted import checked_shape, parsed_json
 
 __all__ = [
     "FileTensor",
@@ -216,19 +218,7 @@ def _bad(file: ByteFile, message: str, tensor: str | None = None) -> CorruptErro
 
 
 def _json(file: ByteFile, text: bytes) -> Any:
-    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        found = dict(pairs)
-        if len(found) != len(pairs):
-            raise ValueError("a name is there twice")
-        return found
-
-    def refuse(name: str) -> Any:
-        raise ValueError(f"{name} is not JSON")
-
-    try:
-        return json.loads(text.decode("utf-8"), object_pairs_hook=unique, parse_constant=refuse)
-    except (ValueError, RecursionError) as error:
-        raise _bad(file, f"not JSON: {error}") from None
+    return parsed_json(text, functools.partial(_bad, file), unique=True)
 
 
 def _header(file: ByteFile) -> tuple[dict[str, FileTensor], dict[str, str]]:
@@ -273,22 +263,24 @@ def _header(file: ByteFile) -> tuple[dict[str, FileTensor], dict[str, str]]:
 def _tensor(file: ByteFile, name: str, about: Any, begin: int) -> FileTensor:
     if not isinstance(about, dict) or about.keys() != {"dtype", "shape", "data_offsets"}:
         raise _bad(file, "a tensor must have dtype, shape and data_offsets", name)
-    code, shape, offsets = about["dtype"], about["shape"], about["data_offsets"]
-    if not _are_sizes(shape) or not _are_sizes(offsets) or len(offsets) != 2:
-        raise _bad(file, "shape and data_offsets must be lists of integers", name)
-    if code not in _NAMES and code not in _OTHER_BITS:
-        raise UnsupportedError(f"dtype {code!r} is unknown", path=file.path, tensor=name)
+    code, offsets = about["dtype"], about["data_offsets"]
+    damaged = functools.partial(_bad, file, tensor=name)
+
+    def unsupported(message: str) -> UnsupportedError:
+        return UnsupportedError(message, path=file.path, tensor=name)
+
+    if not isinstance(code, str) or (code not in _NAMES and code not in _OTHER_BITS):
+        raise unsupported(f"dtype {code!r:.80} is unknown")
     dtype = _dtype_of(code)
+    shape = checked_shape(about["shape"], damaged, unsupported)
+    offsets = checked_shape(offsets, damaged, unsupported)
+    if len(offsets) != 2:
+        raise damaged("data_offsets must be where the bytes begin and end")
     bits = math.prod(shape) * (_OTHER_BITS[code] if dtype is None else 8 * dtype.itemsize)
     if bits % 8 or offsets[1] - offsets[0] != bits // 8:
-        raise _bad(file, f"{code}{shape} does not take bytes {offsets[0]} to {offsets[1]}", name)
-    return FileTensor(name, code, tuple(shape), file, begin + offsets[0], bits // 8)
-
-
-def _are_sizes(numbers: Any) -> bool:
-    return isinstance(numbers, list) and all(
-        isinstance(one, int) and not isinstance(one, bool) and 0 <= one < 1 << 63 for one in numbers
-    )
+        raise damaged(f"{code}{list(shape)} does not take bytes {offsets[0]} to {offsets[1]}")
+    checked_shape(shape, damaged, unsupported, 1 if dtype is None else dtype.itemsize)
+    return FileTensor(name, code, shape, file, begin + offsets[0], bits // 8)
 
 
 # ---- writing -------------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ckptfmt.errors import CheckpointNotFoundError, CorruptError, StorageError
+from ckptfmt.untrusted import open_regular
 
 __all__ = ["Box", "ByteFile", "Kind", "Read", "Tensor", "slabs"]
 
@@ -89,7 +90,7 @@ class ByteFile:
         self.path = path
         self._fd = -1
         try:
-            self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            self._fd = open_regular(path)
             self.size = os.fstat(self._fd).st_size
         except FileNotFoundError:
             raise CheckpointNotFoundError("there is no such file", path=path) from None

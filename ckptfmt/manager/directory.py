@@ -33,6 +33,7 @@ from ckptfmt.bundle.sweeping import is_held, is_remote, remove_dead, remove_dire
 from ckptfmt.errors import BusyError, CkptfmtError, InvalidError, StorageError
 from ckptfmt.names import index_name, parse_data_name
 from ckptfmt.temporary import OwnDescriptor, replace_file
+from ckptfmt.untrusted import open_regular
 
 __all__ = ["CheckpointDirectory"]
 
@@ -165,17 +166,13 @@ class CheckpointDirectory:
         Raises:
             StorageError: it cannot be read, or is not a regular file.
         """
-        flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
         with self._reported("the file cannot be read", name):
             try:
-                fd = os.open(_checked(name), flags, dir_fd=self._descriptor())
+                fd = open_regular(_checked(name), directory=self._descriptor())
             except FileNotFoundError:
                 return None
             with open(fd, "rb") as stream:
-                info = os.fstat(fd)
-                if not stat.S_ISREG(info.st_mode):
-                    raise OSError(errno.EINVAL, "not a regular file")
-                return stream.read(min(info.st_size, limit) + 1)
+                return stream.read(min(os.fstat(fd).st_size, limit) + 1)
 
     def write_state(self, name: str, content: bytes, durability: Durability | None = None) -> None:
         """Replace a small file by atomic rename.

@@ -5,6 +5,7 @@ processes get the decision, so that a failure in one process ends the operation 
 from __future__ import annotations
 
 import json
+import zlib
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -72,7 +73,7 @@ class Team:
         """
         self._round += 1
         message = _GOOD + answer if error is None else _BAD + _reported(error, self.rank)
-        message = f"round {self._round} of {self._operation}\n".encode() + message
+        message = _framed(f"round {self._round} of {self._operation}\n".encode() + message)
         try:
             if self.rank == 0:
                 try:
@@ -81,7 +82,7 @@ class Team:
                     if clean is not None:
                         clean()
                 error = error or failed
-                self._coordinator.broadcast(decision)
+                self._coordinator.broadcast(_framed(decision))
             else:
                 try:
                     self._coordinator.gather(message)
@@ -89,7 +90,7 @@ class Team:
                     if clean is not None:
                         clean()
                     raise
-                decision = self._coordinator.broadcast(None)
+                decision = _decision(self._coordinator.broadcast(None))
                 # Process 0 removed what it sees; on another file system that is not all.
                 if clean is not None and decision[:1] == _BAD:
                     clean()
@@ -121,10 +122,29 @@ class Team:
             return _BAD + _reported(error, rank), error
 
 
+def _framed(content: bytes) -> bytes:
+    """Return a message that shows whether it arrives as it is."""
+    return zlib.crc32(content).to_bytes(4) + content
+
+
+def _content(message: bytes) -> bytes | None:
+    """Return the content of a message; None if it was damaged, or is not one of this library."""
+    content = bytes(message[4:])
+    return content if zlib.crc32(content).to_bytes(4) == bytes(message[:4]) else None
+
+
+def _decision(message: bytes) -> bytes:
+    content = _content(message)
+    if content is None:
+        raise StorageError("the message of process 0 is damaged, or not of this library")
+    return content
+
+
 def _untagged(answers: list[bytes]) -> list[bytes]:
     """Return the answers, if all processes are in the same round of the same operation."""
-    parts = [answer.partition(b"\n") for answer in answers]
-    tags = [tag.decode("ascii", "replace") if mark else "something else" for tag, mark, _ in parts]
+    parts = [(_content(answer) or b"").partition(b"\n") for answer in answers]
+    other = "a message that is damaged, or not of this library"
+    tags = [tag.decode("ascii", "replace") if mark else other for tag, mark, _ in parts]
     compare_all("are at different places", tags)
     return [answer for _, _, answer in parts]
 

@@ -69,6 +69,7 @@ from ckptfmt.sharded.plan import (
 from ckptfmt.sharded.rounds import Team, compare_all
 from ckptfmt.slices import SliceSpec
 from ckptfmt.temporary import TemporaryDirectory
+from ckptfmt.untrusted import open_regular
 
 if TYPE_CHECKING:
     from ckptfmt.sharded.coordinator import Coordinator
@@ -589,7 +590,7 @@ class Index:
             return
         # If that fails, the reader reports why.
         with contextlib.suppress(OSError):
-            self._file = stack.enter_context(open(self._path, "rb"))  # noqa: SIM115
+            self._file = stack.enter_context(open(open_regular(self._path), "rb"))  # noqa: SIM115
 
     def digest(self) -> bytes:
         """Return the SHA-256 of the file, if the reader, which is open by now, has the same one."""

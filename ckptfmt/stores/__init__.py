@@ -70,8 +70,9 @@ def _adapter(package: str, url: str) -> Any:
         ) from None
 
 
-def store_for(path: str) -> Objects | Archive:
-    """Return a store for one handle on objects near a URL, or on the members of an archive.
+def store_for(path: str, *, follow_symlinks: bool = True) -> Objects | Archive:
+    """Return a store for one handle on objects near a URL, or on the members of an archive, which
+    may be a symbolic link unless `follow_symlinks` is False.
 
     Raises:
         StorageError: there is no store for such a URL, or its package is missing.
@@ -79,7 +80,8 @@ def store_for(path: str) -> Objects | Archive:
     inside = split_archive(path)
     if inside is None:
         return _objects(path)
-    return Archive(inside[0], _objects(inside[0]) if is_url(inside[0]) else None)
+    base = _objects(inside[0]) if is_url(inside[0]) else None
+    return Archive(inside[0], base, follow_symlinks=follow_symlinks)
 
 
 def _objects(url: str) -> Objects:

@@ -29,12 +29,18 @@ from ckptfmt.errors import (
     LimitError,
     UnsupportedError,
 )
+from ckptfmt.untrusted import open_regular
 
 __all__ = ["Archive"]
 
 # What may be read to list the members of a tar archive, or of a zip archive, whose table is parsed
 # at once; and how many there may be.
 TAR_BYTES_MAX, ZIP_BYTES_MAX, MEMBERS_MAX = 64 << 20, 16 << 20, 100_000
+# Characters of a member's name, and its parts: a table has the path of each directory above.
+NAME_MAX, PARTS_MAX = 4096, 256
+# What is read at once of a tar archive: tarfile takes time that grows with the square of the size
+# of an extended header before Python 3.11.10 and 3.12.6.
+TAR_HEADER_MAX = 64 << 10
 # Read around a header, as the next one is often near; and of a zip archive, from its end.
 NEAR_BYTES, TAIL_BYTES = 16 << 10, 256 << 10
 # Tables of the archives that were used last.
@@ -67,7 +73,15 @@ class _Table:
     directories: dict[str, set[str]] = field(default_factory=dict)
 
     def add(self, name: str, member: _Member) -> None:
-        """Add a member; a later one of the same name replaces it, as when it is extracted."""
+        """Add a member; a later one of the same name replaces it, as when it is extracted.
+
+        Raises:
+            LimitError: a name whose directories would take far more memory than it.
+        """
+        if len(name) > NAME_MAX or name.count("/") > PARTS_MAX:
+            raise LimitError(
+                f"the name of a member has more than {NAME_MAX} characters or {PARTS_MAX} parts"
+            )
         name = posixpath.normpath(name)
         if name.startswith(("/", "../")) or name in (".", ".."):
             return
@@ -95,11 +109,12 @@ class Archive:
     Args:
         path: of the archive.
         base: the store that it is in; None: the file system.
+        follow_symlinks: False refuses an archive that is a symbolic link.
     """
 
-    def __init__(self, path: str, base: Any | None) -> None:
+    def __init__(self, path: str, base: Any | None, *, follow_symlinks: bool = True) -> None:
         self._path = path
-        self._base: Any = _Files() if base is None else base
+        self._base: Any = _Files(follow_symlinks) if base is None else base
         self._found: tuple[ObjectInfo, _Table] | None = None
 
     def names(self) -> list[str]:
@@ -111,7 +126,8 @@ class Archive:
         table, inside = self._table(), self._inside(directory)
         below = sorted(table.directories.get(inside, ()))
         files = [name for name in below if posixpath.join(inside, name) in table.members]
-        return files, [name for name in below if name not in files]
+        known = set(files)
+        return files, [name for name in below if name not in known]
 
     # ---- Store
 
@@ -230,7 +246,9 @@ class Archive:
             identity, table = _tables.get(self._path, ("", None))
         if table is None or identity != info.identity:
             limit = ZIP_BYTES_MAX if is_zip else TAR_BYTES_MAX
-            table = self._read_table(_RangeFile(self._read_base, base, info.size, limit), is_zip)
+            once = ZIP_BYTES_MAX if is_zip else TAR_HEADER_MAX
+            file = _RangeFile(self._read_base, base, info.size, limit, once)
+            table = self._read_table(file, is_zip)
         with _lock:
             _tables.pop(self._path, None)
             _tables[self._path] = info.identity, table
@@ -340,10 +358,16 @@ class _RangeFile(io.RawIOBase):
     """The archive for the standard library, which reads its headers."""
 
     def __init__(
-        self, read: Callable[[Any, int, int], bytearray], base: Any, size: int, limit: int
+        self,
+        read: Callable[[Any, int, int], bytearray],
+        base: Any,
+        size: int,
+        limit: int,
+        once: int,
     ) -> None:
         super().__init__()
         self._read, self._base, self._size, self._limit = read, base, size, limit
+        self._once = once
         self._at = self._served = 0
         self._near: tuple[int, bytearray] = 0, bytearray()
 
@@ -366,6 +390,8 @@ class _RangeFile(io.RawIOBase):
     def read(self, size: int | None = -1) -> bytes:
         left = max(self._size - self._at, 0)
         size = left if size is None or size < 0 else min(size, left)
+        if size > self._once:
+            raise LimitError(f"a header of the archive has more than {self._once} bytes")
         # One byte more for each call: what reads nothing again and again ends as well.
         self._served += size + 1
         if self._served > self._limit:
@@ -383,9 +409,12 @@ class _RangeFile(io.RawIOBase):
 class _Files:
     """The part of a store that an archive needs, over the file system."""
 
+    def __init__(self, follow_symlinks: bool) -> None:
+        self._follow_symlinks = follow_symlinks
+
     def open(self, path: str, _tail_bytes: int) -> tuple[int, ObjectInfo] | None:
         try:
-            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            descriptor = open_regular(path, follow_symlinks=self._follow_symlinks)
         except FileNotFoundError:
             return None
         found = os.fstat(descriptor)

@@ -1,0 +1,145 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What Python opens and parses from outside: one way to open a file, and one each to bound JSON, a
+shape, a compressed message and a pickle.
+
+Nothing here waits for another process, and time and memory are in proportion to the bytes that are
+read.
+"""
+
+from __future__ import annotations
+
+import errno
+import io
+import json
+import math
+import os
+import pickletools
+import stat
+import zlib
+from collections.abc import Callable
+from typing import Any
+
+from ckptfmt.errors import CkptfmtError, InvalidError
+
+__all__ = [
+    "MESSAGE_MAX",
+    "check_pickle",
+    "checked_shape",
+    "inflated",
+    "open_regular",
+    "parsed_json",
+]
+
+# Dimensions and bytes of NumPy's arrays.
+RANK_MAX, BYTES_MAX = 64, (1 << 63) - 1
+# Bytes of a message between processes once it is inflated.
+MESSAGE_MAX = 1 << 30
+
+# Makes the error for a text.
+Damaged = Callable[[str], CkptfmtError]
+
+
+def open_regular(path: str, *, follow_symlinks: bool = True, directory: int | None = None) -> int:
+    """Open a regular file for reading and return its descriptor. Never waits, as for a FIFO.
+
+    Args:
+        path: the file; relative to `directory`, a descriptor, if that is given.
+        follow_symlinks: False refuses a symbolic link.
+        directory: see there.
+
+    Raises:
+        InvalidError: a symbolic link that is not to be followed (failure BAD_PATH).
+        OSError: the file cannot be opened, or is not a regular file (EINVAL).
+    """
+    flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
+    if not follow_symlinks:
+        flags |= os.O_NOFOLLOW
+    try:
+        descriptor = os.open(path, flags, dir_fd=directory)
+    except ValueError as error:  # a NUL in the name
+        raise OSError(errno.EINVAL, str(error), path) from None
+    except OSError as error:
+        if error.errno == errno.ELOOP and not follow_symlinks:
+            raise InvalidError("a symbolic link", failure="BAD_PATH", path=path) from None
+        if error.errno == errno.ENXIO:  # a socket
+            raise OSError(errno.EINVAL, "not a regular file", path) from None
+        raise
+    try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise OSError(errno.EINVAL, "not a regular file", path)
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def parsed_json(text: bytes, damaged: Damaged, *, unique: bool = False) -> Any:
+    """Return what a JSON text in UTF-8 holds. NaN and Infinity are not JSON.
+
+    Args:
+        text: the text.
+        damaged: makes the error.
+        unique: whether an object that has a name twice is an error.
+    """
+
+    def pairs(found: list[tuple[str, Any]]) -> dict[str, Any]:
+        made = dict(found)
+        if len(made) != len(found):
+            raise ValueError("a name is there twice")
+        return made
+
+    def refuse(name: str) -> Any:
+        raise ValueError(f"{name} is not JSON")
+
+    try:
+        return json.loads(
+            text.decode(), parse_constant=refuse, object_pairs_hook=pairs if unique else None
+        )
+    except (ValueError, RecursionError) as error:  # also numbers of more than 4,300 digits
+        raise damaged(f"not JSON: {error}") from None
+
+
+def checked_shape(
+    sizes: Any, damaged: Damaged, unsupported: Damaged, itemsize: int = 0
+) -> tuple[int, ...]:
+    """Return the sizes of a tensor's dimensions, which NumPy can have.
+
+    Args:
+        sizes: a list or tuple of what should be sizes.
+        itemsize: bytes of an element; 0: the bytes of the whole are not limited.
+        damaged: makes the error for what are not sizes.
+        unsupported: makes the error for more dimensions or elements than arrays can have.
+    """
+    if not isinstance(sizes, (list, tuple)) or not all(
+        type(one) is int and one >= 0 for one in sizes
+    ):
+        raise damaged(f"a shape must be sizes, not {sizes!r:.80}")
+    if len(sizes) > RANK_MAX:
+        raise unsupported(f"{len(sizes)} dimensions are more than the {RANK_MAX} of NumPy's arrays")
+    # NumPy multiplies the sizes other than 0, also of an array without elements.
+    if max(sizes, default=0) > BYTES_MAX or math.prod(filter(None, sizes)) * itemsize > BYTES_MAX:
+        raise unsupported(f"shape {sizes!r:.80} has more elements than an array can have")
+    return tuple(sizes)
+
+
+def inflated(data: bytes, damaged: Damaged, limit: int = MESSAGE_MAX) -> bytes:
+    """Return what zlib compressed, at most so many bytes."""
+    stream = zlib.decompressobj()
+    try:
+        found = stream.decompress(data, limit)
+    except zlib.error as error:
+        raise damaged(f"not what zlib compresses: {error}") from None
+    if not stream.eof or stream.unused_data:
+        raise damaged("it is cut, too long, or has other bytes behind it")
+    return found
+
+
+def check_pickle(data: bytes, damaged: Damaged) -> None:
+    """Refuse a pickle that would make the unpickler take memory which its bytes do not justify: for
+    a place in its memo beyond its end, or for bytes that are not there."""
+    try:
+        for code, argument, _ in pickletools.genops(io.BytesIO(data)):
+            if code.name in ("PUT", "BINPUT", "LONG_BINPUT") and int(argument or 0) > len(data):
+                raise ValueError(f"place {argument} of {len(data)} bytes")
+    except Exception as error:  # of all kinds, for a forged pickle
+        raise damaged(f"the pickle cannot be read: {type(error).__name__}: {error}") from None

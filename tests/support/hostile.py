@@ -1,0 +1,478 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Everything that Python opens from outside, and everything hostile that may be there instead.
+
+`python -m support.hostile OPENER SEED MUTANTS DIRECTORY` makes a sound file, opens it, and then
+opens each hostile thing in its place. It prints a JSON object: how many were opened and how many
+refused, the peak of memory, and what was wrong.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import pickle
+import random
+import resource
+import shutil
+import signal
+import struct
+import sys
+import tarfile
+import time
+import types
+import zipfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+import ckptfmt
+import ckptfmt.report
+from ckptfmt.errors import CkptfmtError
+
+from . import index as ix
+
+ADDRESS_SPACE, SECONDS = 2 << 30, 20
+# Bytes that opening may take beyond the file, and how often the file itself.
+PEAK_FLOOR, PEAK_FACTOR = 64 << 20, 8
+
+
+class Opener(NamedTuple):
+    """What is opened.
+
+    Attributes:
+        make: makes a sound one in a directory and returns the file that is attacked.
+        use: opens it; called with the directory.
+        bombs: named contents that are small and claim or become much.
+    """
+
+    make: Callable[[Path], Path]
+    use: Callable[[Path], Any]
+    bombs: Callable[[], dict[str, bytes]] = dict
+
+
+def _saved(directory: Path) -> Path:
+    ckptfmt.save(directory / "m", {"x": np.arange(300.0), "s": np.array([b"ab"], object)})
+    return directory / "m"
+
+
+def _load(path: str) -> Any:
+    return ckptfmt.load(path)
+
+
+# ---- archives ------------------------------------------------------------------------------------
+
+
+def _tar(directory: Path) -> Path:
+    _saved(directory)
+    with tarfile.open(directory / "a.tar", "w") as tar:
+        for name in ("m.index", "m.data-00000-of-00001"):
+            tar.add(directory / name, name)
+    return directory / "a.tar"
+
+
+def _pax(size: int) -> bytes:
+    def header(name: str, length: int, kind: bytes) -> bytes:
+        info = tarfile.TarInfo(name)
+        info.size, info.type = length, kind
+        return info.tobuf(tarfile.USTAR_FORMAT)
+
+    body = b"1" * size
+    return (
+        header("././@PaxHeader", size, tarfile.XHDTYPE)
+        + body
+        + bytes(-size % 512)
+        + header("m.index", 0, tarfile.REGTYPE)
+        + bytes(1024)
+    )
+
+
+def _deep_tar(parts: int) -> bytes:
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w", format=tarfile.GNU_FORMAT) as tar:
+        tar.addfile(tarfile.TarInfo("a/" * parts + "m"))
+    return out.getvalue()
+
+
+def _zip(directory: Path) -> Path:
+    _saved(directory)
+    with zipfile.ZipFile(directory / "a.zip", "w") as archive:
+        for name in ("m.index", "m.data-00000-of-00001"):
+            archive.write(directory / name, name)
+    return directory / "a.zip"
+
+
+def zip_of(**members: bytes) -> bytes:
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, content in members.items():
+            archive.writestr(name, content)
+    return out.getvalue()
+
+
+def _use_archive(name: str) -> Callable[[Path], Any]:
+    def use(directory: Path) -> Any:
+        path = f"{directory / name}!/"
+        with contextlib.suppress(ckptfmt.CheckpointNotFoundError):
+            ckptfmt.latest_checkpoint(path)
+        return _load(f"{path}m")
+
+    return use
+
+
+# ---- files of other formats ----------------------------------------------------------------------
+
+
+def _npz(directory: Path) -> Path:
+    np.savez(directory / "a.npz", x=np.arange(300.0), y=np.ones((2, 3), np.int16))
+    return directory / "a.npz"
+
+
+def npy(shape: str, size: int = 8, dtype: str = "<f4") -> bytes:
+    header = f"{{'descr': '{dtype}', 'fortran_order': False, 'shape': {shape}, }}".encode()
+    header += b" " * (-(len(header) + 11) % 64) + b"\n"
+    return b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header + bytes(size)
+
+
+def _npz_bombs() -> dict[str, bytes]:
+    shapes = {
+        "negative": "(-1, -2)",
+        "empty and large": f"(0, {2**62})",
+        "beyond 64 bits": f"(0, {2**70})",
+        "rank 70": "(" + "1," * 70 + ")",
+        "rank 300": "(" + "1," * 300 + ")",
+        "bool": "(True, 2)",
+        "signs": "(" + "-" * 8000 + "1,)",
+        "parentheses": "(" * 4000,
+        "digits": "(" + "9" * 9000 + ",)",
+        "large": f"({2**40},)",
+    }
+    found = {name: zip_of(**{"x.npy": npy(shape)}) for name, shape in shapes.items()}
+    found["deflated zeros"] = zip_of(**{"x.npy": npy(f"({1 << 21},)", 4 << 21)})
+    found["many members"] = zip_of(**{f"{i}.npy": b"" for i in range(3000)})
+    return found
+
+
+def _convert(name: str) -> Callable[[Path], Any]:
+    def use(directory: Path) -> Any:
+        return ckptfmt.convert(directory / name, directory / "out", durability="none")
+
+    return use
+
+
+def safetensors(header: bytes, data: bytes = b"") -> bytes:
+    return struct.pack("<Q", len(header)) + header + data
+
+
+def _safetensors(directory: Path) -> Path:
+    about = {"dtype": "F32", "shape": [2, 3], "data_offsets": [0, 24]}
+    path = directory / "a.safetensors"
+    path.write_bytes(safetensors(json.dumps({"x": about}).encode(), bytes(24)))
+    return path
+
+
+def _safetensors_bombs() -> dict[str, bytes]:
+    def shaped(shape: Any) -> bytes:
+        about = {"dtype": "F32", "shape": shape, "data_offsets": [0, 0]}
+        return safetensors(json.dumps({"x": about}).encode())
+
+    return {
+        "claims 2^60": struct.pack("<Q", 1 << 60),
+        "deep": safetensors(b"[" * 100_000),
+        "digits": safetensors(b'{"x":' + b"9" * 100_000 + b"}"),
+        "infinity": safetensors(b'{"x":1e999}'),
+        "empty and large": shaped([2**62, 4, 0]),
+        "beyond 64 bits": shaped([2**70, 0]),
+        "rank 300": shaped([1] * 300),
+        "float": shaped([1.5]),
+        "text": shaped("2"),
+        "dtype": safetensors(b'{"x":{"dtype":[],"shape":[],"data_offsets":[0,0]}}'),
+        "lists": safetensors(b'{"x":' + b"[" * 500 + b"]" * 500 + b"}"),
+    }
+
+
+def _safetensors_index(directory: Path) -> Path:
+    _safetensors(directory)
+    path = directory / "m.safetensors.index.json"
+    path.write_text(json.dumps({"weight_map": {"x": "a.safetensors"}}))
+    return path
+
+
+def _json_bombs() -> dict[str, bytes]:
+    return {
+        "deep": b"[" * 100_000,
+        "digits": b"9" * 100_000,
+        "names": b'{"weight_map":{' + b",".join(b'"%d":"../../x"' % i for i in range(1000)) + b"}}",
+        "not UTF-8": b'{"weight_map": "\xff"}',
+    }
+
+
+# ---- torch.distributed.checkpoint ----------------------------------------------------------------
+
+
+def _dcp(directory: Path) -> Path:
+    """A directory with one value, made with stand-ins for torch's classes."""
+    base = "torch.distributed.checkpoint"
+    stand_ins = ("torch", "torch.distributed", base, f"{base}.metadata", f"{base}.filesystem")
+    known = {name: sys.modules.get(name) for name in stand_ins}
+    try:
+        for name in known:
+            sys.modules[name] = types.ModuleType(name)
+
+        class Record:
+            def __init__(self, **fields: Any) -> None:
+                vars(self).update(fields)
+
+        def kind(module: str, name: str, **fields: Any) -> Any:
+            where = sys.modules[f"{base}.{module}"]
+            if not hasattr(where, name):
+                setattr(where, name, type(name, (Record,), {"__module__": where.__name__}))
+            return getattr(where, name)(**fields)
+
+        value = zip_value(pickle.dumps([1, "a", {"b": 2.5}], 2))
+        index = kind("metadata", "MetadataIndex", fqn="v", offset=None, index=None)
+        place = kind(
+            "filesystem",
+            "_StorageInfo",
+            relative_path="__0_0.distcp",
+            offset=0,
+            length=len(value),
+        )
+        whole = kind(
+            "metadata",
+            "Metadata",
+            state_dict_metadata={"v": kind("metadata", "BytesStorageMetadata")},
+            planner_data=None,
+            storage_data={index: place},
+        )
+        (directory / "dcp").mkdir()
+        (directory / "dcp/__0_0.distcp").write_bytes(value)
+        (directory / "dcp/.metadata").write_bytes(pickle.dumps(whole, 2))
+    finally:
+        for name, module in known.items():
+            if module is None:
+                del sys.modules[name]
+            else:
+                sys.modules[name] = module
+    return directory / "dcp/.metadata"
+
+
+def zip_value(content: bytes) -> bytes:
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w") as archive:
+        archive.writestr("archive/data.pkl", content)
+        archive.writestr("archive/version", "3\n")
+    return out.getvalue()
+
+
+def nested(levels: int) -> bytes:
+    """A pickle of lists of ten times the list before."""
+    code = b"\x80\x02](" + b"K\x00" * 10 + b"eq\x00"
+    for level in range(1, levels):
+        code += b"0](" + (b"h" + bytes([level - 1])) * 10 + b"eq" + bytes([level])
+    return code
+
+
+def _pickle_bombs() -> dict[str, bytes]:
+    return {
+        "memo of 2^28": b"\x80\x02Nr" + struct.pack("<I", 1 << 28) + b".",
+        "memo in text": b"\x80\x02Np999999999\n.",
+        "nested": nested(9) + b".",
+        "path of lists": nested(9).replace(b"\x80\x02", b"\x80\x02cpathlib\nPosixPath\n(", 1)
+        + b"tR.",
+        "bytearray of 2^40": b"\x80\x05\x96" + struct.pack("<Q", 1 << 40) + b".",
+        "digits": b"\x80\x02L" + b"9" * 100_000 + b"L\n.",
+        "deep": b"\x80\x02" + b"]" * 50_000 + b"a" * 49_999 + b".",
+        "in itself": b"\x80\x02]q\x00h\x00a.",
+    }
+
+
+def _dcp_value(directory: Path) -> Path:
+    _dcp(directory)
+    return directory / "dcp/__0_0.distcp"
+
+
+# ---- what belongs to a checkpoint ----------------------------------------------------------------
+
+
+def _state(directory: Path) -> Path:
+    ckptfmt.Checkpoint(x=np.arange(3.0)).save(directory / "ckpt")
+    return directory / "checkpoint"
+
+
+def _state_bombs() -> dict[str, bytes]:
+    return {
+        "many paths": b"\n".join(b'all_model_checkpoint_paths: "%d"' % i for i in range(100_000)),
+        "long line": b'model_checkpoint_path: "' + b"a" * 1_000_000,
+        "escapes": b'model_checkpoint_path: "' + b"\\377" * 10_000 + b'"',
+        "digits": b"all_model_checkpoint_timestamps: " + b"9" * 100_000,
+    }
+
+
+def _use_state(directory: Path) -> Any:
+    ckptfmt.tf.get_checkpoint_state(directory)
+    return ckptfmt.tf.latest_checkpoint(directory)
+
+
+def _metrics(directory: Path) -> Path:
+    manager = ckptfmt.CheckpointManager(
+        ckptfmt.Checkpoint(x=np.arange(3.0)),
+        directory,
+        1,
+        keep_best=ckptfmt.KeepBest("loss", mode="min"),
+    )
+    manager.save(metrics={"loss": 0.5})
+    found = [p for p in directory.iterdir() if b"ckptfmt_metrics" in p.read_bytes()]
+    return found[0]
+
+
+def _use_metrics(directory: Path) -> Any:
+    return ckptfmt.CheckpointManager(
+        ckptfmt.Checkpoint(x=np.arange(3.0)),
+        directory,
+        1,
+        keep_best=ckptfmt.KeepBest("loss", mode="min"),
+    ).checkpoints
+
+
+def with_metadata(prefix: Path, text: bytes) -> None:
+    value, masked = ix.string_value([text])
+    entry = ix.entry(ix.STRING, [], size=len(value), masked_crc=masked)
+    ix.write(prefix, ix.index_of([(b"", ix.header()), (b"_CKPTFMT_METADATA", entry)]), value)
+
+
+def _metadata(directory: Path) -> Path:
+    (directory / "text").write_bytes(b'{"step": 7, "a": [1.5, "b"]}')
+    return directory / "text"
+
+
+def _use_metadata(directory: Path) -> Any:
+    with_metadata(directory / "m", (directory / "text").read_bytes())
+    with ckptfmt.open(directory / "m") as reader:
+        metadata = reader.metadata
+    ckptfmt.report.report(directory / "m", directory / "page.html")
+    return metadata
+
+
+OPENERS = {
+    "index": Opener(lambda d: _saved(d).with_suffix(".index"), lambda d: _load(str(d / "m"))),
+    "data": Opener(
+        lambda d: Path(f"{_saved(d)}.data-00000-of-00001"), lambda d: _load(str(d / "m"))
+    ),
+    "tar": Opener(
+        _tar,
+        _use_archive("a.tar"),
+        lambda: {"PAX header": _pax(160_000), "deep name": _deep_tar(30_000)},
+    ),
+    "zip": Opener(
+        _zip,
+        _use_archive("a.zip"),
+        lambda: {
+            "deep name": zip_of(**{"a/" * 30_000 + "m": b""}),
+            "deep names": zip_of(**{f"{i}/" + "a/" * 29_000: b"" for i in range(8)}),
+            "many members": zip_of(**{f"f{i}.txt": b"" for i in range(20_000)}),
+        },
+    ),
+    "npz": Opener(_npz, _convert("a.npz"), _npz_bombs),
+    "safetensors": Opener(_safetensors, _convert("a.safetensors"), _safetensors_bombs),
+    "safetensors index": Opener(
+        _safetensors_index, _convert("m.safetensors.index.json"), _json_bombs
+    ),
+    "DCP metadata": Opener(_dcp, _convert("dcp"), _pickle_bombs),
+    "DCP value": Opener(
+        _dcp_value,
+        _convert("dcp"),
+        lambda: {name: zip_value(one) for name, one in _pickle_bombs().items()},
+    ),
+    "state file": Opener(_state, _use_state, _state_bombs),
+    "metrics": Opener(_metrics, _use_metrics, _json_bombs),
+    "metadata": Opener(_metadata, _use_metadata, _json_bombs),
+}
+
+
+# ---- hostile things ------------------------------------------------------------------------------
+
+
+def _replaced(path: Path, make: Callable[[], Any]) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+    make()
+
+
+def things(
+    path: Path, sound: bytes, opener: Opener, chance: random.Random, mutants: int
+) -> Iterator[tuple[str, Callable[[], Any]]]:
+    """Yield name and maker of each hostile thing in the place of the file."""
+    if opener.use is not _use_metadata:  # what is attacked there is a text, not a file
+        yield "FIFO", lambda: os.mkfifo(path)
+        yield "device", lambda: path.symlink_to("/dev/zero")
+        yield "directory", path.mkdir
+        yield "missing", lambda: None
+        yield "link to nothing", lambda: path.symlink_to("nowhere")
+        yield "link to itself", lambda: path.symlink_to(path)
+    for end in range(0, len(sound), 13 * max(1, len(sound) // 1300)):
+        yield f"cut at {end}", lambda end=end: path.write_bytes(sound[:end])
+    for _ in range(mutants):
+        changed = bytearray(sound)
+        for _ in range(chance.randint(1, 4)):
+            changed[chance.randrange(len(changed))] = chance.choice(
+                [0, 1, 0x7F, 0x80, 0xFF, chance.randrange(256)]
+            )
+        yield f"mutant {bytes(changed).hex()}", lambda c=bytes(changed): path.write_bytes(c)
+    for name, content in opener.bombs().items():
+        yield name, lambda content=content: path.write_bytes(content)
+
+
+def peak() -> int:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
+
+
+def main(name: str, seed: int, mutants: int, directory: Path) -> None:
+    opener, chance = OPENERS[name], random.Random(seed)
+    path = opener.make(directory)
+    opener.use(directory)
+    sound = path.read_bytes()
+    resource.setrlimit(resource.RLIMIT_AS, (ADDRESS_SPACE, ADDRESS_SPACE))
+    opened = refused = 0
+    wrong: list[str] = []
+    slowest = (0.0, "")
+    for thing, make in things(path, sound, opener, chance, mutants):
+        _replaced(path, make)
+        size = path.stat().st_size if path.is_file() else 0
+        before, thing = peak(), thing[:200]  # noqa: PLW2901
+        began = time.monotonic()
+        signal.alarm(SECONDS)
+        try:
+            opener.use(directory)
+            opened += 1
+        except CkptfmtError:
+            refused += 1
+        except BaseException as error:
+            wrong.append(f"{thing}: {type(error).__name__}: {error!s:.200}")
+        signal.alarm(0)
+        took = time.monotonic() - began
+        slowest = max(slowest, (took, thing))
+        grown = peak() - before
+        if grown > PEAK_FLOOR + PEAK_FACTOR * size:
+            wrong.append(f"{thing}: {grown >> 20} MiB for {size} bytes")
+        shutil.rmtree(directory / "out", ignore_errors=True)
+    print(
+        json.dumps(
+            {
+                "opened": opened,
+                "refused": refused,
+                "peak": peak(),
+                "wrong": wrong,
+                "slowest": slowest,
+            }
+        )
+    )
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), Path(sys.argv[4]))
