@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from ckptfmt import dtypes, names
+from ckptfmt.bundle.locate import locate
 from ckptfmt.bundle.reader import Reader, missing
 from ckptfmt.bundle.state_file import (
     checkpoint_exists,
@@ -27,7 +28,12 @@ from ckptfmt.bundle.state_file import (
     state_checkpoint,
     update_checkpoint_state,
 )
-from ckptfmt.errors import CkptfmtWarning, InvalidError, TensorNotFoundError
+from ckptfmt.errors import (
+    CheckpointNotFoundError,
+    CkptfmtWarning,
+    InvalidError,
+    TensorNotFoundError,
+)
 from ckptfmt.manager.latest import check_waiting, iterate
 from ckptfmt.names import path_text
 
@@ -120,7 +126,11 @@ def load_checkpoint(ckpt_dir_or_file: Path) -> CheckpointReader:
                 f"Couldn't find 'checkpoint' file or checkpoints in given directory {path}"
             )
         path = newest
-    return CheckpointReader(path)
+    try:
+        return CheckpointReader(path)
+    except CheckpointNotFoundError:
+        locate(path)  # its error says what the directory holds
+        raise
 
 
 def list_variables(ckpt_dir_or_file: Path) -> list[tuple[str, list[int]]]:

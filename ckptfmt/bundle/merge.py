@@ -156,6 +156,7 @@ def _locate(prefix: Path, there: set[str], missing: list[CheckpointNotFoundError
     try:
         return locate(prefix)
     except CheckpointNotFoundError as error:
+        error.message += "; an input of the merge did not exist"  # TensorFlow's words
         missing.append(error)
         text = text.removesuffix(".index")
         data = parse_data_name(text)

@@ -317,10 +317,16 @@ def _check_value(key: str, value: Any, component: NDArray[Any]) -> None:
         raise InvalidError(
             "each component of a parallel variable must be a whole tensor, not a slice", tensor=key
         )
-    elif value.shape != component.shape or not _equivalent(value.dtype, component.dtype):
+    # TensorFlow's words, for which programs look.
+    elif value.shape != component.shape:
         raise InvalidError(
-            f"{value.dtype}{list(value.shape)} does not fit a component of "
-            f"{component.dtype}{list(component.shape)}",
+            f"a component of shape {list(component.shape)} does not match the shape stored in "
+            f"checkpoint: {list(value.shape)}",
+            tensor=key,
+        )
+    elif not _equivalent(value.dtype, component.dtype):
+        raise InvalidError(
+            f"a component of dtype {component.dtype} does not equal original dtype {value.dtype}",
             tensor=key,
         )
 

@@ -26,6 +26,12 @@ CHECKS = Checks("Errors", "Paths", "Saving and restoring", "Managers")
 row, words = CHECKS.row, CHECKS.words
 save = functools.partial(ckptfmt.save, durability="none")
 merge = ckptfmt.merge_v2_checkpoints
+ONE = ckptfmt.SingleProcess()
+CUT = ckptfmt.Layout(["x"], ckptfmt.Mesh({"x": 1}))
+
+
+def _on_mesh(x: Any) -> Checkpoint:
+    return Checkpoint(x={CUT.mesh.devices[0]: x}, coordinator=ONE, layouts={"x": CUT})
 
 
 # ---- the page itself -----------------------------------------------------------------------------
@@ -72,11 +78,15 @@ def _missing_tensor() -> None:
         lambda: ckptfmt.open("ck")["kernle"],
         lambda: ckptfmt.load("ck", ["kernle"]),
         lambda: ckptfmt.tf.load_variable("ck", "kernle"),
+        lambda: ckptfmt.tf.load_checkpoint("ck").get_tensor("kernle"),
+        lambda: ckptfmt.open("ck").read("kernle"),
         lambda: Saver({Holder(): {"kernle": V}}).restore("ck"),
     ):
         error = fails(call, text, ckptfmt.TensorNotFoundError)
         assert isinstance(error, KeyError)
         assert "the nearest are 'kernel'" in str(error)
+    together = functools.partial(ckptfmt.sharded_restore, "ck", {"kernle": CUT}, ONE)
+    fails(together, text, ckptfmt.TensorNotFoundError)
 
 
 @row("a checkpoint is missing")
@@ -86,19 +96,33 @@ def _missing_checkpoint() -> None:
     for call in (
         lambda: ckptfmt.restore_v2("kc", ["x"], [""]),
         lambda: ckptfmt.open("kc"),
+        lambda: ckptfmt.load("kc"),
+        lambda: ckptfmt.tf.load_checkpoint("kc"),
+        lambda: ckptfmt.tf.load_variable("kc", "x"),
+        lambda: ckptfmt.tf.list_variables("kc"),
         lambda: Checkpoint(x=V.copy()).restore("kc"),
+        lambda: Checkpoint(x=V.copy()).read("kc"),
         lambda: Saver({Holder(): {"x": V}}).restore("kc"),
     ):
         error = fails(call, text, ckptfmt.CheckpointNotFoundError)
         assert isinstance(error, FileNotFoundError)
         assert "the directory holds 'ck'" in str(error)
-    fails(lambda: ckptfmt.tf.load_checkpoint("kc"), text, ckptfmt.CheckpointNotFoundError)
+    for call in (
+        lambda: _on_mesh(V.copy()).restore("kc"),
+        lambda: ckptfmt.sharded_restore("kc", {"x": CUT}, ONE),
+    ):
+        fails(call, text, ckptfmt.CheckpointNotFoundError)
 
 
 @row("a directory has no state file")
 def _no_state_file() -> None:
     text = words("a directory has no state file")
-    assert isinstance(fails(lambda: ckptfmt.tf.load_checkpoint("."), text), ValueError)
+    for call in (
+        lambda: ckptfmt.tf.load_checkpoint("."),
+        lambda: ckptfmt.tf.list_variables("."),
+        lambda: ckptfmt.tf.load_variable(".", "x"),
+    ):
+        assert isinstance(fails(call, text), ValueError)
 
 
 @row("the dtype differs")
@@ -109,8 +133,13 @@ def _dtype() -> None:
     fails(lambda: Saver({Holder(): {"x": np.array([1])}}).restore("ck"), text)
     prefix = Checkpoint(x=V).write("object", options())
     doubles = np.zeros(2)
-    fails(lambda: Checkpoint(x=doubles).read(prefix), text)
-    fails(lambda: Checkpoint(x=doubles).read("ck"), text)
+    parallel = ckptfmt.ParallelVariable([doubles])
+    for path in (prefix, "ck"):
+        fails(lambda path=path: Checkpoint(x=doubles).read(path), text)  # type: ignore[misc]
+        fails(lambda path=path: Checkpoint(x=doubles).restore(path), text)  # type: ignore[misc]
+        fails(lambda path=path: _on_mesh(doubles).read(path), text)  # type: ignore[misc]
+    fails(lambda: Checkpoint(x=parallel).read(prefix), text)
+    fails(lambda: Saver({parallel: parallel.serialize("x")}).restore(prefix), text)
     Checkpoint(x=doubles).read(prefix, cast=True)
     assert doubles.tolist() == [1, 2]
 
@@ -120,8 +149,17 @@ def _shape() -> None:
     save("ck", {"x": V})
     text = words("the shape differs")
     fails(lambda: ckptfmt.restore_v2("ck", ["x"], ["4 0,2"]), text)
+    slices = {"x": SaveSpec(V, "4 0,2", "x")}
+    fails(lambda: Saver({Holder(): slices}).restore("ck"), text)
     prefix = Checkpoint(x=V).write("object", options())
-    fails(lambda: Checkpoint(x=np.zeros(4, V.dtype)).read(prefix), text)
+    four = np.zeros(4, V.dtype)
+    parallel = ckptfmt.ParallelVariable([four])
+    for path in (prefix, "ck"):
+        fails(lambda path=path: Checkpoint(x=four).read(path), text)  # type: ignore[misc]
+        fails(lambda path=path: Checkpoint(x=four).restore(path), text)  # type: ignore[misc]
+        fails(lambda path=path: _on_mesh(four).read(path), text)  # type: ignore[misc]
+    fails(lambda: Checkpoint(x=parallel).read(prefix), text)
+    fails(lambda: Saver({parallel: parallel.serialize("x")}).restore(prefix), text)
 
 
 @row("the bytes are damaged")
@@ -138,6 +176,11 @@ def _damage() -> None:
         lambda: ckptfmt.restore_v2("ck", ["x"], [""]),
         lambda: Saver({Holder(): {"x": V}}).restore("ck"),
         lambda: Checkpoint(x=V.copy()).read(prefix),
+        lambda: _on_mesh(V.copy()).read(prefix),
+        lambda: ckptfmt.open("ck").read("x"),
+        lambda: ckptfmt.tf.load_variable("ck", "x"),
+        lambda: ckptfmt.tf.load_checkpoint("ck").get_tensor("x"),
+        lambda: ckptfmt.sharded_restore("ck", {"x": CUT}, ONE),
     ):
         error = fails(call, text, ckptfmt.CorruptError)
         assert error.tensor is not None and error.offset == 0 and ".data-00000-of" in error.path
@@ -149,14 +192,16 @@ def _merge_twice() -> None:
     text = words("two inputs of a merge have one tensor")
     for name in ("a", "b"):
         save(name, {"x": V})
-    fails(lambda: merge(["a", "b"], "m"), text, ckptfmt.MergeConflictError)
+    for call in (merge, ckptfmt.merge):
+        fails(functools.partial(call, ["a", "b"], "m"), text, ckptfmt.MergeConflictError)
 
 
 @row("an input of a merge is missing")
 def _merge_missing() -> None:
     text = words("an input of a merge is missing")
     save("a", {"x": V})
-    fails(lambda: merge(["a", "gone"], "m"), text, ckptfmt.CheckpointNotFoundError)
+    for call in (merge, ckptfmt.merge):
+        fails(functools.partial(call, ["a", "gone"], "m"), text, ckptfmt.CheckpointNotFoundError)
 
 
 @row("all inputs of a merge are missing")

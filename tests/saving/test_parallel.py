@@ -260,13 +260,13 @@ GOOD = np.ones((2, 3), np.float32)
         (
             {KEYS[0]: GOOD, KEYS[1]: GOOD[0]},
             InvalidError,
-            "float32[3] does not fit a component of float32[2, 3]",
+            "a component of shape [2, 3] does not match the shape stored in checkpoint: [3]",
             KEYS[1],
         ),
         (
             {KEYS[0]: GOOD, KEYS[1]: GOOD.astype(np.int32)},
             InvalidError,
-            "int32[2, 3] does not fit a component of float32[2, 3]",
+            "a component of dtype float32 does not equal original dtype int32",
             KEYS[1],
         ),
         (
