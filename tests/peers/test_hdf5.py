@@ -11,6 +11,7 @@ import h5py
 import ml_dtypes
 import numpy as np
 import pytest
+from support.hostile import check_opener
 
 import ckptfmt
 from ckptfmt import dtypes
@@ -154,3 +155,7 @@ def test_opaque_values_of_others(tmp_path: Path) -> None:
     found = loaded(tmp_path / "x.h5")
     assert found["x"].dtype == values.dtype and found["x"].tolist() == [1, 1]
     assert found["y"].dtype == np.float64
+
+
+def test_hostile_files(tmp_path: Path, seed: int) -> None:
+    check_opener("HDF5", tmp_path, seed, mutants=400)

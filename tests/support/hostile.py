@@ -18,6 +18,7 @@ import resource
 import shutil
 import signal
 import struct
+import subprocess
 import sys
 import tarfile
 import time
@@ -393,6 +394,19 @@ OPENERS = {
 }
 
 
+def _h5(directory: Path) -> Path:
+    import h5py  # noqa: PLC0415
+
+    with h5py.File(directory / "a.h5", "w") as file:
+        file["layers/x"] = np.arange(300.0)
+        file["y"] = np.ones((2, 3), np.int16)
+    return directory / "a.h5"
+
+
+# What needs packages of `make peers`.
+PEERS = {"HDF5": Opener(_h5, _convert("a.h5"))}
+
+
 # ---- hostile things ------------------------------------------------------------------------------
 
 
@@ -433,7 +447,7 @@ def peak() -> int:
 
 
 def main(name: str, seed: int, mutants: int, directory: Path) -> None:
-    opener, chance = OPENERS[name], random.Random(seed)
+    opener, chance = {**OPENERS, **PEERS}[name], random.Random(seed)
     path = opener.make(directory)
     opener.use(directory)
     sound = path.read_bytes()
@@ -472,6 +486,28 @@ def main(name: str, seed: int, mutants: int, directory: Path) -> None:
             }
         )
     )
+
+
+def check_opener(opener: str, directory: Path, seed: int, mutants: int) -> None:
+    """Run the program on one opener, and check what it found."""
+    here = str(Path(__file__).parents[1])
+    done = subprocess.run(
+        [sys.executable, "-m", "support.hostile", opener, str(seed), str(mutants), str(directory)],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([here, *filter(None, sys.path)])},
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+    )
+    assert done.returncode == 0, f"status {done.returncode}: {done.stderr[-2000:]}"
+    found = json.loads(done.stdout.splitlines()[-1])
+    seconds, slowest = found["slowest"]
+    print(
+        f"{opener}: opened {found['opened']}, refused {found['refused']}, peak "
+        f"{found['peak'] >> 20} MiB, slowest {seconds:.2f} s ({slowest:.40})"
+    )
+    assert found["wrong"] == []
+    assert found["opened"] + found["refused"] > 30
 
 
 if __name__ == "__main__":
