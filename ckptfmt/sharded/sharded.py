@@ -37,7 +37,7 @@ from ckptfmt.arrays import Sources
 from ckptfmt.background import SaveFuture, SaveQueue, Work, wait_for_saves
 from ckptfmt.bundle import reader as reading
 from ckptfmt.bundle import writer as writing
-from ckptfmt.bundle.batch import Batch
+from ckptfmt.bundle.batch import Batch, select_batch
 from ckptfmt.bundle.locate import locate
 from ckptfmt.bundle.merge import merge
 from ckptfmt.bundle.snapshot import Snapshot
@@ -614,7 +614,7 @@ def _read(reader: reading.Reader, request: _Request) -> dict[str, Any]:
     """Read the arrays of this process."""
     wanted = list(request.layouts)
     # Look up all names, also those without a part here, so that all processes fail alike.
-    selection = reader._handle.select([names.tensor_bytes(name) for name in wanted])
+    selection = select_batch(reader, [names.tensor_bytes(name) for name in wanted]).selection
     shapes, codes = selection.shapes(), selection.rows["dtype"].tolist()
     result: dict[str, Any] = {}
     # What is read: rows, names, boxes by position (not of whole tensors), and where it is put.
