@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A storage of the caller's that lies: every function fails, at its n-th call, with each status and with error records
- * that are left as they are, filled with garbage, or sound; it answers "exists" where it must replace; or it has no such
+ * that are left as they are, filled with garbage, too full, or sound; it answers "exists" where it must replace; or it has no such
  * function. No answer crashes the library, is read beyond its fields, or costs a checkpoint that is in place.
  */
 #include "sources.h"
@@ -20,7 +20,7 @@ typedef enum function {
 } function;
 
 typedef enum lie {
-	NOT_FILLED, GARBAGE, SOUND, LIE_COUNT
+	NOT_FILLED, GARBAGE, OVERFULL, SOUND, LIE_COUNT
 } lie;
 
 static ckptfmt_storage *memory;
@@ -49,8 +49,10 @@ static bool fails(function f, ckptfmt_error *record)
 	if (call != plan.at && !(plan.always && call > plan.at))
 		return false;
 	plan.told = true;
-	if (plan.lie == GARBAGE)
+	if (plan.lie == GARBAGE || plan.lie == OVERFULL)
 		memset(record, 0xff, sizeof *record);
+	if (plan.lie == OVERFULL)
+		record->failure = CKPTFMT_FAIL_OS;      /* with texts that do not end */
 	if (plan.lie == SOUND)
 		(void)ckptfmt_error_set(record, CKPTFMT_FAIL_OS, 5, "somewhere", "planned");
 	return true;
