@@ -46,17 +46,12 @@ def naming(module: str, name: str) -> list[bytes]:
 def test_pickles_name_only_what_is_listed(opener: str, tmp_path: Path) -> None:
     one = OPENERS[opener]
     path = one.make(tmp_path)
-    sound = path.read_bytes()
     for module, name in NAMES:
         for content in naming(module, name):
             path.write_bytes(content if opener == "DCP metadata" else zip_value(content))
-            if opener == "DCP value" and len(path.read_bytes()) > len(sound):
-                continue  # beyond the place that the metadata give
-            with pytest.raises(CkptfmtError) as caught:
+            with pytest.raises(UnsupportedError) as caught:
                 one.use(tmp_path)
-            if opener == "DCP metadata":
-                assert isinstance(caught.value, UnsupportedError)
-                assert f"{module}.{name}" in str(caught.value)
+            assert f"{module}.{name}" in str(caught.value)
 
 
 def test_extension_codes_are_refused(tmp_path: Path) -> None:

@@ -215,7 +215,16 @@ def _json_bombs() -> dict[str, bytes]:
 
 
 def _dcp(directory: Path) -> Path:
-    """A directory with one value, made with stand-ins for torch's classes."""
+    """A directory with one value."""
+    value = zip_value(pickle.dumps([1, "a", {"b": 2.5}], 2))
+    (directory / "dcp").mkdir()
+    (directory / "dcp/__0_0.distcp").write_bytes(value)
+    (directory / "dcp/.metadata").write_bytes(_dcp_metadata(len(value)))
+    return directory / "dcp/.metadata"
+
+
+def _dcp_metadata(length: int) -> bytes:
+    """The metadata of a value of so many bytes, made with stand-ins for torch's classes."""
     base = "torch.distributed.checkpoint"
     stand_ins = ("torch", "torch.distributed", base, f"{base}.metadata", f"{base}.filesystem")
     known = {name: sys.modules.get(name) for name in stand_ins}
@@ -233,14 +242,13 @@ def _dcp(directory: Path) -> Path:
                 setattr(where, name, type(name, (Record,), {"__module__": where.__name__}))
             return getattr(where, name)(**fields)
 
-        value = zip_value(pickle.dumps([1, "a", {"b": 2.5}], 2))
         index = kind("metadata", "MetadataIndex", fqn="v", offset=None, index=None)
         place = kind(
             "filesystem",
             "_StorageInfo",
             relative_path="__0_0.distcp",
             offset=0,
-            length=len(value),
+            length=length,
         )
         whole = kind(
             "metadata",
@@ -249,16 +257,13 @@ def _dcp(directory: Path) -> Path:
             planner_data=None,
             storage_data={index: place},
         )
-        (directory / "dcp").mkdir()
-        (directory / "dcp/__0_0.distcp").write_bytes(value)
-        (directory / "dcp/.metadata").write_bytes(pickle.dumps(whole, 2))
+        return pickle.dumps(whole, 2)
     finally:
         for name, module in known.items():
             if module is None:
                 del sys.modules[name]
             else:
                 sys.modules[name] = module
-    return directory / "dcp/.metadata"
 
 
 def zip_value(content: bytes) -> bytes:
@@ -294,6 +299,14 @@ def _pickle_bombs() -> dict[str, bytes]:
 def _dcp_value(directory: Path) -> Path:
     _dcp(directory)
     return directory / "dcp/__0_0.distcp"
+
+
+def _use_dcp_value(directory: Path) -> Any:
+    """With metadata that give the value all bytes of its file."""
+    path = directory / "dcp/__0_0.distcp"
+    size = path.lstat().st_size if os.path.lexists(path) else 1
+    (directory / "dcp/.metadata").write_bytes(_dcp_metadata(size))
+    return _convert("dcp")(directory)
 
 
 # ---- what belongs to a checkpoint ----------------------------------------------------------------
@@ -385,7 +398,7 @@ OPENERS = {
     "DCP metadata": Opener(_dcp, _convert("dcp"), _pickle_bombs),
     "DCP value": Opener(
         _dcp_value,
-        _convert("dcp"),
+        _use_dcp_value,
         lambda: {name: zip_value(one) for name, one in _pickle_bombs().items()},
     ),
     "state file": Opener(_state, _use_state, _state_bombs),
