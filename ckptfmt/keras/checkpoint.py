@@ -8,6 +8,7 @@ from typing import Any
 from ckptfmt.bundle.reader import Reader
 from ckptfmt.bundle.selecting import Rename
 from ckptfmt.errors import InvalidError
+from ckptfmt.keras.generators import has_seeds
 from ckptfmt.keras.model import OPTIMIZER, Objects, Value, with_optimizer
 from ckptfmt.keras.pairing import Pairing, Place
 from ckptfmt.objects.choice import Choice
@@ -58,8 +59,9 @@ def by_graph(
         places[place] = Place.of(*(value for _, value in pairs))
         if key in reader:  # TensorFlow saves no value of an uninitialised variable
             stored[leaf_name(key)], new_names[leaf_name(key)] = reader[key], place
+    with_seeds = has_seeds(reader)
     for place, value in objects.leaves(name):
-        if id(value) not in taken and not value.is_seed:
+        if id(value) not in taken and (with_seeds or not value.is_seed):
             places[place] = Place.of(value)
     nodes = _below(graph, start, NOT_WEIGHTS)
     if optimizer and stored_optimizer is not None:
@@ -113,11 +115,11 @@ def by_path(
     start = f"{own.name}/" if own is not None else ""
     is_stored = bool(start) and any(new.startswith(start) for new in new_names.values())
     objects = Objects(model, optimizer=with_optimizer(model, optimizer, is_stored))
-    values = objects.by_path()
+    values, with_seeds = objects.by_path(), has_seeds(reader)
     places = {
         path: Place.of(value)
         for path, value in values.items()
-        if path in new_names.values() or not value.is_seed
+        if with_seeds or path in new_names.values() or not value.is_seed
     }
     return Pairing(stored, new_names, transforms, places)
 

@@ -119,9 +119,14 @@ class Objects:
         if lost:  # no attribute leads to them
             numbered = {str(index): self._of(one, None) for index, one in enumerate(lost)}
             self.tree["variables"] = numbered
+        if seeds and (unnamed := [one for one in _generators(model, saving) if self._is_new(one)]):
+            self.tree["seed_generators"] = self._of(unnamed, None)
         for one in self._optimizers:
             self._add_slots(*one)
         self.optimizer: Any = self.tree.get(OPTIMIZER) if optimizer else None
+
+    def _is_new(self, generator: Any) -> bool:
+        return id(generator.state) not in self.values
 
     def _of(self, thing: Any, owner: Any) -> Any:
         """Return a variable as a Value, what can contain variables as a dict, else None."""
@@ -207,6 +212,25 @@ class Objects:
             if found is not None:
                 node.setdefault(name, found)
         return node
+
+
+def _generators(model: Any, saving: bool) -> Iterator[Any]:
+    """Yield the seed generators of all layers.
+
+    Raises:
+        InvalidError: `saving`, and one has its state in another framework.
+    """
+    for layer in model._flatten_layers():
+        others = getattr(layer, "_backend_generators", {}).values()  # in a tf.data pipeline
+        for generator in (*layer._seed_generators, *others):
+            if isinstance(generator.state, keras.Variable):
+                yield generator
+            elif saving:
+                raise InvalidError(
+                    f"seeds=True cannot save a generator of layer {layer.name!r}: the layer was"
+                    " called in a tf.data pipeline, which draws ahead of the training. Use another"
+                    " layer there than in the model, or seeds=False"
+                )
 
 
 def _layer_children(layer: Any) -> Iterator[tuple[str, Any]]:

@@ -19,6 +19,12 @@ from ckptfmt.bundle.selecting import Filter, Rename, filter_function
 from ckptfmt.errors import InvalidError
 from ckptfmt.hdf5 import open_datasets
 from ckptfmt.keras.checkpoint import by_graph, by_path
+from ckptfmt.keras.generators import (
+    RANDOM_STATE,
+    add_generators,
+    generators_of_process,
+    warn_of_layers,
+)
 from ckptfmt.keras.h5 import by_h5, is_dataset_name, owners_of, tensors_of, write_h5
 from ckptfmt.keras.model import Objects
 from ckptfmt.keras.pairing import Pairing
@@ -50,7 +56,8 @@ def load_weights(
     The checkpoint may be what `save_weights`, `tf.train.Checkpoint(model=model)` (under any name,
     or as the root), Keras 2's `model.save_weights` or `model.save` wrote, one with tensors named by
     `variable.path`, or a `.weights.h5` file of Keras 3. Everything is compared before the first
-    variable is changed; then one value at a time is read, verified and assigned.
+    variable is changed; then one value at a time is read, verified and assigned. A checkpoint with
+    seeds also sets the generators of this process; the states of other backends are left out.
 
     Args:
         model: the model.
@@ -91,6 +98,7 @@ def load_weights(
         else:
             reader = stack.enter_context(reading.open(text))
             text, pairing = reader.prefix, _pairing(reader, by, model, optimizer, rename)
+            add_generators(pairing, reader, model)
         return pairing.load(text, strict, cast, passes)
 
 
@@ -133,13 +141,16 @@ def save_weights(
             restores it. "path" names the tensors by `variable.path`, without a graph. "h5" names
             them as in `.weights.h5`.
         optimizer: whether to save the variables of the model's optimizer.
-        seeds: whether to save the states of random seed generators, as of Dropout. TensorFlow does
-            not know them, so that its `assert_consumed` reports them. Not with "h5".
+        seeds: whether to save the states of random generators: the seed generators of the layers,
+            as of Dropout, and those of the process that layers without one draw from (Keras's
+            global one; torch's). TensorFlow does not know them, so that its `assert_consumed`
+            reports them. Not with "h5". A CkptfmtWarning names layers that draw from others.
         metadata, level, compression, durability: as in `ckptfmt.save`; a `.weights.h5` file has
             only `durability`.
 
     Raises:
-        InvalidError: the model is not built; two variables have one path (by="path"); an argument.
+        InvalidError: the model is not built; two variables have one path (by="path"); `seeds`, and
+            a layer was called in a tf.data pipeline of another framework; an argument.
         What `ckptfmt.save` raises.
     """
     text = path_text(prefix)
@@ -159,9 +170,13 @@ def save_weights(
         return text
     options: dict[str, Any] = {"metadata": metadata, "compression": compression}
     options |= {"durability": durability, "level": level or "v2+"}
+    states = generators_of_process() if seeds else {}
+    if seeds:
+        warn_of_layers(model)
     if by == "graph":
         tree = {**objects.below("model"), "save_counter": np.ones((), np.int64)}
-        return save_tree(text, tree, **options)
+        return save_tree(text, {**tree, RANDOM_STATE: states} if seeds else tree, **options)
     named = objects.by_path() if by == "path" else tensors_of(owners_of(model, optimizer))
+    named |= {f"{RANDOM_STATE}/{name}": state for name, state in states.items()}
     save(text, named, **options)
     return prefix_text(text)

@@ -29,17 +29,19 @@ from ckptfmt.keras import load_weights, save_weights
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def elsewhere(command: str, folder: Path, backend: str = "jax") -> Any:
+def elsewhere(
+    command: str, folder: Path, backend: str = "jax", script: str = keras_models.__file__
+) -> Any:
     """What a process with another backend found."""
     ran = subprocess.run(
-        [sys.executable, keras_models.__file__, command, str(folder)],
+        [sys.executable, script, command, str(folder)],
         cwd=ROOT,
         env={**os.environ, "KERAS_BACKEND": backend},
         stdout=subprocess.PIPE,
         check=True,
-        timeout=300,
+        timeout=600,
     )
-    return json.loads(ran.stdout)
+    return json.loads(ran.stdout.splitlines()[-1])
 
 
 def test_both_backends_read_what_the_other_wrote(tmp_path: Path) -> None:
@@ -49,6 +51,64 @@ def test_both_backends_read_what_the_other_wrote(tmp_path: Path) -> None:
     assert elsewhere("read", ours) == {}
     elsewhere("write", theirs)
     assert keras_models.read(theirs) == {}
+
+
+# ---- random numbers ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("backend", ["torch", "jax", "tensorflow"])
+def test_a_training_with_random_layers_continues_bit_equal(tmp_path: Path, backend: str) -> None:
+    """Over all layers of Keras that draw, each with and without a seed, in another process; or
+    `save_weights` warns of the layer."""
+    script = str(ROOT / "tests" / "support" / "keras_random.py")
+    whole = elsewhere("save", tmp_path, backend, script)
+    rest = elsewhere("resume", tmp_path, backend, script)
+    assert whole.pop("missing") == []
+    warned = whole.pop("warned")
+    assert warned == ["AugMix"]
+    assert whole.keys() == rest.keys() and len(whole) > 20
+    assert [name for name in whole if whole[name] != rest[name] and name not in warned] == []
+
+
+def with_dropout(*names: str) -> Any:
+    parts = [layers.Dropout(0.5, name=name) for name in names]
+    return keras.Sequential([keras.Input((2,)), *parts, layers.Dense(3, name="d")], name="m")
+
+
+@pytest.mark.parametrize("by", ["graph", "path"])
+def test_a_seed_without_a_state_is_missing(tmp_path: Path, by: Any) -> None:
+    """Only where seeds were saved."""
+    keras.utils.clear_session()
+    save_weights(with_dropout("a"), tmp_path / "with", by=by, seeds=True)
+    save_weights(with_dropout("a"), tmp_path / "without", by=by)
+    keras.utils.clear_session()
+    model = with_dropout("a", "b")
+    with pytest.raises(ckptfmt.TensorNotFoundError, match="seed_generator"):
+        load_weights(model, tmp_path / "with")
+    assert load_weights(model, tmp_path / "without")
+
+
+def test_what_a_model_without_the_torch_backend_saved(tmp_path: Path) -> None:
+    """The state of torch's generator is left out where it is not saved, and where it is not asked
+    for."""
+    save_weights(with_dropout("a"), tmp_path / "ck", seeds=True)
+    assert "random_state/torch" in load_weights(with_dropout("a"), tmp_path / "ck").matched
+    report = load_weights(with_dropout("a"), tmp_path / "ck", filter="model/*")
+    assert set(report.filtered) == {"random_state/keras", "random_state/torch"}
+
+
+def test_a_layer_in_a_pipeline_of_tensorflow(tmp_path: Path) -> None:
+    """Has a generator of TensorFlow, of which the save says that it cannot be continued."""
+    tf = pytest.importorskip("tensorflow")
+    flip = layers.RandomFlip(name="flip")
+    model = keras.Sequential([keras.Input((4, 4, 1)), flip, layers.Flatten(), layers.Dense(1)])
+    list(tf.data.Dataset.from_tensors(np.ones((1, 4, 4, 1), np.float32)).map(flip))
+    with pytest.raises(
+        ckptfmt.InvalidError, match=r"layer 'flip': the layer was called in a tf\.data"
+    ):
+        save_weights(model, tmp_path / "ck", seeds=True)
+    assert not list(tmp_path.iterdir())
+    save_weights(model, tmp_path / "ck")
 
 
 # ---- .weights.h5 ---------------------------------------------------------------------------------
