@@ -10,12 +10,9 @@ from __future__ import annotations
 
 import errno
 import io
-import json
 import math
 import os
-import pickletools
 import stat
-import zlib
 from collections.abc import Callable
 from typing import Any
 
@@ -82,6 +79,8 @@ def parsed_json(text: bytes, damaged: Damaged, *, unique: bool = False) -> Any:
         unique: whether an object that has a name twice is an error.
     """
 
+    import json  # noqa: PLC0415 (most that is read needs none)
+
     def pairs(found: list[tuple[str, Any]]) -> dict[str, Any]:
         made = dict(found)
         if len(made) != len(found):
@@ -124,6 +123,8 @@ def checked_shape(
 
 def inflated(data: bytes, damaged: Damaged, limit: int = MESSAGE_MAX) -> bytes:
     """Return what zlib compressed, at most so many bytes."""
+    import zlib  # noqa: PLC0415
+
     stream = zlib.decompressobj()
     try:
         found = stream.decompress(data, limit)
@@ -137,6 +138,8 @@ def inflated(data: bytes, damaged: Damaged, limit: int = MESSAGE_MAX) -> bytes:
 def check_pickle(data: bytes, damaged: Damaged) -> None:
     """Refuse a pickle that would make the unpickler take memory which its bytes do not justify: for
     a place in its memo beyond its end, or for bytes that are not there."""
+    import pickletools  # noqa: PLC0415
+
     try:
         for code, argument, _ in pickletools.genops(io.BytesIO(data)):
             if code.name in ("PUT", "BINPUT", "LONG_BINPUT") and int(argument or 0) > len(data):

@@ -255,8 +255,8 @@ typedef enum ckptfmt_adopt_result {
 } ckptfmt_adopt_result;
 
 /* Objects named by paths, in the place of files. Any thread may call, several at a time. A function that fails fills
- * *err (see ckptfmt_error_set), which is all zero before the call, and returns its status. INVALID: a function but `lock`
- * and `unlock` is missing. An object is written by one thread, from front to end. */
+ * *err (see ckptfmt_error_set), which is all zero before the call, and returns its status. INVALID: a function but
+ * `lock` and `unlock` is missing. An object is written by one thread, from front to end. */
 typedef struct ckptfmt_storage {
 	uint64_t struct_size;       /* sizeof(ckptfmt_storage) */
 	void *state;                /* first argument of all functions */

@@ -23,7 +23,7 @@ from ckptfmt.adapters import refused
 from ckptfmt.arrays import Sources, as_source
 from ckptfmt.errors import InvalidError, about
 from ckptfmt.jax.pytrees import Box, box_of, is_key, key_impl, named_leaves
-from ckptfmt.sharded.rounds import compare_all
+from ckptfmt.sharded.rounds import compare_all, unpacked
 
 __all__ = ["IMPLS", "Content", "compare_contents", "content_of"]
 
@@ -175,7 +175,7 @@ def compare_contents(answers: list[bytes]) -> None:
     """Raise InvalidError, by name, unless the processes describe the same pytree."""
     if len(set(answers)) == 1:
         return
-    found: list[Mapping[str, str]] = [json.loads(zlib.decompress(answer)) for answer in answers]
+    found: list[Mapping[str, str]] = [json.loads(unpacked(answer)) for answer in answers]
     for name in dict.fromkeys(name for one in found for name in one):
         with about(name):
             compare_all("have different values", [one.get(name, "no leaf") for one in found])

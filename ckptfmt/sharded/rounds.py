@@ -13,11 +13,12 @@ from ckptfmt import errors
 from ckptfmt.arguments import wrong
 from ckptfmt.errors import CkptfmtError, GenerationGoneError, InvalidError, StorageError
 from ckptfmt.sharded.plan import some
+from ckptfmt.untrusted import inflated
 
 if TYPE_CHECKING:
     from ckptfmt.sharded.coordinator import Coordinator
 
-__all__ = ["Guard", "Team", "compare_all"]
+__all__ = ["Guard", "Team", "compare_all", "unpacked"]
 
 _GOOD, _BAD = b"+", b"-"
 
@@ -138,6 +139,15 @@ def _decision(message: bytes) -> bytes:
     if content is None:
         raise StorageError("the message of process 0 is damaged, or not of this library")
     return content
+
+
+def unpacked(message: bytes) -> bytes:
+    """Return what a process has packed with zlib, at most MESSAGE_MAX bytes."""
+    return inflated(message, _damaged)
+
+
+def _damaged(why: str) -> StorageError:
+    return StorageError(f"a message between processes is damaged: {why}")
 
 
 def _untagged(answers: list[bytes]) -> list[bytes]:

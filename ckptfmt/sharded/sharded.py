@@ -66,7 +66,7 @@ from ckptfmt.sharded.plan import (
     layouts_by_name,
     parts_of,
 )
-from ckptfmt.sharded.rounds import Team, compare_all
+from ckptfmt.sharded.rounds import Team, compare_all, unpacked
 from ckptfmt.slices import SliceSpec
 from ckptfmt.temporary import TemporaryDirectory
 from ckptfmt.untrusted import open_regular
@@ -466,10 +466,10 @@ def _agree(
         distinct: dict[bytes, bytes] = {}  # most processes give the same description
         for answer in answers:
             size = int.from_bytes(answer[:8])
-            heads.append(json.loads(zlib.decompress(answer[8 : 8 + size])))
+            heads.append(json.loads(unpacked(answer[8 : 8 + size])))
             packed = answer[8 + size :]
             if packed not in distinct:
-                distinct[packed] = zlib.decompress(packed)
+                distinct[packed] = unpacked(packed)
             descriptions.append(distinct[packed])
         for what in options:
             compare_all(f"give different {what}", [given[what] for given, _, _ in heads])
@@ -486,7 +486,7 @@ def _agree(
     except BaseException:
         temporary.remove()  # exists in process 0 only
         raise
-    token, _, plan = zlib.decompress(decision).partition(b"\n")
+    token, _, plan = unpacked(decision).partition(b"\n")
     if team.rank != 0:
         temporary = TemporaryDirectory(target, token.decode())
     return Plan.from_bytes(plan), temporary

@@ -303,11 +303,13 @@ def test_a_flipped_bit_is_found_where_it_is_read(tmp_path: Path, seed: int) -> N
                     if other != row:
                         assert_same(damaged["w"][part], array[part])
                         continue
-                    with pytest.raises(CorruptError, match="CMP-11: chunk") as caught:
+                    with pytest.raises(CorruptError, match="CMP-11: Checksum") as caught:
                         damaged["w"][part]
                     assert caught.value.failure == "CHECKSUM" and caught.value.tensor == "w"
                     assert caught.value.offset == place and caught.value.path == str(data)
-                with pytest.raises(CorruptError, match=f"CMP-11: chunk {row} "):
+                with pytest.raises(
+                    CorruptError, match=f"CMP-11: Checksum does not match for chunk {row}:"
+                ):
                     damaged["w"].read()
                 problems = damaged.verify().problems
                 assert [(one.failure, one.offset) for one in problems] == [("CHECKSUM", place)]

@@ -254,7 +254,8 @@ static void test_damage(void)
 	place = columns.rows[1].stored.offset + columns.chunk_ends[columns.rows[1].stored.ends_first + 1];
 	flip(path_of("a.data-00000-of-00001"), place + 100);
 	CHECK_OK(read_box(1, first, got, 4, CKPTFMT_VERIFY_AUTO), err);
-	CHECK_FAILS(read_box(1, third, got, 4, CKPTFMT_VERIFY_AUTO), err, CKPTFMT_FAIL_CHECKSUM, "CMP-11: Checksum does not match for chunk 2");
+	CHECK_FAILS(read_box(1, third, got, 4, CKPTFMT_VERIFY_AUTO), err, CKPTFMT_FAIL_CHECKSUM,
+		"CMP-11: Checksum does not match for chunk 2");
 	CHECK(err.offset == place && strcmp(err.tensor, "w") == 0 && strstr(err.path, ".data-00000-of-00001") != NULL);
 	CHECK_OK(read_box(1, third, got, 4, CKPTFMT_VERIFY_OFF), err);
 	close_it();

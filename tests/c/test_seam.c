@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A storage of the caller's that lies: every function fails, at its n-th call, with each status and with error records
- * that are left as they are, filled with garbage, too full, or sound; it answers "exists" where it must replace; or it has no such
- * function. No answer crashes the library, is read beyond its fields, or costs a checkpoint that is in place.
+ * A storage of the caller's that lies: every function fails, at its n-th call, with each status and with error
+ * records that are left as they are, filled with garbage, too full, or sound; it answers "exists" where it must
+ * replace; or it has no such function. No answer crashes the library, is read beyond its fields, or costs a checkpoint
+ * that is in place.
  */
 #include "sources.h"
 #include "test.h"
@@ -65,7 +66,8 @@ static ckptfmt_status info(void *s, const char *path, ckptfmt_object_info *to, i
 	ANSWER(INFO, info(s, path, to, exists, e));
 }
 
-static ckptfmt_status list(void *s, const char *directory, void (*each)(void *, const char *), void *to, ckptfmt_error *e)
+static ckptfmt_status list(void *s, const char *directory, void (*each)(void *, const char *), void *to,
+	ckptfmt_error *e)
 {
 	ANSWER(LIST, list(s, directory, each, to, e));
 }
@@ -105,7 +107,8 @@ static ckptfmt_status adopt(void *s, const char *from, const char *to, int32_t *
 	ANSWER(ADOPT, adopt(s, from, to, result, e));
 }
 
-static ckptfmt_status publish(void *s, const char *from, const char *to, int32_t replaces, int32_t *exists, ckptfmt_error *e)
+static ckptfmt_status publish(void *s, const char *from, const char *to, int32_t replaces, int32_t *exists,
+	ckptfmt_error *e)
 {
 	if (!plan.loses)
 		ANSWER(PUBLISH, publish(s, from, to, replaces, exists, e));

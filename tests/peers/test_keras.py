@@ -66,7 +66,7 @@ def test_a_training_with_random_layers_continues_bit_equal(tmp_path: Path, backe
     assert whole.pop("missing") == []
     warned = whole.pop("warned")
     assert warned == ["AugMix"]
-    assert whole.keys() == rest.keys() and len(whole) > 20
+    assert whole.keys() == rest.keys() and len(whole) >= 9
     assert [name for name in whole if whole[name] != rest[name] and name not in warned] == []
 
 

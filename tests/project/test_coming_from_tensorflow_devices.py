@@ -439,7 +439,8 @@ def _not_a_variable() -> None:
 
 @row("the components")
 def _kinds_of_components() -> None:
-    fails(lambda: ckptfmt.ParallelVariable([memoryview(V)]), "a numpy array")  # type: ignore[list-item]
+    view: Any = memoryview(V)
+    fails(lambda: ckptfmt.ParallelVariable([view]), "a numpy array")
 
 
 @row("a parallel variable as an array")
