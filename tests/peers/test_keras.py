@@ -58,15 +58,15 @@ def test_both_backends_read_what_the_other_wrote(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("backend", ["torch", "jax", "tensorflow"])
 def test_a_training_with_random_layers_continues_bit_equal(tmp_path: Path, backend: str) -> None:
-    """Over all layers of Keras that draw, each with and without a seed, in another process; or
-    `save_weights` warns of the layer."""
+    """Each layer with and without a seed, in another process; or `save_weights` warns of the layer.
+    All layers of Keras that draw with KERAS_RANDOM=all."""
     script = str(ROOT / "tests" / "support" / "keras_random.py")
     whole = elsewhere("save", tmp_path, backend, script)
     rest = elsewhere("resume", tmp_path, backend, script)
     assert whole.pop("missing") == []
     warned = whole.pop("warned")
     assert warned == ["AugMix"]
-    assert whole.keys() == rest.keys() and len(whole) >= 9
+    assert whole.keys() == rest.keys() and len(whole) >= 4
     assert [name for name in whole if whole[name] != rest[name] and name not in warned] == []
 
 

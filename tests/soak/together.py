@@ -175,10 +175,13 @@ def manage(root: Path, counts: Counts) -> Iterator[None]:
     values = np.zeros(2000)
     mine = manager(root, values)
     mine.restore_latest()
+    number = 0
     while True:
         values += 1
-        number = (mine.latest_step() or 0) + 1
-        mine.save(number + (number + counts.row) % 2)
+        # The newest of the state file may have a lower number than one that the other removes now.
+        number = max(mine.latest_step() or 0, number) + 1
+        number += (number + counts.row) % 2
+        mine.save(number)
         counts.add("manager")
         yield
 
