@@ -224,7 +224,7 @@ def test_names(tmp_path: Path) -> None:
     [
         ({"": torch.ones(1)}, "", "name"),
         ({"_CKPTFMT_X": torch.ones(1)}, "_CKPTFMT_X", "reserved"),
-        ({"a": {"odd": Odd()}}, "", "a.odd: a "),
+        ({"a": {"odd": Odd()}}, "", "a.odd: type "),
         ({"m": torch.ones(2, device="meta")}, "m", "the tensor has no data"),
         ({"s": torch.ones(2).to_sparse()}, "s", "tensors cannot be stored"),
     ],
