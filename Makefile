@@ -313,7 +313,7 @@ threaded-programs: $(THREADED)
 emulated-programs: $(EMULATED)
 c-programs measure-programs fuzz-programs threaded-programs emulated-programs warn-objects: ; @:
 
-# Runs programs in parallel; the last line of each counts its checks. One that waits for ever is killed.
+# Runs programs in parallel; the last line of each counts its checks. One that does not end is killed.
 TEST_SECONDS := $(if $(filter release,$(MODE)),60,600)
 run_each = printf '%s\n' $(1) | xargs -P $(JOBS) -I PROGRAM sh -c 'timeout -k 5 $(TEST_SECONDS) $(RUN) PROGRAM || { \
 	echo "FAILED: $(RUN) PROGRAM" \

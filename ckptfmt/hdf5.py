@@ -107,8 +107,9 @@ def open_datasets(path: Path) -> Iterator[dict[str, Dataset]]:
     except OSError as error:
         raise StorageError(error.strerror or "", path=text, errno=error.errno) from None
     try:
-        # HDF5 opens names only: this one is of what was looked at.
-        file = h5py.File(f"/proc/self/fd/{descriptor}", "r", locking=False)
+        # HDF5 opens names only: where there is /proc, this one is of what was looked at.
+        name = f"/proc/self/fd/{descriptor}"
+        file = h5py.File(name if os.path.exists(name) else text, "r", locking=False)
     except (OSError, ValueError, RuntimeError) as error:
         raise CorruptError(f"not an HDF5 file: {error}", path=text) from None
     finally:
@@ -116,7 +117,7 @@ def open_datasets(path: Path) -> Iterator[dict[str, Dataset]]:
     with file:
         try:
             found = {one.name: one for one in sorted(_datasets(file, text), key=_name_of)}
-        except CkptfmtError:
+        except (CkptfmtError, MemoryError):
             raise
         except Exception as error:  # h5py raises errors of all kinds for damaged files
             raise CorruptError(f"a damaged HDF5 file: {error}", path=text) from None

@@ -156,6 +156,12 @@ def _lost(tensor: Any) -> bool:
     return bool(tensor.numel() and end > tensor.untyped_storage().nbytes())
 
 
+def _is_transformed(torch: Any, tensor: Any) -> bool:
+    found = getattr(getattr(torch._C, "_functorch", None), "is_functorch_wrapped_tensor", None)
+    return found is not None and bool(found(tensor))
+
+
+# torch says some of this only under names that are private (tested with 2.6 and 2.13).
 # In this order: whether it is true of a tensor, why that cannot be written, and a way out.
 _Reason = tuple[Callable[[Any, Any], bool], str]
 _TORCH: tuple[_Reason, ...] = (
@@ -174,6 +180,10 @@ _TORCH: tuple[_Reason, ...] = (
     (
         lambda _, one: hasattr(type(one), "__tensor_flatten__"),
         "a {kind} is made of other tensors: load into these",
+    ),
+    (
+        _is_transformed,
+        "a tensor inside of a transform of torch.func has no memory of its own: load before",
     ),
     (
         lambda torch, one: torch.nn.parameter.is_lazy(one),

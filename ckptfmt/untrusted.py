@@ -12,6 +12,7 @@ import errno
 import io
 import math
 import os
+import reprlib
 import stat
 from collections.abc import Callable
 from typing import Any
@@ -40,9 +41,9 @@ def open_regular(path: str, *, follow_symlinks: bool = True, directory: int | No
     """Open a regular file for reading and return its descriptor. Never waits, as for a FIFO.
 
     Args:
-        path: the file; relative to `directory`, a descriptor, if that is given.
+        path: the file.
         follow_symlinks: False refuses a symbolic link.
-        directory: see there.
+        directory: descriptor of the directory that `path` is relative to.
 
     Raises:
         InvalidError: a symbolic link that is not to be followed (failure BAD_PATH).
@@ -71,7 +72,8 @@ def open_regular(path: str, *, follow_symlinks: bool = True, directory: int | No
 
 
 def parsed_json(text: bytes, damaged: Damaged, *, unique: bool = False) -> Any:
-    """Return what a JSON text in UTF-8 holds. NaN and Infinity are not JSON.
+    """Return what a JSON text in UTF-8 holds. NaN and Infinity are refused; a number beyond
+    float64, which is JSON, becomes infinite.
 
     Args:
         text: the text.
@@ -84,7 +86,7 @@ def parsed_json(text: bytes, damaged: Damaged, *, unique: bool = False) -> Any:
     def pairs(found: list[tuple[str, Any]]) -> dict[str, Any]:
         made = dict(found)
         if len(made) != len(found):
-            raise ValueError("a name is there twice")
+            raise ValueError("duplicate name")
         return made
 
     def refuse(name: str) -> Any:
@@ -112,12 +114,12 @@ def checked_shape(
     if not isinstance(sizes, (list, tuple)) or not all(
         type(one) is int and one >= 0 for one in sizes
     ):
-        raise damaged(f"a shape must be sizes, not {sizes!r:.80}")
+        raise damaged(f"a shape must be sizes, not {reprlib.repr(sizes)}")
     if len(sizes) > RANK_MAX:
         raise unsupported(f"{len(sizes)} dimensions are more than the {RANK_MAX} of NumPy's arrays")
     # NumPy multiplies the sizes other than 0, also of an array without elements.
     if max(sizes, default=0) > BYTES_MAX or math.prod(filter(None, sizes)) * itemsize > BYTES_MAX:
-        raise unsupported(f"shape {sizes!r:.80} has more elements than an array can have")
+        raise unsupported(f"shape {reprlib.repr(sizes)} has more elements than an array can have")
     return tuple(sizes)
 
 
@@ -131,18 +133,65 @@ def inflated(data: bytes, damaged: Damaged, limit: int = MESSAGE_MAX) -> bytes:
     except zlib.error as error:
         raise damaged(f"not what zlib compresses: {error}") from None
     if not stream.eof or stream.unused_data:
-        raise damaged("it is cut, too long, or has other bytes behind it")
+        raise damaged("truncated, too long, or followed by other bytes")
     return found
 
 
+# What a pickle may become, in parts for each of its bytes: honest ones have one part for a byte or
+# two, and a memo index for two bytes or more.
+PARTS_PER_BYTE = 8
+
+
 def check_pickle(data: bytes, damaged: Damaged) -> None:
-    """Refuse a pickle that would make the unpickler take memory which its bytes do not justify: for
-    a place in its memo beyond its end, or for bytes that are not there."""
+    """Refuse a pickle that would take time or memory which its bytes do not justify: for an index
+    of its memo beyond its end, for bytes that are not there, or for what contains one part many
+    times, as tuples of tuples may, whose hash visits a part each time."""
     import pickletools  # noqa: PLC0415
 
+    memo: dict[int, list[int]] = {}
+    # The weight of each object, in parts; one list for an object that is in several places. None: a
+    # mark.
+    stack: list[list[int] | None] = []
+    most = PARTS_PER_BYTE * len(data) + 1024
     try:
         for code, argument, _ in pickletools.genops(io.BytesIO(data)):
-            if code.name in ("PUT", "BINPUT", "LONG_BINPUT") and int(argument or 0) > len(data):
-                raise ValueError(f"place {argument} of {len(data)} bytes")
+            name = code.name
+            if name in ("PUT", "BINPUT", "LONG_BINPUT", "MEMOIZE"):
+                index = len(memo) if name == "MEMOIZE" else int(argument or 0)
+                if index > len(data) // 2:
+                    raise ValueError(f"memo index {index} in a pickle of {len(data)} bytes")
+                top = stack[-1]
+                assert top is not None
+                memo[index] = top
+            elif name in ("GET", "BINGET", "LONG_BINGET"):
+                stack.append(memo[int(argument or 0)])
+            elif name == "DUP":
+                stack.append(stack[-1])
+            else:
+                _run(code, stack, most)
+    except MemoryError:
+        raise
     except Exception as error:  # of all kinds, for a forged pickle
         raise damaged(f"the pickle cannot be read: {type(error).__name__}: {error}") from None
+
+
+def _run(code: Any, stack: list[list[int] | None], most: int) -> None:
+    """Do what an opcode does to the stack."""
+    wanted = [one.name for one in code.stack_before]
+    taken = 0
+    if "mark" in wanted:
+        while (one := stack.pop()) is not None:
+            taken += one[0]
+        wanted = wanted[: wanted.index("mark")]
+    into = None
+    if code.name in ("APPEND", "APPENDS", "SETITEM", "SETITEMS", "ADDITEMS", "BUILD"):
+        into = stack[-len(wanted)]  # the object that is changed, and stays
+    for _ in wanted[1:] if into is not None else wanted:
+        one = stack.pop()
+        taken += 0 if one is None else one[0]
+    if into is not None:
+        into[0] += taken
+    else:
+        stack += [None if one.name == "mark" else [1 + taken] for one in code.stack_after]
+    if taken > most:
+        raise ValueError(f"an object of more than {most} parts")

@@ -20,6 +20,7 @@ import json
 import math
 import os
 import pickle
+import reprlib
 import struct
 import zipfile
 import zlib
@@ -108,6 +109,9 @@ def _names() -> dict[tuple[str, str], Any]:
             raise UnsupportedError(f"a torch.Size of more than {NUMPY_RANK_MAX} sizes")
         return tuple(given)
 
+    def ordered() -> dict[Any, Any]:
+        return {}
+
     def path(*parts: Any) -> str:
         if len(parts) > PATH_PARTS_MAX or not all(type(part) is str for part in parts):
             raise ValueError("a path must be made of texts")
@@ -133,7 +137,7 @@ def _names() -> dict[tuple[str, str], Any]:
         ("torch.storage", "UntypedStorage"): _Torch("UntypedStorage"),
         ("torch._utils", "_rebuild_tensor_v2"): rebuilt,
         ("torch._utils", "_rebuild_tensor_v3"): rebuilt,
-        ("collections", "OrderedDict"): dict[Any, Any],
+        ("collections", "OrderedDict"): ordered,
         ("pathlib", "PosixPath"): path,
         ("pathlib", "WindowsPath"): path,
     }
@@ -428,7 +432,7 @@ class _Value:
 
 
 def _check_values(value: Any, most: int, place: _Place) -> None:
-    """Refuse a value that has, with what it contains again and again, more parts than that."""
+    """Refuse a value that has, with what it contains several times, more parts than that."""
     waiting = [value]
     while waiting:
         most -= 1
@@ -506,7 +510,7 @@ def _tensors(file: ByteFile, data_file: Callable[[str], ByteFile]) -> dict[str, 
         }
         for name, about in described.items():
             if type(name) is not str or not name:
-                raise ValueError(f"{name!r} is not a name")
+                raise ValueError(f"{reprlib.repr(name)} is not a name")
             if type(about).__name__ == "BytesStorageMetadata":
                 found[name] = _Value(_place(places[name, None], name, data_file))
             else:

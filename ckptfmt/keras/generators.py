@@ -93,6 +93,8 @@ def has_seeds(reader: Any) -> bool:
 def add_generators(pairing: Pairing, reader: Any, model: Any) -> None:
     """Pair the generators of this process with those of a checkpoint. What other backends and
     devices have is left out."""
+    if not has_seeds(reader):
+        return  # a look at the generators of this process would make those that are missing
     stored, own = dict(pairing.stored), generators_of_process()
     for name in NAMES:
         path = f"{RANDOM_STATE}/{name}"

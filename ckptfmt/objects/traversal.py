@@ -528,7 +528,7 @@ class View:
             raise InvalidError(
                 f"{described(local)} is {{device: array}} without a layout, so that its blocks "
                 "would be saved under the names of devices: pass its Layout in layouts=, or one "
-                "array if it is replicated"
+                "array if it is replicated; or rename keys that do not mean devices"
             )
         return local
 

@@ -34,8 +34,6 @@ ATTRIBUTES = "/.ATTRIBUTES/"
 FIRST = ATTRIBUTES + "VARIABLE_VALUE"
 OTHERS = ATTRIBUTES + "parallel_component_"
 
-# Bound on the search for memory that two components share.
-
 _devices: contextvars.ContextVar[tuple[str, ...] | None] = contextvars.ContextVar(
     "ckptfmt.saving.parallel.devices", default=None
 )

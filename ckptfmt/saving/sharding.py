@@ -123,7 +123,8 @@ def checked_shards(
             raise ShardingError(
                 f"sharding callback '{callback.description}' wrote into the memory of a tensor: "
                 f"checkpoint key '{tensor.checkpoint_key}', slice spec '{tensor.slice_spec}'; "
-                "nothing is saved. A callback must copy what it wants to change",
+                "nothing is saved, and the tensor keeps the change. A callback must copy what it "
+                "wants to change",
                 tensor=tensor.checkpoint_key,
             )
     validate_shards(callback, given, shards)

@@ -58,7 +58,7 @@ class CheckpointCallback(TrainerCallback):  # type: ignore[misc]
         self._resumed = prefix if os.path.isfile(index_name(prefix)) else None
         if self._resumed is not None:
             load_into({**_objects(parts), "random": _Later(), "step": 0}, self._resumed)
-        elif state.global_step and not _has_own(os.path.dirname(prefix)):
+        elif state.global_step and not _is_loaded(parts, os.path.dirname(prefix)):
             raise CheckpointNotFoundError(
                 f"the Trainer resumes at step {state.global_step}, but {NAME}.index with the"
                 " optimizer, scheduler and random states is missing there. Was the checkpoint saved"
@@ -98,9 +98,10 @@ def _prefix(args: Any, state: Any) -> str:
     return os.path.join(args.output_dir, f"checkpoint-{state.global_step}", NAME)
 
 
-def _has_own(directory: str) -> bool:
-    """Return whether the Trainer itself saved and loaded optimizer and scheduler."""
-    return all(
+def _is_loaded(parts: dict[str, Any], directory: str) -> bool:
+    """Return whether the Trainer itself has loaded an optimizer: it has state before the first
+    step, or its files are in the checkpoint, as of an optimizer without state."""
+    return bool(getattr(parts["optimizer"], "state", None)) or all(
         os.path.isfile(os.path.join(directory, name)) for name in ("optimizer.pt", "scheduler.pt")
     )
 

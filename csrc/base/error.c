@@ -95,8 +95,11 @@ ckptfmt_status cf_fail_from(ckptfmt_status status, const ckptfmt_error *from, ck
 		failures[from->failure].status != status) {
 		ckptfmt_failure failure = status == CKPTFMT_NO_MEMORY ? CKPTFMT_FAIL_NO_MEMORY :
 			status == CKPTFMT_BUSY ? CKPTFMT_FAIL_BUSY : CKPTFMT_FAIL_OS;
-		return cf_fail(err, failure, CF_NO_OFFSET,
-			"a function of the storage failed with status %d, without a reason", (int)status);
+		char text[sizeof from->message];
+		memcpy(text, from->message, sizeof text);
+		text[sizeof text - 1] = '\0';
+		return cf_fail(err, failure, CF_NO_OFFSET, "a function of the storage failed with status %d%s%.300s",
+			(int)status, text[0] == '\0' ? "" : ": ", text);
 	}
 	if (err == NULL)
 		return status;

@@ -29,8 +29,8 @@ CF_MUST_CHECK ckptfmt_status cf_fail_os(ckptfmt_error *err, int os_errno, const 
 CF_MUST_CHECK ckptfmt_status cf_fail_memory(ckptfmt_error *err);
 
 /* For the answer of a caller's function that was given the record `from`, all zero: copies the record to *err and
- * returns `status`. A record that the function did not fill, or filled with what is no failure of that status, is
- * replaced by one that says so; texts and sizes end within their fields. OK changes nothing. */
+ * returns `status`. A record that the function did not fill, or whose failure belongs to another status, is replaced by
+ * one that says so; texts and sizes end within their fields. OK changes nothing. */
 CF_MUST_CHECK ckptfmt_status cf_fail_from(ckptfmt_status status, const ckptfmt_error *from, ckptfmt_error *err);
 
 /* Add context to a recorded failure. Each keeps the value that an inner caller has set. */

@@ -119,7 +119,7 @@ def test_by_hand(tmp_path: Path) -> None:
         ({"a": about("Q8", [1], 0, 1)}, b"1", ckptfmt.UnsupportedError, "unknown"),
         ({"a": {"dtype": "U8"}}, b"", ckptfmt.CorruptError, "must have dtype"),
         ({"__metadata__": {"a": 1}}, b"", ckptfmt.CorruptError, "texts"),
-        (b'{"a":1,"a":2}', b"", ckptfmt.CorruptError, "twice"),
+        (b'{"a":1,"a":2}', b"", ckptfmt.CorruptError, "duplicate"),
         (b"[]", b"", ckptfmt.CorruptError, "JSON object"),
         (b"{", b"", ckptfmt.CorruptError, "not JSON"),
         (b"[" * 100000, b"", ckptfmt.CorruptError, "not JSON"),

@@ -20,7 +20,7 @@ from support.hostile import OPENERS, npy, safetensors, zip_of, zip_value
 
 import ckptfmt
 from ckptfmt import CkptfmtError, InvalidError
-from ckptfmt.errors import UnsupportedError
+from ckptfmt.errors import LimitError, UnsupportedError
 
 # ---- pickles -------------------------------------------------------------------------------------
 
@@ -77,6 +77,14 @@ def test_links_to_archives(kind: str, tmp_path: Path) -> None:
     assert caught.value.failure == "BAD_PATH"
     with ckptfmt.open(f"{archive}!/m", follow_symlinks=False) as reader:
         assert len(reader["x"].read()) == 300
+
+
+def test_an_extended_header_of_tar_is_limited(tmp_path: Path) -> None:
+    """Whether this Python's tarfile is quadratic or not."""
+    path = tmp_path / "a.tar"
+    path.write_bytes(OPENERS["tar"].bombs()["PAX header"])
+    with pytest.raises(LimitError, match="header"):
+        ckptfmt.open(f"{path}!/m")
 
 
 # ---- twice as much -------------------------------------------------------------------------------

@@ -36,6 +36,7 @@ whole = torch.arange(35, dtype=torch.float32).reshape(7, 5)
 dcp.save({"rows": distribute_tensor(whole, mesh, [Shard(0)]),
           "columns": distribute_tensor(whole, mesh, [Shard(1)]),
           "all": distribute_tensor(whole, mesh, [Replicate()])}, checkpoint_id=path)
+dist.barrier()
 dist.destroy_process_group()
 """
 

@@ -83,6 +83,7 @@ MISSING = (
         (False, True, False, MISSING),
         (False, False, False, ""),  # the Trainer's own optimizer
         (True, True, True, MISSING),  # the callback knows only output_dir
+        (False, False, True, ""),
     ],
 )
 def test_a_training_part_that_is_missing(

@@ -282,8 +282,26 @@ def nested(levels: int) -> bytes:
     return code
 
 
+def tuples(levels: int) -> bytes:
+    """A pickle of tuples of ten times the tuple before."""
+    code = b"\x80\x02(" + b"K\x00" * 10 + b"tq\x00"
+    for level in range(1, levels):
+        code += b"0(" + (b"h" + bytes([level - 1])) * 10 + b"tq" + bytes([level])
+    return code
+
+
+def ordered(count: int) -> bytes:
+    """A pickle of many copies of one dict."""
+    code = b"\x80\x02}q\x00(" + b"".join(b"J" + struct.pack("<i", i) + b"N" for i in range(count))
+    code += b"uccollections\nOrderedDict\nq\x010]q\x02("
+    return code + b"h\x01h\x00\x85R" * count + b"e."
+
+
 def _pickle_bombs() -> dict[str, bytes]:
     return {
+        "key of tuples": tuples(9).replace(b"\x80\x02", b"\x80\x02}", 1) + b"Ns.",
+        "size of lists": nested(9).replace(b"\x80\x02", b"\x80\x02ctorch\nSize\n", 1) + b"\x85R.",
+        "copies of a dict": ordered(3000),
         "memo of 2^26": b"\x80\x02Nr" + struct.pack("<I", 1 << 26) + b".",
         "memo in text": b"\x80\x02Np999999999\n.",
         "nested": nested(9) + b".",
