@@ -50,10 +50,6 @@ def view(memory: Any, place: Place) -> Any:
         return base.as_strided(place.shape, place.strides, place.first)
 
 
-def meta(_: Any, place: Place) -> Any:
-    return torch.empty(place.shape, device="meta")
-
-
 def inference(memory: Any, place: Place) -> Any:
     with torch.inference_mode():
         return torch.from_numpy(memory).as_strided(place.shape, place.strides, place.first).clone()
