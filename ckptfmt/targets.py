@@ -151,7 +151,11 @@ def _other_refusal(data: Any) -> str | None:
 
 def _lost(tensor: Any) -> bool:
     """Return whether the storage of a torch tensor was resized and no longer holds it."""
-    last = sum((size - 1) * step for size, step in zip(tensor.shape, tensor.stride(), strict=True))
+    if tensor.is_contiguous():
+        last = tensor.numel() - 1
+    else:
+        steps = zip(tensor.shape, tensor.stride(), strict=True)
+        last = sum((size - 1) * step for size, step in steps)
     end = (tensor.storage_offset() + last + 1) * tensor.element_size()
     return bool(tensor.numel() and end > tensor.untyped_storage().nbytes())
 
@@ -240,6 +244,20 @@ def torch_refusal(torch: Any, tensor: Any, *, plain: bool = True) -> str | None:
         tensor: the tensor.
         plain: whether its elements must be in the memory of the CPU as they are.
     """
+    if type(tensor) in (torch.Tensor, torch.nn.Parameter) and tensor.layout is torch.strided:
+        # Most tensors are plain: a few calls say so.
+        is_plain = tensor.device.type == "cpu" and tensor.is_contiguous()
+        if is_plain and not (
+            tensor.is_quantized
+            or tensor.is_nested
+            or tensor.is_conj()
+            or tensor.is_neg()
+            or tensor.is_inference()
+            or tensor._is_zerotensor()
+            or _is_transformed(torch, tensor)
+            or _lost(tensor)
+        ):
+            return None
     for is_true, text in (*_TORCH, *_TORCH_PLAIN) if plain else _TORCH:
         if is_true(torch, tensor):
             named = {
@@ -264,11 +282,11 @@ def is_variable(kind: type) -> bool:
     )
 
 
-def variable_kind(variable: Any) -> tuple[np.dtype[Any] | None, tuple[int, ...] | None]:
-    """Return the dtype and shape of the arrays that a variable takes; None where any."""
+def variable_kind(variable: Any) -> tuple[np.dtype[Any] | None, tuple[int | None, ...] | None]:
+    """Return the dtype and shape of the arrays that a variable takes; None where any, also for a
+    size."""
     name = getattr(variable.dtype, "name", variable.dtype)
-    sizes = tuple(variable.shape) if getattr(variable.shape, "rank", 0) is not None else (None,)
-    shape = None if None in sizes else tuple(map(int, sizes))
+    shape = tuple(variable.shape) if getattr(variable.shape, "rank", 0) is not None else None
     return dtypes.numpy_dtype(dtypes.code_of(str(name))), shape
 
 
@@ -293,8 +311,14 @@ def like_of(data: Any) -> Callable[[NDArray[Any]], Any] | None:
     jax = _framework("jax", "Array", data)
     if jax is None:
         return None
-    committed = getattr(data, "committed", True)
-    return lambda array: jax.device_put(array, data.sharding if committed else None)
+    try:
+        sharding = data.sharding if getattr(data, "committed", True) else None
+    except Exception as error:  # of JAX, for a traced array
+        raise InvalidError(
+            f"cannot replace {describe(data)}: {str(error).partition(chr(10))[0]}; load outside of "
+            "jax.jit"
+        ) from None
+    return lambda array: jax.device_put(array, sharding)
 
 
 # ---- elements that share memory ------------------------------------------------------------------

@@ -139,7 +139,7 @@ def inflated(data: bytes, damaged: Damaged, limit: int = MESSAGE_MAX) -> bytes:
 
 # What a pickle may become, in parts for each of its bytes: honest ones have one part for a byte or
 # two, and a memo index for two bytes or more.
-PARTS_PER_BYTE = 8
+PARTS_PER_BYTE, PARTS_FLOOR = 8, 1 << 18
 
 
 def check_pickle(data: bytes, damaged: Damaged) -> None:
@@ -152,7 +152,7 @@ def check_pickle(data: bytes, damaged: Damaged) -> None:
     # The weight of each object, in parts; one list for an object that is in several places. None: a
     # mark.
     stack: list[list[int] | None] = []
-    most = PARTS_PER_BYTE * len(data) + 1024
+    most = max(PARTS_PER_BYTE * len(data), PARTS_FLOOR)
     try:
         for code, argument, _ in pickletools.genops(io.BytesIO(data)):
             name = code.name

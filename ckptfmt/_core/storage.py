@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import errno
 import itertools
 import os
 import zlib
@@ -148,6 +149,8 @@ def _path(raw: Any) -> str:
 
 def _put_info(to: Any, info: ObjectInfo) -> None:
     raw = info.identity.encode("utf-8", "surrogateescape")
+    if not 0 <= info.size < 1 << 63:
+        raise OSError(errno.EIO, f"the store says that an object has {info.size} bytes")
     to.size = info.size
     to.identity = zlib.crc32(raw) << 32 | lib.ckptfmt_crc32c(0, raw, len(raw))
 

@@ -19,6 +19,7 @@ import itertools
 import json
 import math
 import os
+import pathlib
 import pickle
 import reprlib
 import struct
@@ -46,7 +47,7 @@ STEP_BYTES = 4 << 20
 PATH_PARTS_MAX = 256
 # Values of a pickle that are stored as JSON, at most so many for each of its bytes: one list may be
 # in another many times.
-VALUES_PER_BYTE = 8
+VALUES_PER_BYTE, VALUES_FLOOR = 8, 1 << 18
 # What the zipfile module raises for damaged archives; OSError for positions outside of the place.
 _ZIP_ERRORS = (
     *(zipfile.BadZipFile, zlib.error, struct.error, EOFError, OSError, ValueError, LookupError),
@@ -115,7 +116,7 @@ def _names() -> dict[tuple[str, str], Any]:
     def path(*parts: Any) -> str:
         if len(parts) > PATH_PARTS_MAX or not all(type(part) is str for part in parts):
             raise ValueError("a path must be made of texts")
-        return "/".join(parts)
+        return str(pathlib.PurePosixPath(*parts))
 
     checkpoint = "torch.distributed.checkpoint."
     records = (
@@ -352,6 +353,9 @@ def _rebuilt(
     ValueError and the like."""
     if not isinstance(description, _Rebuilt):
         raise ValueError("it is not a tensor")
+    is_third = str(description.arguments[0][1]) == "UntypedStorage"
+    if len(description.arguments) > 6 + is_third and description.arguments[6 + is_third]:
+        raise UnsupportedError("a lazy conjugate or negative: save tensor.resolve_conj()")
     storage, first, shape, strides = description.arguments[:4]
     kind, name, key = storage[:3]
     given = _STORAGES.get(str(name), "")
@@ -422,7 +426,8 @@ class _Value:
         self.name = place.tensor
         with _archive(place) as (archive, folder):
             value = _described(archive, folder, place)
-            _check_values(value, VALUES_PER_BYTE * place.length, place)
+            most = max(VALUES_PER_BYTE * place.length, VALUES_FLOOR)
+            _check_values(value, most, place)
         self._array = _array_of(value, self.name)
         self.dtype = self._array.dtype
 
@@ -441,6 +446,13 @@ def _check_values(value: Any, most: int, place: _Place) -> None:
                 "the value is far larger than its pickle", path=place.file.path, tensor=place.tensor
             )
         one = waiting.pop()
+        if isinstance(one, _Rebuilt):
+            raise UnsupportedError(
+                "a value that contains tensors, as a tuple of them, cannot be read: save the "
+                "tensors under names of their own",
+                path=place.file.path,
+                tensor=place.tensor,
+            )
         if isinstance(one, (list, tuple, set, frozenset)):
             waiting += itertools.islice(one, most + 1)
         elif isinstance(one, dict):

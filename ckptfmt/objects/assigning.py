@@ -76,7 +76,7 @@ class Wanted:
         key: its name.
         text: the slice, "" for the whole tensor.
         block: the layout of the tensor, and the position in its mesh whose block is read.
-        shape, dtype: the required ones (of a block, its shape); None accepts any.
+        shape, dtype: the required ones (of a block, its shape); None accepts any, also a size.
         kinds: NumPy's letters of further kinds of dtype that are accepted.
         target: memory to read into.
     """
@@ -84,7 +84,7 @@ class Wanted:
     key: str
     text: str = ""
     block: tuple[Layout, int] | None = None
-    shape: tuple[int, ...] | None = None
+    shape: tuple[int | None, ...] | None = None
     dtype: np.dtype[Any] | None = None
     kinds: str = ""
     target: Target | None = None
@@ -387,6 +387,14 @@ class Conversion:
     transforms: Mapping[str, Transform]
 
 
+def _has_shape(shape: tuple[int, ...], wanted: tuple[int | None, ...] | None) -> bool:
+    if wanted is None or shape == wanted:
+        return True
+    return len(shape) == len(wanted) and all(
+        other in (None, size) for size, other in zip(shape, wanted, strict=True)
+    )
+
+
 def _is_fit(stored: np.dtype[Any] | None, wanted: Wanted, cast: bool) -> bool:
     if stored is None:
         return False  # a dtype of a later version: no object can take its bytes
@@ -468,7 +476,7 @@ class _Part:
                 if transform is not None:
                     stored, shape = self._transformed_kind(position, transform)
                     kind, full = str(stored), shape
-                bad_shape = wanted.shape is not None and shape != wanted.shape
+                bad_shape = not _has_shape(shape, wanted.shape)
                 given = self._casts.get(position, stored)
                 if bad_shape or not _is_fit(given, wanted, self._casts_all):
                     self._misfit(assignment, wanted, bad_shape, kind, full)

@@ -240,7 +240,7 @@ class Objects:
                 data, info = self.client.get(opened.key, start, end)
             except FileNotFoundError:
                 info = None
-            if info is None or info.identity != opened.info.identity:
+            if info is None or info != opened.info:
                 raise GenerationGoneError(
                     "the object was replaced or removed after the checkpoint was opened",
                     path=opened.key,
