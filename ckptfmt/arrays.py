@@ -118,11 +118,12 @@ def dlpack_array(
     """
     if getattr(data, "requires_grad", False) and hasattr(data, "detach"):
         data = data.detach()  # the same memory; torch exports no tensor that requires grad
-    dtype = str(getattr(data, "dtype", ""))
-    if dtype.startswith("torch.float8"):  # which older versions of torch do not export
+    dtype = getattr(data, "dtype", None)
+    # Older versions of torch do not export these.
+    if getattr(dtype, "itemsize", 0) == 1 and str(dtype).startswith("torch.float8"):
         plain = data.view(sys.modules["torch"].uint8)
         array, copied = dlpack_array(plain, writable=writable, way_out=way_out)
-        return array.view(dtypes.narrow_dtype(dtype.removeprefix("torch."))), copied
+        return array.view(dtypes.narrow_dtype(str(dtype).removeprefix("torch."))), copied
     try:
         device, index = map(int, data.__dlpack_device__())
         if device not in _CPU_DEVICES:

@@ -69,6 +69,8 @@ def as_target(data: Any) -> Target:
         InvalidError: not memory that may be written.
     """
     tensor = None
+    if type(data) is np.ndarray and (flags := data.flags).c_contiguous and flags.writeable:
+        return Target(data)  # most are
     if isinstance(data, np.ndarray):
         array, reason = data, _numpy_refusal(data)
     elif (torch := _framework("torch", "Tensor", data)) is not None:
