@@ -52,6 +52,8 @@ class Matching:
         self._structures: list[Mismatch] = []
         self._parameters: dict[int, torch.nn.Parameter] = {}
         self._used: set[int] = set()
+        # By identity of a parameter that is replaced: what is stored for its first name.
+        self._tied: dict[int, tuple[Stored, str]] = {}
         # By identity, the names of parameters that new ones replace.
         self._anew: dict[int, str] = {}
         # Stored name and memory: of tensors that are read into, and of those that new ones are
@@ -192,6 +194,8 @@ class Matching:
         if dtype != target.dtype and not anew and not self._cast:
             self._dtypes.append(Mismatch(name, stored.name, dtype, target.dtype))
             return lambda: target
+        if anew:
+            self._check_tied(target, stored, name)
         self._matched.append(name)
         if anew:
             if not is_lazy:
@@ -215,6 +219,22 @@ class Matching:
         dtype, shape = transformed_kind(stored.name, *handle.expected(), stored.transform)
         found = dtypes.code_of_array(dtype)
         return None if found is None else tensors.dtype_of(found[0]), shape
+
+    def _check_tied(self, target: torch.Tensor, stored: Stored, name: str) -> None:
+        """Refuse different stored values for the names of one parameter, which gets one of them."""
+        if not isinstance(target, torch.nn.Parameter):
+            return
+        other, other_name = self._tied.setdefault(id(target), (stored, name))
+        if other.name == stored.name:
+            return
+        one, two = self._reader[stored.name], self._reader[other.name]
+        known = one.crc32c is not None and one.stored_nbytes == two.stored_nbytes
+        if not known or one.crc32c != two.crc32c:
+            raise InvalidError(
+                f"is the same parameter as '{other_name}' in the model, and the stored values "
+                "differ",
+                tensor=name,
+            )
 
     def _replaced(self, target: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
         """Return what replaces a target: one parameter for all names of a parameter."""

@@ -260,3 +260,24 @@ def test_a_checkpoint_of_tensorflow(tmp_path: Path) -> None:
     assert ct.load_into(target, tmp_path / "ck-1", rename=lambda name: name)
     report = ct.load_into(model, tmp_path / "ck-1", strict=False)
     assert report.unexpected == (f"net/b{end}", f"net/w{end}")
+
+
+def test_names_of_one_parameter_on_meta(tmp_path: Path) -> None:
+    """With other stored values for each: one of them would be lost."""
+
+    class Pair(torch.nn.Module):  # type: ignore[misc, name-defined]
+        def __init__(self, *, tied: bool) -> None:
+            super().__init__()
+            self.a, self.b = torch.nn.Linear(3, 3, bias=False), torch.nn.Linear(3, 3, bias=False)
+            if tied:
+                self.b.weight = self.a.weight
+
+    ct.save(Pair(tied=False), tmp_path / "apart")
+    ct.save(Pair(tied=True), tmp_path / "tied")
+    with torch.device("meta"):
+        model = Pair(tied=True)
+    with pytest.raises(InvalidError, match="stored values differ"):
+        ct.load_into(model, tmp_path / "apart")
+    assert model.a.weight.is_meta
+    assert ct.load_into(model, tmp_path / "tied")
+    assert model.a.weight is model.b.weight
