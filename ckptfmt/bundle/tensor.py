@@ -322,7 +322,10 @@ class TensorHandle:
             elements = self._reader._handle.read_strings(self._selection, self._row, box, mode)
             strings = np.empty(len(elements), object)
             strings[:] = elements
-            return strings.reshape(shape)
+            try:
+                return strings.reshape(shape)
+            except ValueError as error:  # an empty tensor whose other dimensions are too large
+                raise self.unsupported(f"shape {shape}: {error}") from None
         array = (
             self.new_array((self.stored_nbytes,), np.dtype(np.uint8))
             if dtype is None

@@ -41,25 +41,11 @@ from ckptfmt.objects.graph import PY_STATE, VARIABLE_VALUE, Node, escape
 from ckptfmt.objects.nodes import TreeNode, leaf_name
 from ckptfmt.objects.serializing import own_tensors
 from ckptfmt.objects.trackable import Trackable
-from ckptfmt.objects.traversal import (
-    Local,
-    Role,
-    described,
-    is_array,
-    is_value,
-    method_of,
-)
+from ckptfmt.objects.traversal import Local, Role, described, is_array, is_value, method_of
 from ckptfmt.saving.mesh import Layout
 from ckptfmt.saving.registration import get_registered_saver, validate_restore_function
 from ckptfmt.saving.specs import SaveSpec
-from ckptfmt.targets import (
-    Target,
-    as_target,
-    is_immutable,
-    is_variable,
-    like_of,
-    variable_kind,
-)
+from ckptfmt.targets import Target, as_target, is_immutable, is_variable, like_of, variable_kind
 
 __all__ = ["Assignment", "Conversion", "Misfit", "misfits", "plan", "plan_tensors", "run"]
 
