@@ -99,7 +99,9 @@ def test_what_a_model_without_the_torch_backend_saved(tmp_path: Path) -> None:
 
 def test_a_layer_in_a_pipeline_of_tensorflow(tmp_path: Path) -> None:
     """Has a generator of TensorFlow, of which the save says that it cannot be continued."""
-    tf = pytest.importorskip("tensorflow")
+    tf = pytest.importorskip(
+        "tensorflow", reason="NOT RUN: needs TensorFlow (make interop installs it)"
+    )
     flip = layers.RandomFlip(name="flip")
     model = keras.Sequential([keras.Input((4, 4, 1)), flip, layers.Flatten(), layers.Dense(1)])
     list(tf.data.Dataset.from_tensors(np.ones((1, 4, 4, 1), np.float32)).map(flip))

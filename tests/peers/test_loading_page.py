@@ -9,9 +9,6 @@ from pathlib import Path
 import pytest
 from support.loading import ROWS, check_cell, rows_of, table
 
-pytest.importorskip("torch")
-pytest.importorskip("jax")
-
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # of torch, that some of its kinds of tensors are old or new
     CELLS = [

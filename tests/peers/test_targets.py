@@ -8,8 +8,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 import pytest
+import torch
 from hypothesis import strategies as st
 from support.strategies import counted, property_test
 from support.targets import (
@@ -23,11 +25,8 @@ from support.targets import (
     places,
 )
 
-torch = pytest.importorskip("torch")
-jax = pytest.importorskip("jax")
-
-import ckptfmt.jax  # noqa: E402
-import ckptfmt.torch  # noqa: E402
+import ckptfmt.jax
+import ckptfmt.torch
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 

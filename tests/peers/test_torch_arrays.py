@@ -7,10 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 import ckptfmt
-
-torch = pytest.importorskip("torch")
 
 DTYPES = [
     *("bool", "uint8", "int8", "int16", "int32", "int64", "uint16", "uint32", "uint64"),
