@@ -66,5 +66,5 @@ def overflow_count(before: NDArray[Any], after: NDArray[Any]) -> int:
     with np.errstate(over="ignore", invalid="ignore"):
         if new.dtype.kind in "iu" or new.dtype.name.startswith(("int", "uint")):
             apart = np.abs(old.astype(np.float64) - new.astype(np.float64))
-            return int((~(apart < 1)).sum())  # NaN is no integer either
+            return int((~(apart < 1)).sum())  # nor is NaN an integer
         return int((np.isfinite(old) & ~np.isfinite(new)).sum())
