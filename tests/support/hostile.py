@@ -35,6 +35,7 @@ import ckptfmt.report
 from ckptfmt.errors import CkptfmtError, CorruptError
 
 from . import index as ix
+from .process import SANITIZED
 
 ADDRESS_SPACE, SECONDS = 2 << 30, 20
 # Bytes that opening may take beyond the file, and how often the file itself.
@@ -482,7 +483,8 @@ def main(name: str, seed: int, mutants: int, directory: Path) -> None:
     path = opener.make(directory)
     opener.use(directory)
     sound = path.read_bytes()
-    resource.setrlimit(resource.RLIMIT_AS, (ADDRESS_SPACE, ADDRESS_SPACE))
+    if not SANITIZED:  # AddressSanitizer reserves all of the address space
+        resource.setrlimit(resource.RLIMIT_AS, (ADDRESS_SPACE, ADDRESS_SPACE))
     opened = refused = 0
     wrong: list[str] = []
     slowest = (0.0, "")
