@@ -8,7 +8,9 @@ Lack of memory raises the builtin MemoryError.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
+import re
 from collections.abc import Iterator
 from typing import Any, ClassVar
 
@@ -44,7 +46,7 @@ class CkptfmtError(Exception):
         status: who must act: "INVALID", "IO", "CORRUPT", "UNSUPPORTED", "NOT_FOUND", "LIMIT",
             "CONFLICT", "BUSY".
         failure: what exactly was wrong: "CHECKSUM", "TRUNCATED", "BAD_PATH", ...
-        path: the file or prefix concerned, or None.
+        path: the file or prefix concerned, or None. Credentials of a URL are masked.
         offset: bytes from the start of that file, or None.
         tensor: name of the tensor concerned (bytes that are not UTF-8 as surrogate escapes), or
             None.
@@ -66,14 +68,22 @@ class CkptfmtError(Exception):
         tensor: str | None = None,
         errno: int | None = None,
     ) -> None:
-        super().__init__(message)
-        self.message = message
+        self.message = masked(message)
+        super().__init__(self.message)
         self.status = self.default_status
         self.failure = failure or (self.failures[0] if self.failures else self.default_status)
         self.path = None if path is None else os.fsdecode(path)
         self.offset = offset
         self.tensor = tensor
         self.errno = errno
+
+    @property
+    def path(self) -> str | None:
+        return self._path
+
+    @path.setter
+    def path(self, path: str | None) -> None:
+        self._path = None if path is None else masked(path)
 
     def __str__(self) -> str:
         # For a caller's mistake, the class and the message say it all; "NONE" is that of a note.
@@ -129,6 +139,27 @@ def _shortened(name: str) -> str:
         return name
     half = NAME_SHOWN_MAX // 2
     return f"{name[:half]}...{name[-half:]}"
+
+
+# What a URL carries before its host, and the values of a query that sign it (S3, Azure, Google).
+_USER = re.compile(r"(?<=://)[^/?#\s\"<>]*@")
+_SIGNED = re.compile(
+    r"(?i)(?<=[?&])(x-amz-(?:credential|signature|security-token)|x-goog-(?:credential|signature)"
+    r"|signature|sig|token|access_token|key|api_key|password)=[^&#\s]+"
+)
+
+
+def masked(text: str) -> str:
+    """Return the text with the credentials of URLs masked, for messages, logs and listings."""
+    if "://" not in text:
+        return text
+    return _SIGNED.sub(r"\1=***", _USER.sub("***@", text))
+
+
+def masked_repr(result: Any) -> str:
+    """Return the `repr` of a dataclass with a path, which may be a URL with credentials."""
+    shown = [f"{one.name}={getattr(result, one.name)!r}" for one in dataclasses.fields(result)]
+    return masked(f"{type(result).__qualname__}({', '.join(shown)})")
 
 
 def printable(text: str) -> str:

@@ -12,7 +12,7 @@ from ckptfmt import _core
 from ckptfmt.arguments import check_limits, check_progress
 from ckptfmt.bundle.codec import Zstd
 from ckptfmt.bundle.locate import explained, locate
-from ckptfmt.errors import CkptfmtError
+from ckptfmt.errors import CkptfmtError, masked_repr
 from ckptfmt.places import store_of
 
 __all__ = ["Finding", "Report", "verify"]
@@ -68,6 +68,8 @@ class Report:
     bytes_checked: int = 0
     tensors_checked: int = 0
     strict: bool = False
+
+    __repr__ = masked_repr
 
     @property
     def problems(self) -> list[Finding]:

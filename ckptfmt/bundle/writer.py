@@ -28,7 +28,7 @@ from ckptfmt.arguments import (
 from ckptfmt.arrays import Columns, Sources, batches
 from ckptfmt.bundle import incremental
 from ckptfmt.bundle.codec import CHUNK_SIZE, Zstd
-from ckptfmt.errors import InvalidError, about
+from ckptfmt.errors import InvalidError, about, masked
 from ckptfmt.places import store_of
 from ckptfmt.progress import Meter, Progress
 from ckptfmt.threads import thread_count
@@ -282,7 +282,8 @@ class Writer:
             self.abandon()
 
     def __repr__(self) -> str:
-        return f"<ckptfmt.Writer {self.prefix!r}{' closed' if self._handle is None else ''}>"
+        closed = " closed" if self._handle is None else ""
+        return f"<ckptfmt.Writer {masked(self.prefix)!r}{closed}>"
 
 
 def write_sources(

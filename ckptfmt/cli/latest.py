@@ -64,5 +64,5 @@ def run(options: argparse.Namespace) -> int:
             f"the directory has no {kind} checkpoint" if there else "there is no such directory",
             path=options.directory,
         )
-    Output().line(text.printable(prefix))
+    Output(mask=False).line(text.printable(prefix))
     return 0

@@ -9,6 +9,7 @@ import time
 from typing import Any
 
 from ckptfmt.cli import text
+from ckptfmt.errors import masked
 
 __all__ = ["Progress"]
 
@@ -22,7 +23,7 @@ class Progress:
     """A context manager whose `update` is a progress callback; erases the bar at the end."""
 
     def __init__(self, what: str, *, quiet: bool = False) -> None:
-        self._what = what
+        self._what = masked(what)
         self._began = self._drawn = time.monotonic()
         self._wanted = not quiet and sys.stderr is not None and sys.stderr.isatty()
         self._bar: _Plain | _Rich | None = None

@@ -32,7 +32,7 @@ from ckptfmt.bundle.reader import Reader
 from ckptfmt.bundle.selecting import some
 from ckptfmt.bundle.tensor import TensorHandle
 from ckptfmt.bundle.writer import Writer
-from ckptfmt.errors import InvalidError
+from ckptfmt.errors import InvalidError, masked_repr
 from ckptfmt.names import prefix_text
 from ckptfmt.objects.graph import OBJECT_GRAPH_KEY
 from ckptfmt.progress import Meter, Progress
@@ -56,6 +56,8 @@ class Average:
     path: str
     averaged: int
     taken: tuple[str, ...] = ()
+
+    __repr__ = masked_repr
 
 
 def average(

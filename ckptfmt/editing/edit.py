@@ -28,7 +28,7 @@ from ckptfmt.bundle.selecting import (
 )
 from ckptfmt.bundle.writer import check_options
 from ckptfmt.editing.graphs import edited_graph, paths_differ, relocate_keys
-from ckptfmt.errors import InvalidError, TensorNotFoundError
+from ckptfmt.errors import InvalidError, TensorNotFoundError, masked_repr
 from ckptfmt.names import prefix_text, saved_name
 from ckptfmt.objects.build import graph_of
 from ckptfmt.objects.graph import OBJECT_GRAPH_KEY, encode_graph
@@ -65,6 +65,8 @@ class Edit:
     casts: dict[str, tuple[str, str]] = field(default_factory=dict)
     copied_nbytes: int = 0
     overflows: dict[str, int] = field(default_factory=dict)
+
+    __repr__ = masked_repr
 
 
 def edit(

@@ -28,7 +28,7 @@ from typing import Any
 
 import numpy as np
 
-from ckptfmt import names
+from ckptfmt import _core, names
 from ckptfmt.arguments import wrong
 from ckptfmt.bundle.reader import Reader
 from ckptfmt.bundle.state_file import (
@@ -48,6 +48,7 @@ from ckptfmt.errors import (
     ShardMissingError,
     StorageError,
     UnsupportedError,
+    masked,
 )
 from ckptfmt.names import path_text
 from ckptfmt.places import file_size, is_file, list_objects, object_identity, read_file
@@ -153,7 +154,7 @@ def warn(message: str) -> None:
     level, frame = 2, sys._getframe(1)
     while frame.f_back is not None and frame.f_globals["__name__"].startswith("ckptfmt."):
         level, frame = level + 1, frame.f_back
-    warnings.warn(message, CkptfmtWarning, stacklevel=level)
+    warnings.warn(masked(message), CkptfmtWarning, stacklevel=level)
 
 
 def identity(path: str) -> Any:
@@ -212,7 +213,7 @@ def _missing_data(prefix: str) -> str | None:
     )
     ends = stored["offset"] + stored["size"]
     ends[ends < stored["offset"]] = np.iinfo(ends.dtype).max
-    for shard in np.unique(stored["shard"]).tolist():
+    for shard in _core.distinct(stored["shard"]):
         path = names.data_name(prefix, shard, num_shards)
         needed = int(ends[stored["shard"] == shard].max())
         try:

@@ -15,7 +15,7 @@ from ckptfmt.bundle.comparing import Difference, difference, pairs
 from ckptfmt.bundle.reader import Reader
 from ckptfmt.bundle.tensor import TensorHandle
 from ckptfmt.dtypes import plain_quantized
-from ckptfmt.errors import CkptfmtError
+from ckptfmt.errors import CkptfmtError, masked
 from ckptfmt.objects.roles import model_roles
 from ckptfmt.report.statistics import Statistics, statistics_of
 
@@ -48,7 +48,7 @@ def checkpoint_data(
             progress(done, len(reader))
     header = reader.header
     return {
-        "path": reader.prefix,
+        "path": masked(reader.prefix),
         "level": reader.level,
         "producer": header.producer,
         "files": header.num_shards,
