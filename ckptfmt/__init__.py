@@ -303,6 +303,9 @@ def _end() -> None:
     background = sys.modules.get(f"{__name__}.background")
     if background is not None:
         background.end()
+    waiting = sys.modules.get(f"{__name__}.stores.waiting")
+    if waiting is not None:
+        waiting.end()
 
 
 def __dir__() -> list[str]:

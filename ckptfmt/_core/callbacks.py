@@ -19,6 +19,10 @@ class Callbacks:
         """Record an exception in this thread."""
         self._errors.append((get_ident(), error))
 
+    def is_failing(self) -> bool:
+        """Whether this thread has an exception that waits for the C call to return."""
+        return any(thread == get_ident() for thread, _ in list(self._errors))
+
     def raised(self) -> BaseException | None:
         """Return and clear the recorded exception, preferably this thread's."""
         errors = [self._errors.popleft() for _ in range(len(self._errors))]

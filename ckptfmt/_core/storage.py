@@ -139,8 +139,13 @@ _numbers = itertools.count(1)
 _storages: dict[int, Storage] = {}
 
 
-def _storage(state: Any) -> Storage:
-    return _storages[int(ffi.cast("uintptr_t", state))]
+def _storage(state: Any, *, removes: bool = False) -> Storage:
+    """Return the storage. After an exception such as KeyboardInterrupt, it only removes what is
+    left until the C call returns."""
+    storage = _storages[int(ffi.cast("uintptr_t", state))]
+    if not removes and storage.is_failing():
+        raise OSError(errno.ECANCELED, "an exception ended the call")
+    return storage
 
 
 def _path(raw: Any) -> str:
@@ -263,7 +268,7 @@ def _object_info(state: Any, opened: Any, info: Any, err: Any) -> int:
 
 @_callback
 def _close(state: Any, opened: Any) -> None:
-    storage = _storage(state)
+    storage = _storage(state, removes=True)
     storage.store.close(storage.drop(opened))
 
 
@@ -283,5 +288,5 @@ def _publish(state: Any, source: Any, target: Any, replaces: int, exists: Any, e
 
 @_callback
 def _remove(state: Any, path: Any, err: Any) -> int:
-    _storage(state).store.remove(_path(path))
+    _storage(state, removes=True).store.remove(_path(path))
     return _OK

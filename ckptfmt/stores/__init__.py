@@ -12,7 +12,7 @@ import importlib
 import threading
 from typing import Any
 
-from ckptfmt.errors import InvalidError, StorageError
+from ckptfmt.errors import CkptfmtError, InvalidError, StorageError
 from ckptfmt.names import is_url, split_archive
 from ckptfmt.stores.archives import Archive
 from ckptfmt.stores.client import Client
@@ -96,7 +96,12 @@ def _objects(url: str) -> Objects:
         package = "obstore" if scheme in _OBSTORE else "fsspec"
         if package == "fsspec":
             root = f"{scheme}://"
-        client: Client = _adapter(package, url).open_root(root)
+        try:
+            client: Client = _adapter(package, url).open_root(root)
+        except OSError as error:
+            if isinstance(error, CkptfmtError):
+                raise
+            raise StorageError(error.strerror or str(error), errno=error.errno, path=url) from None
         _mounted[root] = client
         return Objects(root, client)
 

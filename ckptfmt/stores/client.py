@@ -4,15 +4,30 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, Protocol
+from concurrent.futures import Future
+from typing import Any, NamedTuple, Protocol
 
 from ckptfmt._core import ObjectInfo
 
-__all__ = ["BodyError", "Client", "Upload"]
+__all__ = ["Body", "BodyError", "Client", "Upload"]
 
 
 class BodyError(OSError):
-    """An answer began and did not arrive whole: worth another request."""
+    """An answer did not arrive, or not whole: worth another request."""
+
+
+class Body(NamedTuple):
+    """Bytes of an object.
+
+    Attributes:
+        data: fewer than were asked for if the body ended before.
+        info: of the object that they are part of.
+        problem: why there are fewer, if that is known.
+    """
+
+    data: Any
+    info: ObjectInfo
+    problem: BodyError | None = None
 
 
 class Upload(Protocol):
@@ -30,7 +45,8 @@ class Upload(Protocol):
 
 class Client(Protocol):
     """Objects by key, for any number of threads. What fails raises OSError, FileNotFoundError for a
-    missing object, after the client's own retries."""
+    missing object, BodyError for what is worth another request. Each call ends when the server has
+    moved no byte for a while, and at once when the waiting thread is interrupted."""
 
     def key(self, rest: str) -> str:
         """Return the key for what follows the root in a URL."""
@@ -38,10 +54,10 @@ class Client(Protocol):
     def head(self, key: str) -> ObjectInfo:
         """Size and etag."""
 
-    def get(self, key: str, start: int, end: int) -> tuple[Any, ObjectInfo]:
-        """Bytes [start, end), or fewer if the body ended before, and what they are part of."""
+    def get_async(self, key: str, start: int, end: int) -> Future[Body]:
+        """Bytes [start, end), which are not in memory of the caller's."""
 
-    def tail(self, key: str, size: int) -> tuple[Any, ObjectInfo]:
+    def tail(self, key: str, size: int) -> Body:
         """The last `size` bytes, or all."""
 
     def list(self, directory: str) -> tuple[list[str], list[str]]:

@@ -6,16 +6,20 @@ from __future__ import annotations
 
 import contextlib
 import errno
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Coroutine, Iterator
+from concurrent.futures import Future
+from typing import Any, TypeVar
 
 import fsspec
 
 from ckptfmt._core import ObjectInfo
 from ckptfmt.errors import InvalidError
-from ckptfmt.stores.client import BodyError
+from ckptfmt.stores import waiting
+from ckptfmt.stores.client import Body, BodyError
 
 __all__ = ["client", "open_root"]
+
+T = TypeVar("T")
 
 PART_BYTES = 16 << 20
 _IDENTITY = ("ETag", "etag", "e_tag", "md5Hash", "md5", "generation", "sha256", "oid", "uid")
@@ -58,32 +62,56 @@ class FsspecClient:
 
     def __init__(self, file_system: Any, root: str | None) -> None:
         self._files, self._root = file_system, root
+        self._under = waiting.Under()
 
     def key(self, rest: str) -> str:
         if self._root is None:
             return rest.rstrip("/")
         return str(self._files._strip_protocol(self._root + rest))
 
+    def _request(
+        self, key: str, function: Callable[[], T], size: int = 0
+    ) -> Coroutine[Any, Any, T]:
+        def run() -> T:
+            with _errors(key):
+                return function()
+
+        return self._under.limited(waiting.in_thread(run), size)
+
+    def call(self, key: str, function: Callable[[], T], size: int = 0) -> T:
+        """Return what the file system returns, or raise an OSError."""
+        return waiting.call(self._request(key, function, size))
+
     def head(self, key: str) -> ObjectInfo:
-        with _errors(key):
-            self._files.invalidate_cache(key)
-            return _info(self._files.info(key), key)
+        return self.call(key, lambda: self._head(key))
 
-    def get(self, key: str, start: int, end: int) -> tuple[Any, ObjectInfo]:
-        # Its answer does not say which object the bytes are from.
-        with _errors(key):
+    def _head(self, key: str) -> ObjectInfo:
+        self._files.invalidate_cache(key)
+        return _info(self._files.info(key), key)
+
+    def get_async(self, key: str, start: int, end: int) -> Future[Body]:
+        def get() -> Body:
+            # Its answer does not say which object the bytes are from.
             data = self._files.cat_file(key, start=start, end=end)
-        return data, self.head(key)
+            return Body(data, self._head(key))
 
-    def tail(self, key: str, size: int) -> tuple[Any, ObjectInfo]:
-        info = self.head(key)
-        return self.get(key, max(info.size - size, 0), info.size)
+        return waiting.begin(self._request(key, get, end - start))
+
+    def tail(self, key: str, size: int) -> Body:
+        def get() -> Body:
+            info = self._head(key)
+            data = self._files.cat_file(key, start=max(info.size - size, 0), end=info.size)
+            return Body(data, self._head(key))
+
+        return self.call(key, get, size)
 
     def list(self, directory: str) -> tuple[list[str], list[str]]:
         files: list[str] = []
         directories: list[str] = []
-        with contextlib.suppress(FileNotFoundError), _errors(directory):
-            for entry in self._files.ls(directory, detail=True, refresh=True):
+        with contextlib.suppress(FileNotFoundError):
+            for entry in self.call(
+                directory, lambda: list(self._files.ls(directory, detail=True, refresh=True))
+            ):
                 part = files if entry["type"] == "file" else directories
                 part.append(entry["name"].rstrip("/").rpartition("/")[2])
         return files, directories
@@ -98,22 +126,24 @@ class FsspecClient:
             there = None
         if there != replaces:
             raise FileExistsError(errno.EEXIST, "the object exists, or is another", key)
-        with _errors(key):
+
+        def put() -> str:
             self._files.makedirs(self._files._parent(key), exist_ok=True)
             self._files.pipe_file(key, data)
-        return self.head(key).identity
+            return self._head(key).identity
+
+        return self.call(key, put, len(data))
 
     def upload(self, key: str) -> FsspecUpload:
-        with _errors(key):
-            return FsspecUpload(self._files.open(key, "wb", block_size=PART_BYTES), key)
+        file = self.call(key, lambda: self._files.open(key, "wb", block_size=PART_BYTES))
+        return FsspecUpload(self, file, key)
 
     def copy(self, source: str, target: str) -> None:
-        with _errors(source):
-            self._files.cp_file(source, target)
+        self.call(source, lambda: self._files.cp_file(source, target))
 
     def remove(self, key: str) -> None:
-        with contextlib.suppress(FileNotFoundError), _errors(key):
-            self._files.rm_file(key)
+        with contextlib.suppress(FileNotFoundError):
+            self.call(key, lambda: self._files.rm_file(key))
 
 
 def _info(found: dict[str, Any], key: str) -> ObjectInfo:
@@ -128,20 +158,18 @@ def _info(found: dict[str, Any], key: str) -> ObjectInfo:
 class FsspecUpload:
     """A file that is being written."""
 
-    def __init__(self, file: Any, key: str) -> None:
-        self._file, self._key = file, key
+    def __init__(self, client: FsspecClient, file: Any, key: str) -> None:
+        self._client, self._file, self._key = client, file, key
 
     def write(self, data: bytes) -> None:
-        with _errors(self._key):
-            self._file.write(data)
+        self._client.call(self._key, lambda: self._file.write(data), PART_BYTES + len(data))
 
     def close(self) -> None:
-        with _errors(self._key):
-            self._file.close()
+        self._client.call(self._key, self._file.close, PART_BYTES)
 
     def abort(self) -> None:
         if self._file.closed:
             return
         with contextlib.suppress(Exception):
-            self._file.discard()
+            self._client.call(self._key, self._file.discard)
         self._file.closed = True

@@ -10,27 +10,29 @@ reserves first, so that no bytes are ever copied; no index names it yet.
 from __future__ import annotations
 
 import bisect
+import collections
 import errno
 import itertools
-import random
 import re
-import threading
-import time
-from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent import futures
+from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, TypeVar
 
 from ckptfmt._core import Adopted, ObjectInfo, Read
 from ckptfmt.errors import BusyError, GenerationGoneError
-from ckptfmt.stores.client import BodyError, Client, Upload
+from ckptfmt.stores.client import Body, BodyError, Client, Upload
+from ckptfmt.stores.waiting import Budget, abandon, cleanup
 
 __all__ = ["Objects"]
+
+T = TypeVar("T")
 
 # Bytes of one request: of a longer range at least PART_BYTES, and less than twice that. Ranges that
 # are closer than GAP_BYTES are one request.
 PART_BYTES, GAP_BYTES = 8 << 20, 1 << 20
-# Requests under way for one handle; their bodies are in memory.
+# Requests under way for one call; their bodies are in memory.
 REQUESTS_MAX = 16
 # Of an index so many bytes from its end are read by the first request.
 TAIL_BYTES = 4 << 20
@@ -38,8 +40,6 @@ TAIL_BYTES = 4 << 20
 SMALL_BYTES = 8 << 20
 # The most that one request copies inside S3.
 COPY_BYTES_MAX = 5 << 30
-# A body that ends early is requested again so often, after a pause of up to this many seconds.
-TRIES, PAUSE = 4, 0.2
 
 _TEMPORARY = re.compile(r"(.*)\.tempstate[a-f][0-9a-f]{15}$", re.S)
 _DATA = re.compile(r"(.*\.data-)\d{5,}(-of-\d{5,})$", re.S)
@@ -74,13 +74,68 @@ class _Written:
         return ObjectInfo(self.size, self.identity)
 
 
-class _Part(NamedTuple):
-    """One request, and the reads of its bytes in the order of their offsets."""
+@dataclass
+class _Part:
+    """Bytes [start, end) of an object, the reads of them in the order of their offsets, and what
+    has arrived."""
 
     opened: _Opened
     start: int
     end: int
     reads: list[Read]
+    chunks: list[Any] = field(default_factory=list)
+    at: int = 0
+    budget: Budget | None = None
+
+    def request(self, client: Client) -> Future[Body]:
+        """Begin a request for what is missing."""
+        if self.budget is None:
+            self.at, self.budget = self.start, Budget()
+        return client.get_async(self.opened.key, self.at, self.end)
+
+    def take(self, answer: Future[Body]) -> bool:
+        """Take what a request brought. Return whether it was the last.
+
+        Raises the problem if there is no time for another.
+        """
+        problem, got = None, 0
+        try:
+            body = answer.result()
+        except FileNotFoundError:
+            raise self._gone() from None
+        except BodyError as error:
+            problem = error
+        else:
+            if body.info != self.opened.info:
+                raise self._gone()
+            got = len(body.data)
+            missing = self.end - self.at - got
+            if missing >= 0:
+                self.chunks.append(body.data)
+                self.at += got
+            if not missing:
+                return True
+            problem = body.problem or (_too_short(missing) if missing > 0 else _too_long(-missing))
+        assert self.budget is not None
+        self.budget.again(problem, got)
+        return False
+
+    def _gone(self) -> GenerationGoneError:
+        return GenerationGoneError(
+            "the object was replaced or removed after the checkpoint was opened",
+            path=self.opened.key,
+        )
+
+    def data(self) -> Any:
+        return self.chunks[0] if len(self.chunks) == 1 else b"".join(self.chunks)
+
+
+def _too_short(missing: int) -> BodyError:
+    return BodyError(errno.EIO, f"the answer lacks {missing} of its bytes")
+
+
+def _too_long(more: int) -> BodyError:
+    return BodyError(errno.EIO, f"the answer has {more} bytes more than were asked for")
 
 
 class Objects:
@@ -95,7 +150,6 @@ class Objects:
         self._same: dict[str, tuple[str, ObjectInfo]] = {}
         self._discarded: set[str] = set()
         self._taken: set[str] = set()  # keys that exist, also where a listing is late
-        self._requests = threading.BoundedSemaphore(REQUESTS_MAX)
 
     def key(self, path: str) -> str:
         """Return the key of a path, which is a URL."""
@@ -114,7 +168,7 @@ class Objects:
         if path in self._written:
             return self._written[path].info
         try:
-            return self._known(path, self.client.head(self.key(path)))
+            return self._known(path, self._head(self.key(path)))
         except FileNotFoundError:
             return None
 
@@ -126,7 +180,8 @@ class Objects:
 
     def entries(self, directory: str) -> tuple[list[str], list[str]]:
         """Return the names of the objects right below a directory, and of the directories there."""
-        return self.client.list(self.key(directory))
+        key = self.key(directory)
+        return self._retried(lambda: self.client.list(key))
 
     def list(self, directory: str) -> Iterable[str]:
         below = f"{self.key(directory)}/".lstrip("/")
@@ -156,12 +211,12 @@ class Objects:
         if data is None and tail_bytes is None:
             tail_bytes = TAIL_BYTES
         if tail_bytes:
-            tail, info = self._whole(lambda: self.client.tail(key, tail_bytes), tail_bytes)
+            tail, info = self._tail(key, tail_bytes)
             return _Opened(key, info, (info.size - len(tail), tail))
         if data is not None and not data[2].endswith("-of-00001"):
             self._list_data(key, data[1], data[2])
         listed = self._listed.pop(key, None)
-        return _Opened(key, self.client.head(key) if listed is None else listed)
+        return _Opened(key, self._head(key) if listed is None else listed)
 
     def _list_data(self, key: str, start: str, end: str) -> None:
         """Describe all data files of a checkpoint by one request, once and best effort: not every
@@ -188,16 +243,10 @@ class Objects:
             if sizes[-1] and not self._copy_at_hand(clipped):
                 by_object.setdefault(id(read.object), []).append(clipped)
         parts = [part for group in by_object.values() for part in _parts(group)]
-        if len(parts) == 1:
-            self._fetch(parts[0])
-        elif parts:
-            with ThreadPoolExecutor(min(len(parts), REQUESTS_MAX)) as pool:
-                try:
-                    for _ in pool.map(self._fetch, parts):
-                        pass
-                finally:
-                    # The memory is the caller's: requests under way are waited for.
-                    pool.shutdown(wait=True, cancel_futures=True)
+        for part in parts:
+            _read_ahead(part)
+        for part, data in self._bodies(parts):
+            _deliver(part, data)
         return sizes
 
     def _copy_at_hand(self, read: Read) -> bool:
@@ -215,57 +264,56 @@ class Objects:
         opened.end = read.offset + len(read.memory)
         return True
 
-    def _fetch(self, part: _Part) -> None:
-        opened, start, end = part.opened, part.start, part.end
-        # A range that continues the last one is probably followed by others.
-        opened.ahead = (
-            min(2 * max(opened.ahead, end - start), PART_BYTES) if (start == opened.end) else 0
-        )
-        end = max(end, min(start + opened.ahead, opened.info.size))
-        with self._requests:
-            data = self._request(opened, start, end)
-        view = memoryview(data)
-        for read in part.reads:
-            first, last = max(read.offset, start), min(read.offset + len(read.memory), end)
-            read.memory[first - read.offset : last - read.offset] = view[
-                first - start : last - start
-            ]
-        opened.end = part.end
-        if end > part.end:
-            opened.at_hand = start, data
+    def _bodies(self, parts: Iterable[_Part]) -> Iterator[tuple[_Part, Any]]:
+        """Yield the bytes of each part as they arrive. A body that ends early is continued by
+        another request."""
+        waiting = collections.deque(parts)
+        under_way: dict[Future[Body], _Part] = {}
+        try:
+            while waiting or under_way:
+                while waiting and len(under_way) < REQUESTS_MAX:
+                    part = waiting.popleft()
+                    under_way[part.request(self.client)] = part
+                for future in futures.wait(under_way, return_when=futures.FIRST_COMPLETED).done:
+                    part = under_way.pop(future)
+                    if part.take(future):
+                        yield part, part.data()
+                    else:
+                        waiting.append(part)
+        finally:
+            for future in under_way:
+                abandon(future)
 
-    def _request(self, opened: _Opened, start: int, end: int) -> Any:
-        def get() -> tuple[Any, ObjectInfo]:
+    def _tail(self, key: str, size: int) -> tuple[Any, ObjectInfo]:
+        """Return the last bytes of an object."""
+        budget = Budget()
+        while True:
             try:
-                data, info = self.client.get(opened.key, start, end)
-            except FileNotFoundError:
-                info = None
-            if info is None or info != opened.info:
-                raise GenerationGoneError(
-                    "the object was replaced or removed after the checkpoint was opened",
-                    path=opened.key,
-                )
-            return data, info
-
-        return self._whole(get, end - start)[0]
-
-    def _whole(
-        self, get: Callable[[], tuple[Any, ObjectInfo]], size: int
-    ) -> tuple[Any, ObjectInfo]:
-        """Return an answer with all its bytes; the client does not notice every body that ended
-        early."""
-        for left in reversed(range(TRIES)):
-            try:
-                data, info = get()
-                missing = min(size, info.size) - len(data)
-                if not missing:
-                    return data, info
-                problem = BodyError(errno.EIO, f"the answer lacks {missing} of its bytes")
+                body = self.client.tail(key, size)
             except BodyError as error:
-                problem = error
-            if left:
-                time.sleep(PAUSE * random.random() * (TRIES - left))
-        raise problem
+                budget.again(error)
+                continue
+            missing = min(size, body.info.size) - len(body.data)
+            if missing >= 0:
+                break
+            budget.again(_too_long(-missing))
+        if not missing:
+            return body.data, body.info
+        start = body.info.size - missing
+        rest = _Part(_Opened(key, body.info), start, body.info.size, [])
+        return bytes(body.data) + b"".join(data for _, data in self._bodies([rest])), body.info
+
+    def _head(self, key: str) -> ObjectInfo:
+        return self._retried(lambda: self.client.head(key))
+
+    def _retried(self, request: Callable[[], T]) -> T:
+        """Return the answer to a request that can be repeated."""
+        budget = Budget()
+        while True:
+            try:
+                return request()
+            except BodyError as error:
+                budget.again(error)
 
     # ---- writing
 
@@ -324,10 +372,11 @@ class Objects:
             del self._written[path]
             self._discarded.add(path)
         if written.upload is not None:
-            try:
-                written.upload.abort()
-            finally:
-                self.client.remove(written.key)
+            with cleanup():
+                try:
+                    written.upload.abort()
+                finally:
+                    self.client.remove(written.key)
 
     # ---- names
 
@@ -335,7 +384,7 @@ class Objects:
         if _TEMPORARY.match(target) or source in self._written:
             return "impossible"
         try:
-            info = self.client.head(self.key(source))
+            info = self._head(self.key(source))
         except FileNotFoundError:
             return "no source"
         if info.size > COPY_BYTES_MAX:
@@ -344,7 +393,7 @@ class Objects:
         if not self._reserve(key):
             return "exists"
         self._copy_to(self.key(source), key)
-        self._same[target] = self.client.head(key).identity, info
+        self._same[target] = self._head(key).identity, info
         return "done"
 
     def _copy_to(self, source: str, reserved: str) -> None:
@@ -392,7 +441,7 @@ class Objects:
             # another writer's, which must not be taken for ours; an index names a number of data
             # files that is ours alone.
             if replaces and self._is_there(key, data):
-                self._same[target] = self.client.head(key).identity, written.info
+                self._same[target] = self._head(key).identity, written.info
                 return True
             if isinstance(error, FileNotFoundError) and expected is not None:
                 raise BusyError(
@@ -412,7 +461,7 @@ class Objects:
         if not data:
             return False
         try:
-            found, _ = self._whole(lambda: self.client.tail(key, len(data)), len(data))
+            found, _ = self._tail(key, len(data))
         except FileNotFoundError:
             return False
         return bytes(found) == data
@@ -421,10 +470,36 @@ class Objects:
         if path in self._discarded:
             return
         written = self._written.pop(path, None)
-        if written is None:
-            self.client.remove(self.key(path))
-        elif written.upload is not None:
-            self.client.remove(written.key)
+        with cleanup():
+            if written is None:
+                self.client.remove(self.key(path))
+            elif written.upload is not None:
+                self.client.remove(written.key)
+
+
+def _read_ahead(part: _Part) -> None:
+    """Extend a range that continues the last one: others probably follow."""
+    opened = part.opened
+    opened.ahead = (
+        min(2 * max(opened.ahead, part.end - part.start), PART_BYTES)
+        if part.start == opened.end
+        else 0
+    )
+    opened.end = part.end
+    part.end = max(part.end, min(part.start + opened.ahead, opened.info.size))
+
+
+def _deliver(part: _Part, data: Any) -> None:
+    """Copy the bytes of a part to where they are wanted."""
+    view = memoryview(data)
+    start, end = part.start, part.end
+    wanted = start
+    for read in part.reads:
+        first, last = max(read.offset, start), min(read.offset + len(read.memory), end)
+        read.memory[first - read.offset : last - read.offset] = view[first - start : last - start]
+        wanted = max(wanted, last)
+    if end > wanted:
+        part.opened.at_hand = start, data
 
 
 def _parts(reads: list[Read]) -> list[_Part]:

@@ -19,7 +19,7 @@ from support.s3 import KEY, REGION, S3, running
 
 import ckptfmt
 from ckptfmt import errors, stores
-from ckptfmt.stores import objects, obstore_client
+from ckptfmt.stores import objects, obstore_client, waiting
 
 URL = "s3://bucket/run/model"
 MIB = 1 << 20
@@ -52,7 +52,7 @@ def user(server: S3, monkeypatch: pytest.MonkeyPatch) -> Iterator[S3]:
 @pytest.fixture
 def s3(user: S3, monkeypatch: pytest.MonkeyPatch) -> S3:
     """The same through a client that does not wait long, and small parts."""
-    monkeypatch.setattr(objects, "PAUSE", 0.001)
+    monkeypatch.setattr(waiting, "PAUSE", 0.001)
     monkeypatch.setattr(objects, "SMALL_BYTES", MIB)
     monkeypatch.setattr(obstore_client, "PART_BYTES", 5 * MIB)  # S3's least
     stores.mount("s3://bucket", hasty(user))

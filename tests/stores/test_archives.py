@@ -21,7 +21,7 @@ from support.dict_client import mount
 
 import ckptfmt
 from ckptfmt import cli, errors
-from ckptfmt.stores import archives, objects
+from ckptfmt.stores import archives, waiting
 
 Files = dict[str, bytes]
 TENSORS = {"w": np.arange(5000, dtype=np.float32), "b": np.ones((7, 3)), "s": np.array([b"x", b""])}
@@ -274,7 +274,7 @@ def test_in_a_store(
     tmp_path: Path, files: Files, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     client = mount(monkeypatch)
-    monkeypatch.setattr(objects, "PAUSE", 0)
+    monkeypatch.setattr(waiting, "PAUSE", 0)
     large = {"w": np.random.default_rng(1).integers(0, 255, (40, 1 << 20), np.uint8)}
     ckptfmt.save(tmp_path / "model", large)
     members = {one.name: one.read_bytes() for one in tmp_path.iterdir()}

@@ -17,7 +17,7 @@ from support.forking import in_child
 
 import ckptfmt
 from ckptfmt import cli, stores
-from ckptfmt.stores import objects
+from ckptfmt.stores import waiting
 
 MIB = 1 << 20
 ARRAYS = {
@@ -108,7 +108,7 @@ class Handler(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
-    monkeypatch.setattr(objects, "PAUSE", 0)
+    monkeypatch.setattr(waiting, "PAUSE", 0)
     found = Server(tmp_path)
     thread = threading.Thread(target=found.serve_forever, args=(0.01,))
     thread.start()

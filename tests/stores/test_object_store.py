@@ -14,7 +14,7 @@ from support.dict_client import DictClient, mount
 import ckptfmt
 from ckptfmt import errors
 from ckptfmt.sharded.coordinator import SingleProcess
-from ckptfmt.stores import objects
+from ckptfmt.stores import objects, waiting
 from ckptfmt.stores.client import BodyError
 
 URL = "dict://bucket/run/model"
@@ -25,7 +25,7 @@ LARGE = {"w": np.random.default_rng(1).integers(0, 255, (40, MIB), np.uint8)}
 
 @pytest.fixture
 def client(monkeypatch: pytest.MonkeyPatch) -> Iterator[DictClient]:
-    monkeypatch.setattr(objects, "PAUSE", 0)
+    monkeypatch.setattr(waiting, "PAUSE", 0)
     yield mount(monkeypatch)
 
 

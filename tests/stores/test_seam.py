@@ -17,7 +17,7 @@ from support.strategies import SEEDS, counted, property_test
 import ckptfmt
 from ckptfmt import CkptfmtError, stores
 from ckptfmt._core import ObjectInfo
-from ckptfmt.stores import objects
+from ckptfmt.stores import waiting
 
 URL = "lies://bucket"
 
@@ -75,7 +75,7 @@ class Liar(DictClient):
 def no_pauses() -> Iterator[None]:
     """Between one request and the next try."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(objects, "PAUSE", 0)
+        patch.setattr(waiting, "PAUSE", 0)
         yield
 
 

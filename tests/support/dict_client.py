@@ -9,10 +9,12 @@ import errno
 import itertools
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from typing import Any
 
 from ckptfmt import stores
 from ckptfmt._core import ObjectInfo
+from ckptfmt.stores.client import Body
 from ckptfmt.stores.objects import Objects
 
 
@@ -66,15 +68,23 @@ class DictClient:
         self.received += len(body)
         return body
 
-    def get(self, key: str, start: int, end: int) -> tuple[Any, ObjectInfo]:
+    def get(self, key: str, start: int, end: int) -> Body:
         self._begin("get", key)
         data, info = self._find(key)
-        return self._deliver(data[start:end]), info
+        return Body(self._deliver(data[start:end]), info)
 
-    def tail(self, key: str, size: int) -> tuple[Any, ObjectInfo]:
+    def get_async(self, key: str, start: int, end: int) -> Future[Body]:
+        future = Future[Body]()
+        try:
+            future.set_result(self.get(key, start, end))
+        except BaseException as error:
+            future.set_exception(error)
+        return future
+
+    def tail(self, key: str, size: int) -> Body:
         self._begin("get", key)
         data, info = self._find(key)
-        return self._deliver(data[max(len(data) - size, 0) :]), info
+        return Body(self._deliver(data[max(len(data) - size, 0) :]), info)
 
     def list(self, directory: str) -> tuple[list[str], list[str]]:
         self._begin("list", directory)

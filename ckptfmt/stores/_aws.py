@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where S3's credentials, region and endpoint come from."""
+
+from __future__ import annotations
+
+import errno
+import os
+from typing import Any
+
+from ckptfmt.errors import StorageError
+
+__all__ = ["CREDENTIALS", "options"]
+
+CREDENTIALS = (
+    "They are looked for in AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, in the profiles of ~/.aws "
+    "(where boto3 is installed: pip install boto3), and in the machine's role; "
+    "AWS_SKIP_SIGNATURE=true reads a public bucket without any."
+)
+# What obstore finds by itself.
+_OF_THE_ENVIRONMENT = (
+    "AWS_ACCESS_KEY_ID",
+    "AWS_SKIP_SIGNATURE",
+    "AWS_WEB_IDENTITY_TOKEN_FILE",
+    "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
+    "AWS_CONTAINER_CREDENTIALS_FULL_URI",
+)
+
+
+def options() -> dict[str, Any]:
+    """Return the arguments of obstore's S3Store that it does not read itself.
+
+    Raises:
+        StorageError: boto3 finds no credentials.
+    """
+    found: dict[str, Any] = {}
+    # The names of the AWS tools, in their order, and obstore's own.
+    for name in ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT"):
+        if os.environ.get(name):
+            found["endpoint"] = os.environ[name]
+            break
+    if not any(os.environ.get(name) for name in _OF_THE_ENVIRONMENT):
+        found |= _of_boto3(found)
+    return found
+
+
+def _of_boto3(found: dict[str, Any]) -> dict[str, Any]:
+    """Return what boto3 finds in ~/.aws and elsewhere; nothing if it is not installed."""
+    try:
+        import boto3  # noqa: PLC0415
+        import botocore.session  # noqa: PLC0415
+        from botocore.exceptions import BotoCoreError, ClientError  # noqa: PLC0415
+        from obstore.auth.boto3 import Boto3CredentialProvider  # noqa: PLC0415
+    except ImportError:
+        return {}
+    try:
+        session = botocore.session.Session()
+        profile = session.get_scoped_config()
+        if session.get_credentials() is None:
+            raise StorageError(f"no credentials were found. {CREDENTIALS}", errno=errno.EACCES)
+        provider = Boto3CredentialProvider(boto3.Session(botocore_session=session))
+        provider()  # an expired login fails here
+        more: dict[str, Any] = {"credential_provider": provider}
+        if "endpoint" not in found and {"endpoint_url", "services"} & set(profile):
+            more["endpoint"] = session.create_client("s3").meta.endpoint_url
+    except (BotoCoreError, ClientError) as error:
+        raise StorageError(
+            f"boto3 cannot provide credentials: {error}", errno=errno.EACCES
+        ) from None
+    return more
