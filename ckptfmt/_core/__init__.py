@@ -41,6 +41,7 @@ from ckptfmt._core.columns import (
     PlainArrays,
     address,
     addresses,
+    distinct,
 )
 from ckptfmt._core.dlpack import array_of_capsule
 from ckptfmt._core.library import DtypeInfo, counters, crc32c, dtype_table, parse_spec
@@ -98,6 +99,7 @@ __all__ = [
     "copy_to",
     "counters",
     "crc32c",
+    "distinct",
     "dtype_table",
     "error_of",
     "index_count",

@@ -53,6 +53,18 @@ def _column_dtype(ctype: Any) -> Any:
     return _SCALARS[ctype.cname]
 
 
+def distinct(values: NDArray[Any]) -> list[int]:
+    """Return the different values of a one-dimensional array of integers, in ascending order.
+
+    `numpy.unique` imports `numpy.ma` when it is first called: a child forked meanwhile waits for
+    that import forever. And it takes the GIL in a C++ function that must not be unwound: there
+    Python before 3.12 ends the process with std::terminate if the caller is a daemon thread at
+    exit.
+    """
+    ordered = np.sort(values)
+    return [*ordered[:1].tolist(), *ordered[1:][ordered[1:] != ordered[:-1]].tolist()]
+
+
 ROW = _column_dtype(ffi.typeof("ckptfmt_row"))
 SLICE_ROW = _column_dtype(ffi.typeof("ckptfmt_slice_row"))
 REQUEST = _column_dtype(ffi.typeof("ckptfmt_request"))

@@ -25,7 +25,7 @@ from ckptfmt._core.border import (
     path_bytes,
 )
 from ckptfmt._core.codec import Codec, Coder
-from ckptfmt._core.columns import LENDS_OBJECTS, REGION, ROW, SLICE_ROW, array_at
+from ckptfmt._core.columns import LENDS_OBJECTS, REGION, ROW, SLICE_ROW, array_at, distinct
 from ckptfmt._core.storage import Storage, Store
 from ckptfmt.errors import InvalidError
 from ckptfmt.remembering import cached_property
@@ -219,7 +219,7 @@ class Selection:
         kinds = np.empty(len(ranks), np.int64)
         firsts = [np.empty(0, np.int64)]
         count = 0
-        for rank in np.unique(ranks).tolist():
+        for rank in distinct(ranks):
             rows = np.flatnonzero(ranks == rank)
             columns = [codes[rows], *(self._dims[places[rows] + axis] for axis in range(rank))]
             order = np.lexsort(columns)

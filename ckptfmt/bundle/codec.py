@@ -39,7 +39,7 @@ class Zstd:
 
     def encode(self, items: NDArray[Any]) -> None:
         """Set the size of each item to that of its frame, 0 if that does not fit."""
-        for effort in np.unique(items["effort"]).tolist():
+        for effort in _core.distinct(items["effort"]):
             rows = np.flatnonzero(items["effort"] == effort)
             chosen = items[rows]
             frames = self._compress(chosen, effort)

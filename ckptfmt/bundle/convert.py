@@ -196,7 +196,7 @@ def _check_source(reader: Reader) -> None:
     listing = reader._listing()
     selection = listing.selection
     rows = selection.rows
-    unknown = [code for code in np.unique(rows["dtype"]) if dtypes.numpy_dtype(int(code)) is None]
+    unknown = [code for code in _core.distinct(rows["dtype"]) if dtypes.numpy_dtype(code) is None]
     odd = np.isin(rows["dtype"], unknown) | (rows["rank"] > _core.NUMPY_RANK_MAX)
     for row, name in enumerate(listing.names):
         reserved = name.startswith(names.RESERVED)

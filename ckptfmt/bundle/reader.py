@@ -308,7 +308,7 @@ class Reader(Mapping[str, TensorHandle]):
         for kind, shape in enumerate(selection.shapes_of(firsts.tolist())):
             shapes[kind] = shape
         table["shape"] = shapes[kinds[chosen]]
-        for code in np.unique(selection.rows["dtype"][firsts]).tolist():
+        for code in _core.distinct(selection.rows["dtype"][firsts]):
             info = dtypes.info_of(code)
             alike: Any = codes == code
             alike = slice(None) if alike.all() else alike

@@ -61,6 +61,49 @@ def test_reading_a_tensor_loads_what_reads(tmp_path: Path) -> None:
     assert not loaded & {"json", "ml_dtypes", "threading", "ckptfmt.bundle.state_file"}
 
 
+READS = """
+ckptfmt.load(prefix)
+ckptfmt.load_into(prefix, {"x": np.zeros(5000)}, cast=True, strict=False)
+ckptfmt.restore_v2(prefix, ["x"], [""])
+ckptfmt.verify(prefix, strict=True)
+with ckptfmt.open(prefix) as reader:
+    reader.read("x"), reader["x"].read(), reader["x"][3:5]
+    dict(reader), list(reader.keys(glob="x*")), reader.table(), reader.level
+"""
+
+
+@pytest.mark.parametrize(
+    ("contents", "needed"),
+    [
+        *(("plain", set()), ("partitioned", set())),
+        # What only some checkpoints need is imported for these.
+        *(("compressed", {"zstandard"}), ("bfloat16", {"ml_dtypes"})),
+    ],
+)
+def test_a_read_imports_nothing(tmp_path: Path, contents: str, needed: set[str]) -> None:
+    """What reads is imported when its name is looked up. A child that is forked while another
+    thread imports a module waits forever if it needs that module, because no thread of the child
+    finishes the import."""
+    value = np.zeros(5000, ckptfmt.dtypes.numpy_dtype(14) if contents == "bfloat16" else "f8")
+    compression: Any = "zstd" if contents == "compressed" else None
+    with ckptfmt.Writer(tmp_path / "ck", compression=compression) as writer:
+        writer.add("matrix", np.zeros((2, 3), np.int8))
+        writer.add("text", ["a", "b"])
+        if contents == "partitioned":
+            for start in (0, 2500):
+                writer.add_slice("x", value[:2500], (5000,), (start,))
+        else:
+            writer.add("x", value)
+    loaded = run(f"""
+import sys, numpy as np, ckptfmt
+ckptfmt.load, ckptfmt.load_into, ckptfmt.restore_v2, ckptfmt.verify, ckptfmt.open
+before, prefix = set(sys.modules), {str(tmp_path / "ck")!r}
+{READS}
+print(*{{name.partition(".")[0] for name in set(sys.modules) - before}})
+""")
+    assert set(loaded.split()) == needed
+
+
 def test_narrow_dtypes_are_there_when_asked_for(tmp_path: Path) -> None:
     """In any way of asking first, though nothing has loaded what has them."""
     ckptfmt.save(tmp_path / "ck", {"x": np.arange(5).astype(ckptfmt.dtypes.numpy_dtype(14))})

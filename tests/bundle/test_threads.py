@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import random
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -145,3 +147,23 @@ def test_close_while_others_read(tmp_path: Path, use: str) -> None:
             reader.close()
             assert {future.result() for future in futures} <= {"closed", "read"}
         assert view[99_999] == 99_999  # a mapping outlives its reader
+
+
+def test_daemon_threads_that_read_at_exit(tmp_path: Path) -> None:
+    """Before Python 3.12 such a thread is unwound where it waits for the GIL: in C++ code that ends
+    the process with SIGABRT."""
+    ckptfmt.save(tmp_path / "ck", {"x": np.ones(3000)}, durability="none")
+    program = """
+import sys, threading, time, ckptfmt
+load = ckptfmt.load
+def reads():
+    while True:
+        load(sys.argv[1])
+for _ in range(4):
+    threading.Thread(target=reads, daemon=True).start()
+time.sleep(0.1)
+"""
+    for _ in range(5):
+        command = [sys.executable, "-c", program, str(tmp_path / "ck")]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        assert (done.returncode, done.stderr) == (0, "")
