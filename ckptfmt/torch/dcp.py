@@ -17,6 +17,7 @@ import io
 import json
 import os
 import uuid
+import weakref
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
@@ -65,7 +66,8 @@ class StorageWriter(storage.StorageWriter):  # type: ignore[misc]
     """Writes checkpoints of torch.distributed.checkpoint in this package's format.
 
     An existing checkpoint of the same prefix is replaced by the commit, when all ranks have
-    written; until then it stays as it is. What a killed save leaves is removed by the next save.
+    written; until then it stays as it is. If a rank fails, the parts of the others are removed when
+    their writers are used again or freed. What a killed save leaves is removed by the next save.
 
     Args:
         checkpoint_id: the checkpoint's prefix, on a file system that all ranks share, or a URL. The
@@ -103,11 +105,12 @@ class StorageWriter(storage.StorageWriter):  # type: ignore[misc]
         self._prefix: str | None = None
         self._rank: int | None = None
         self._temporary: TemporaryDirectory | None = None
+        self._finalizer: Any = None
         self.reset(checkpoint_id)
 
     def __getstate__(self) -> dict[str, Any]:
         # For `async_save` in another process.
-        return {**self.__dict__, "_temporary": None}
+        return {**self.__dict__, "_temporary": None, "_finalizer": None}
 
     @property
     def checkpoint_id(self) -> str | None:
@@ -154,6 +157,7 @@ class StorageWriter(storage.StorageWriter):  # type: ignore[misc]
         written = [_Written() for _ in packed]
         if any(one is None or one.tensors for one in packed):
             self._temporary = TemporaryDirectory(self._target(), durability=self._durability)
+            self._remove_if_dropped(self._temporary)
             try:
                 with self._bundle_in(self._temporary, {}) as writer:
                     sizes = _write(writer, plan.items, packed, planner)
@@ -206,6 +210,12 @@ class StorageWriter(storage.StorageWriter):  # type: ignore[misc]
         temporary, self._temporary = self._temporary, None
         if temporary is not None:
             temporary.remove()
+            self._finalizer.detach()
+
+    def _remove_if_dropped(self, temporary: TemporaryDirectory) -> None:
+        """If another rank refuses, DCP ends the save on this one without a call to the writer:
+        remove the directory when the writer is freed, or the process exits."""
+        self._finalizer = weakref.finalize(self, _remove, temporary, os.getpid())
 
     def _bundle_in(self, temporary: TemporaryDirectory, metadata: Mapping[str, Any]) -> Writer:
         """Return the writer of a bundle in a temporary directory, which is made."""
@@ -216,6 +226,11 @@ class StorageWriter(storage.StorageWriter):  # type: ignore[misc]
             durability="none" if self._durability == "none" else "rename",
             **self._options,
         )
+
+
+def _remove(temporary: TemporaryDirectory, pid: int) -> None:
+    if os.getpid() == pid:  # a forked child has a copy of the writer
+        temporary.remove()
 
 
 class _Written(NamedTuple):

@@ -274,6 +274,35 @@ assert os.path.exists(f"own-rank-0000{rank}.index") and not os.path.exists("own.
     run_ranks(tmp_path, 2, SAVE + program)
 
 
+def test_a_refused_save_leaves_nothing(tmp_path: Path) -> None:
+    """On the rank that refuses, and on one that has written its part when another refuses: there
+    when the writer is freed, or the process exits."""
+    program = """
+import gc
+from pathlib import Path
+from torch.distributed.checkpoint.api import CheckpointException
+mine = {"a": torch.ones(2), "odd": object()} if rank == 1 else {"b": torch.ones(2)}
+def refused(step, **options):
+    try:
+        dcp.save(mine, checkpoint_id=f"run/step-{step}", storage_writer=StorageWriter(), **options)
+    except CheckpointException as error:
+        assert list(error.failures) == [1]
+    else:
+        raise SystemExit("no error")
+refused(1)
+gc.collect()  # the exception is in a frame that its traceback has
+dist.barrier()
+assert not list(Path("run").glob("*")), list(Path("run").iterdir())
+dist.barrier()
+gc.disable()
+refused(2)
+dist.barrier()
+print(len(list(Path("run").glob("*"))))
+"""
+    assert run_ranks(tmp_path, 2, SAVE + program) == [["1"], ["1"]]
+    assert not list((tmp_path / "run").glob("*"))
+
+
 def test_a_killed_job_leaves_the_old_checkpoint(tmp_path: Path) -> None:
     program = """
 import os, signal
