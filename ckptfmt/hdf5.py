@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import math
 import os
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, get_args
@@ -40,7 +41,7 @@ try:
 except ImportError as error:
     raise ImportError(f"HDF5 files need h5py (pip install h5py): {error}") from error
 
-__all__ = ["Dataset", "Datasets", "open_datasets", "write_datasets"]
+__all__ = ["Dataset", "Datasets", "is_variable_name", "open_datasets", "write_datasets"]
 
 Path = str | bytes | os.PathLike[Any]
 
@@ -49,6 +50,13 @@ DTYPE = "dtype"
 # this size a dataset may be so many times larger than the bytes that store it.
 LARGE_BYTES = 4 << 30
 EXPANSION_MAX = 1000
+_VARIABLE_NAME = re.compile(r"(^|/)vars/[^/]+$")
+
+
+def is_variable_name(name: str) -> bool:
+    """Return whether this is the name of a variable in Keras's `.weights.h5` files, such as
+    "layers/dense/vars/0"."""
+    return _VARIABLE_NAME.search(name) is not None
 
 
 @dataclass(frozen=True)

@@ -8,11 +8,13 @@ import os
 import re
 from typing import Any, NamedTuple
 
+from ckptfmt import foreign
 from ckptfmt.errors import InvalidError, UnsupportedError
 
 __all__ = [
     "DataName",
     "absolute",
+    "check_extension",
     "data_name",
     "index_name",
     "is_url",
@@ -91,7 +93,7 @@ def prefix_text(prefix: Path, *, urls: bool = False) -> str:
 
     Raises:
         InvalidError: `path_text` refuses it, or it has no file name, or it ends like one of the
-            checkpoint's own files.
+            checkpoint's own files or like a file of another format.
     """
     text = path_text(prefix, urls=urls)
     name = os.path.basename(text)
@@ -110,7 +112,24 @@ def prefix_text(prefix: Path, *, urls: bool = False) -> str:
             f"prefix {text!r} is the name of a checkpoint's file: pass the prefix alone, {base!r}",
             failure="BAD_PATH",
         )
+    check_extension(text)
     return text
+
+
+def check_extension(prefix: str) -> None:
+    """Check that a prefix is not the name of a file of another format.
+
+    Raises:
+        InvalidError: it is; the message says what writes such a file.
+    """
+    named = foreign.by_name(prefix)
+    if named is not None:
+        kind, extension = named
+        raise InvalidError(
+            f"prefix {prefix!r} is the name of {kind.what}: {kind.writing}. A checkpoint needs a "
+            f"prefix without that extension, for example {prefix.removesuffix(extension)!r}",
+            failure="BAD_PATH",
+        )
 
 
 def absolute(path: str) -> str:

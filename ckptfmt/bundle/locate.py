@@ -9,24 +9,23 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
-from ckptfmt import names
+from ckptfmt import foreign, names
 from ckptfmt.errors import (
     CheckpointNotFoundError,
     CkptfmtError,
     CorruptError,
     UnsupportedError,
 )
+from ckptfmt.foreign import LFS_POINTER, TABLE_MAGIC, Foreign
 from ckptfmt.names import path_text
 from ckptfmt.places import entries, is_directory, is_file, names_in, names_in_archive, read_ends
 
-__all__ = ["describe_file", "explained", "locate", "locate_all"]
+__all__ = ["explained", "kind_of_file", "locate", "locate_all", "recognised"]
 
 HEAD_BYTES = 512
-TABLE_MAGIC = bytes.fromhex("57fb808b247547db")
-LFS_POINTER = b"version https://git-lfs"
 LISTED_MAX = 8
 # What saves in progress and killed ones leave, TensorFlow's among them.
 _TEMPORARY = re.compile(r".+_temp(_[0-9a-f]+)?", re.S)
@@ -118,12 +117,16 @@ def _in_directory(directory: str) -> str:
         return saved_model
     found = names_in(directory)
     prefixes = _prefixes_in(directory, found)
+    if named is not None and is_file(named):
+        raise _refused_file(named)
     if named is not None:
         message = f"its `checkpoint` file names '{os.path.basename(named)}', which is not there"
     elif len(prefixes) == 1:
         return os.path.join(directory, prefixes[0])
     elif prefixes:
         message = "a directory with several checkpoints"
+    elif kind := _kind_of_directory(directory, found):
+        message = kind.refusal
     else:
         message = "a directory without a checkpoint" + (
             f"; it holds {_some(found)}" if found else ", empty"
@@ -133,6 +136,18 @@ def _in_directory(directory: str) -> str:
     elif data := [name for name in found if names.parse_data_name(name)]:
         message += f"; {data[0]} has no index: its save did not finish"
     raise _not_found(directory, message)
+
+
+def _kind_of_directory(directory: str, found: list[str]) -> Foreign | None:
+    """Return what a directory without a checkpoint is, by its names or those in its last step."""
+    kind = foreign.by_listing(found)
+    steps = [name for name in found if name[-1:].isdecimal()]
+    if kind is None and steps:
+        last = max(steps, key=lambda name: (len(name), name))
+        kind = foreign.by_listing(names_in(os.path.join(directory, last)))
+        if kind is not None:
+            return kind._replace(what=f"a directory with '{last}', {kind.what}")
+    return kind
 
 
 def _in_archive(archive: str) -> str:
@@ -156,14 +171,13 @@ def _in_archive(archive: str) -> str:
 
 
 def _refused_file(path: str) -> Exception:
-    kind = describe_file(path)
-    if kind == _V1_TABLE:
-        return UnsupportedError(
-            f"{kind}; only V2 checkpoints (an .index file and data files) are read", path=path
-        )
-    if kind == _STATE_FILE:
-        return _not_found(path, f"{kind}; open its directory, '{os.path.dirname(path) or '.'}'")
-    return _not_found(path, f"{kind}, no checkpoint of this format")
+    kind = kind_of_file(path)
+    if kind is foreign.V1:
+        return UnsupportedError(f"{kind.what}. {kind.reading}", path=path)
+    if kind is foreign.STATE_FILE:
+        directory = os.path.dirname(path) or "."
+        return _not_found(path, f"{kind.what}; open its directory, '{directory}'")
+    return _not_found(path, kind.refusal)
 
 
 def _missing_index(prefix: str) -> str:
@@ -217,68 +231,51 @@ def _some(values: list[str]) -> str:
 
 # ---- what a file is ------------------------------------------------------------------------------
 
-_V1_TABLE = (
-    "a table file: a checkpoint of TensorFlow's V1 format, or an .index file under another name"
-)
-_STATE_FILE = "the text file that names a directory's checkpoints"
+
+def recognised(path: str) -> Foreign | None:
+    """Return the other format of a file or directory, a URL included; None for a checkpoint, for
+    what is not known, and for what does not exist.
+
+    Raises:
+        StorageError: it cannot be looked up now.
+    """
+    if is_file(names.index_name(path)):
+        return None
+    if is_file(path):
+        try:
+            kind = _kind_of_file(path)
+        except OSError:
+            return None  # opening it reports why
+        return None if kind in (foreign.UNKNOWN, foreign.EMPTY, foreign.ZIP) else kind
+    if not is_directory(path):
+        return None
+    found = names_in(path)
+    listed = foreign.by_listing(found)
+    ours = any(name == "checkpoint" or name.endswith(".index") for name in found)
+    return None if ours and listed is not foreign.DCP else listed
 
 
-def _is_html(head: bytes) -> bool:
-    return head.lstrip().lower().startswith((b"<!doctype html", b"<html", b"<?xml"))
-
-
-def _is_safetensors(head: bytes) -> bool:
-    return (
-        len(head) > 9
-        and head[8:10] in (b'{"', b"{ ", b"{}")
-        and int.from_bytes(head[:8], "little") < 1 << 40
-    )
-
-
-_KINDS: list[tuple[str, Callable[[bytes], bool]]] = [
-    ("an empty file", lambda head: not head),
-    (
-        "a Git LFS pointer: the file itself was never fetched (`git lfs pull`)",
-        lambda head: head.startswith(LFS_POINTER),
-    ),
-    ("an HTML page, as a download that failed leaves behind", _is_html),
-    (
-        _STATE_FILE,
-        lambda head: re.match(rb"\s*(#[^\n]*\n\s*)*(all_)?model_checkpoint_path", head) is not None,
-    ),
-    ("an HDF5 file (Keras .h5 weights?)", lambda head: head.startswith(b"\x89HDF\r\n\x1a\n")),
-    (
-        "a zip archive (PyTorch, .keras or .npz?)",
-        lambda head: head.startswith((b"PK\x03\x04", b"PK\x05\x06")),
-    ),
-    ("a gzip file", lambda head: head.startswith(b"\x1f\x8b")),
-    ("a Zstandard file", lambda head: head.startswith(b"\x28\xb5\x2f\xfd")),
-    ("a numpy .npy file", lambda head: head.startswith(b"\x93NUMPY")),
-    ("a GGUF model", lambda head: head.startswith(b"GGUF")),
-    ("a safetensors file", _is_safetensors),
-    ("a Python pickle", lambda head: len(head) > 1 and head[0] == 0x80 and 2 <= head[1] <= 5),
-]
-
-
-def describe_file(path: str) -> str:
-    """Guess what a file is from its first bytes, and from the magic number at its end."""
+def kind_of_file(path: str) -> Foreign:
+    """Return what a file is, by its first bytes and its last ones."""
     try:
-        head, tail = read_ends(path, HEAD_BYTES, len(TABLE_MAGIC))
+        return _kind_of_file(path)
     except OSError as error:
-        return f"a file that cannot be read ({error.strerror})"
-    if tail == TABLE_MAGIC:
-        return _V1_TABLE
-    return next((kind for kind, matches in _KINDS if matches(head)), "a file of an unknown kind")
+        return Foreign(f"a file that cannot be read ({error.strerror})")
+
+
+def _kind_of_file(path: str) -> Foreign:
+    head, tail = read_ends(path, HEAD_BYTES, len(TABLE_MAGIC))
+    return foreign.by_head(path, head, tail)
 
 
 def explained(error: CkptfmtError) -> CkptfmtError:
     """Return the error, and what the index file seems to be instead where that is plain to see."""
     path = error.path or ""
     if error.failure in ("BAD_MAGIC", "TRUNCATED") and path.endswith(".index"):
-        kind = describe_file(path)
-        if not kind.startswith(("a table", "a file")):
+        kind = kind_of_file(path)
+        if not kind.what.startswith(("a table", "a file")):
             return CorruptError(
-                f"{error.message} (it looks like {kind})",
+                f"{error.message} (it looks like {kind.what})",
                 failure=error.failure,
                 path=path,
                 offset=error.offset,

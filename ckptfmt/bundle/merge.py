@@ -14,7 +14,7 @@ from ckptfmt import _core
 from ckptfmt.arguments import Durability, check_choice, check_limits, listed
 from ckptfmt.bundle.locate import locate
 from ckptfmt.errors import CheckpointNotFoundError, InvalidError
-from ckptfmt.names import index_name, is_url, parse_data_name, path_text
+from ckptfmt.names import index_name, is_url, parse_data_name, path_text, prefix_text
 from ckptfmt.places import store_of
 
 __all__ = ["merge", "merge_v2_checkpoints"]
@@ -56,7 +56,8 @@ def merge(
         BusyError: an input was saved again during the merge, or another process held the lock of
             the destination's directory for minutes.
         CheckpointNotFoundError, CorruptError, StorageError, UnsupportedError, LimitError.
-        InvalidError: no inputs, a repeated input, or an input that is the destination.
+        InvalidError: no inputs, a repeated input, an input that is the destination, or a name of
+            the destination that a prefix cannot have.
     """
     check_choice("inputs", inputs, ("keep", "consume"))
     check_choice("durability", durability, _core.DURABILITY)
@@ -64,7 +65,7 @@ def merge(
     consume = inputs == "consume"
     missing: list[CheckpointNotFoundError] = []
     given = _listed(prefixes, "prefixes")
-    target = path_text(destination, urls=True)
+    target = prefix_text(destination, urls=True)
     there = _indexes(given)
     located = [_locate(prefix, there, missing) for prefix in given]
     if missing and not consume:

@@ -34,7 +34,8 @@ SUMMARY = "write a checkpoint in another format, or at another level of ours"
 EPILOG = """
 SOURCE is a path as for `ckptfmt inspect`, or a safetensors file, its index, a .npz or .h5 file, or
 a directory of torch.distributed.checkpoint. DESTINATION is the prefix of a TensorFlow checkpoint,
-or a file whose extension names its format (.safetensors, .npz, .h5). The source is verified while
+or a file whose extension names its format (.safetensors, .npz, .h5; a .weights.h5
+file of Keras only if the names in SOURCE are those of such files). The source is verified while
 it is read, and the result is read back before it becomes visible. Other formats have no place for
 TensorFlow's object graph.
 

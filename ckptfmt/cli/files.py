@@ -7,6 +7,7 @@ import os
 
 import ckptfmt
 from ckptfmt import CheckpointNotFoundError, CorruptError, InvalidError
+from ckptfmt.bundle.locate import locate, recognised
 from ckptfmt.cli.destination import check_destination
 from ckptfmt.names import index_name, path_text
 from ckptfmt.places import is_file
@@ -23,11 +24,14 @@ def named_checkpoint(path: str, *, damaged: bool = False) -> str:
         damaged: whether one is enough whose index can be recognised, but not read.
 
     Raises:
-        CheckpointNotFoundError: there is no index file of this prefix.
+        CheckpointNotFoundError: there is no index file of this prefix; a file of another format is
+            named.
         CorruptError, UnsupportedError, StorageError: it is not the index of a checkpoint.
     """
     prefix = path_text(path, urls=True).removesuffix(".index")
     if not is_file(index_name(prefix)):
+        if recognised(path) is not None:
+            locate(path)  # its error says what it is
         raise CheckpointNotFoundError(
             f"there is no checkpoint of this name: {index_name(prefix)!r} is not a file", path=path
         )

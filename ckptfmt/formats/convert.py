@@ -15,14 +15,14 @@ from typing import Any, Literal, NamedTuple, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from ckptfmt import dtypes, names
+from ckptfmt import dtypes, foreign, names
 from ckptfmt.arguments import Durability, Level, Verify, check_choice, check_progress, wrong
 from ckptfmt.arrays import Sources
 from ckptfmt.background import wait_for_saves
 from ckptfmt.bundle import convert as levels
 from ckptfmt.bundle.casting import cast_dtype, cast_values, castable, dtype_text
 from ckptfmt.bundle.convert import HELD_MAX, Options, build, check_result, mapped_array
-from ckptfmt.bundle.locate import locate
+from ckptfmt.bundle.locate import locate, recognised
 from ckptfmt.bundle.reader import Reader
 from ckptfmt.bundle.selecting import Rename
 from ckptfmt.bundle.writer import Writer, check_options
@@ -32,6 +32,7 @@ from ckptfmt.formats.renaming import Opened, renamed_tensors
 from ckptfmt.formats.tensors import Box, Kind, Read, Tensor, slabs
 from ckptfmt.names import path_text, prefix_text
 from ckptfmt.objects.graph import OBJECT_GRAPH_KEY
+from ckptfmt.places import is_file
 from ckptfmt.progress import Progress
 from ckptfmt.temporary import make_directory, open_directory, replacing_file
 
@@ -41,13 +42,6 @@ Path = str | bytes | os.PathLike[Any]
 Format = Literal["tensorflow", "safetensors", "npz", "hdf5", "dcp"]
 Cast = str | Mapping[str, str]
 
-_EXTENSIONS: dict[str, Format] = {
-    ".safetensors": "safetensors",
-    safetensors.INDEX: "safetensors",
-    ".npz": "npz",
-    ".h5": "hdf5",
-    ".hdf5": "hdf5",
-}
 # What other formats have no place for: TensorFlow's description of objects.
 _GRAPH = OBJECT_GRAPH_KEY
 
@@ -73,18 +67,17 @@ class Conversion:
 
 
 def format_of(path: str, *, exists: bool) -> Format:
-    """Return the format of a path by its extension, and if it `exists` also by what is there."""
-    for extension, name in _EXTENSIONS.items():
-        if path.lower().endswith(extension):
-            return name
-    if exists and not names.is_url(path) and os.path.isdir(path):
-        found = os.listdir(path)
-        if ".metadata" in found:
-            return "dcp"
-        ours = any(name == "checkpoint" or name.endswith(".index") for name in found)
-        if not ours and any(name.endswith((".safetensors", safetensors.INDEX)) for name in found):
-            return "safetensors"
-    return "tensorflow"
+    """Return the format of a path: if it `exists` by what is there, where that can be recognised,
+    else by its extension. What `convert` cannot read counts as "tensorflow", whose reader reports
+    what it is."""
+    if exists and not names.is_url(path):
+        if is_file(names.index_name(path)):
+            return "tensorflow"
+        kind = recognised(path)
+        if kind is not None:
+            return kind.convertible or "tensorflow"
+    named = foreign.by_name(path)
+    return (named[0].convertible if named is not None else None) or "tensorflow"
 
 
 def _module(name: Format) -> Any:
@@ -112,8 +105,9 @@ def convert(
     """Write a checkpoint again in another format or at another level, all or nothing.
 
     Formats are TensorFlow checkpoints ("tensorflow", at any level), safetensors files (with an
-    index for several), NumPy's `.npz`, HDF5 files such as Keras's `.weights.h5`, and directories of
-    torch.distributed.checkpoint ("dcp", which are only read). Names and values stay as they are.
+    index for several), NumPy's `.npz`, HDF5 files, and directories of torch.distributed.checkpoint
+    ("dcp", which are only read). Names and values stay as they are; a result named `.weights.h5`
+    is refused unless the names are those that Keras has in such files.
     Memory is bounded except for string tensors: larger values go through a temporary file.
 
     Args:
@@ -405,6 +399,9 @@ class _Export:
                 )
                 for name, tensor in tensors.items()
             ]
+            named = foreign.by_name(self._path)
+            if named is not None and named[0] is foreign.KERAS_WEIGHTS:
+                self._check_keras_names(kinds)
             counter = _Counter(progress, kinds)
             by_name = {one.name: one for one in kinds}
 
@@ -420,6 +417,19 @@ class _Export:
             casts.done,
             tuple(dropped),
         )
+
+    def _check_keras_names(self, kinds: list[Kind]) -> None:
+        """Refuse names that Keras would not find: only a model says which variable is which."""
+        for kind in kinds:
+            if not self._module.is_variable_name(kind.name):
+                raise InvalidError(
+                    "Keras does not find a tensor of this name in a .weights.h5 file. Load the "
+                    "checkpoint into the model, ckptfmt.keras.load_weights(model, PATH), and save "
+                    "that, model.save_weights('NAME.weights.h5'); or name the result .h5 to keep "
+                    "the names",
+                    path=self._path,
+                    tensor=kind.name,
+                )
 
     def _write_files(
         self,

@@ -14,11 +14,11 @@ from ckptfmt.errors import InvalidError
 from ckptfmt.formats.tensors import Kind, Read, slabs
 
 try:
-    from ckptfmt.hdf5 import Dataset, open_datasets, write_datasets
+    from ckptfmt.hdf5 import Dataset, is_variable_name, open_datasets, write_datasets
 except ImportError as error:
     raise InvalidError(str(error)) from None
 
-__all__ = ["holds", "open_tensors", "write"]
+__all__ = ["holds", "is_variable_name", "open_tensors", "write"]
 
 
 def holds(dtype: np.dtype[Any]) -> bool:

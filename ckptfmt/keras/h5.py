@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import collections
 import functools
-import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -23,7 +22,7 @@ from ckptfmt.keras.model import OPTIMIZER, with_optimizer
 from ckptfmt.keras.pairing import Pairing, Place
 from ckptfmt.objects.choice import Choice
 
-__all__ = ["by_h5", "is_dataset_name", "owners_of", "tensors_of", "write_h5"]
+__all__ = ["by_h5", "owners_of", "tensors_of", "write_h5"]
 
 
 class Own:
@@ -99,14 +98,6 @@ def _contained(
 
 def _dataset_name(path: str, key: str) -> str:
     return f"{path}/vars/{key}".lstrip("/")
-
-
-def is_dataset_name(name: str) -> bool:
-    """Return whether this is the name of a variable in a `.weights.h5` file."""
-    return _DATASET_NAME.search(name) is not None
-
-
-_DATASET_NAME = re.compile(r"(^|/)vars/[^/]+$")
 
 
 # ---- loading and saving --------------------------------------------------------------------------

@@ -17,7 +17,8 @@ from ckptfmt.bundle.reader import Reader
 from ckptfmt.bundle.saving import save
 from ckptfmt.bundle.selecting import Filter, Rename, filter_function
 from ckptfmt.errors import InvalidError
-from ckptfmt.hdf5 import open_datasets
+from ckptfmt.formats.convert import format_of
+from ckptfmt.hdf5 import is_variable_name, open_datasets
 from ckptfmt.keras.checkpoint import by_graph, by_path
 from ckptfmt.keras.generators import (
     RANDOM_STATE,
@@ -25,7 +26,7 @@ from ckptfmt.keras.generators import (
     generators_of_process,
     warn_of_layers,
 )
-from ckptfmt.keras.h5 import by_h5, is_dataset_name, owners_of, tensors_of, write_h5
+from ckptfmt.keras.h5 import by_h5, owners_of, tensors_of, write_h5
 from ckptfmt.keras.model import Objects
 from ckptfmt.keras.pairing import Pairing
 from ckptfmt.names import path_text, prefix_text
@@ -90,7 +91,7 @@ def load_weights(
     Objects(model, optimizer=False)  # checks the model
     text = path_text(path)
     with contextlib.ExitStack() as stack:
-        if text.endswith(H5):
+        if text.endswith(H5) and format_of(text, exists=True) == "hdf5":
             if by not in (None, "h5"):
                 raise InvalidError(f"a {H5} file is loaded by='h5', not by={by!r}", path=text)
             stored = stack.enter_context(open_datasets(text))
@@ -107,7 +108,7 @@ def _pairing(
 ) -> Pairing:
     graph = graph_of(reader)
     if by is None and graph is None:
-        by = "h5" if any(map(is_dataset_name, reader)) else "path"
+        by = "h5" if any(map(is_variable_name, reader)) else "path"
     if by == "path":
         return by_path(reader, graph, model, optimizer, rename)
     if by == "h5":

@@ -21,7 +21,7 @@ from ckptfmt.bundle import reader as reading
 from ckptfmt.bundle.selecting import Filter, Rename, some
 from ckptfmt.bundle.state_file import update_checkpoint_state
 from ckptfmt.errors import CkptfmtWarning, InvalidError
-from ckptfmt.names import absolute, path_text, prefix_text
+from ckptfmt.names import absolute, check_extension, path_text, prefix_text
 from ckptfmt.objects.choice import Choice
 from ckptfmt.objects.layouts import layouts_by_path
 from ckptfmt.objects.matching import Restoration
@@ -256,7 +256,9 @@ class Checkpoint(Trackable):
                 counter[...] = number  # as the others do, even if this process fails
             options = CheckpointOptions.of(options)
             if is_numbered:
-                file_prefix = f"{path_text(file_prefix, urls=True)}-{number}"
+                given = path_text(file_prefix, urls=True)
+                check_extension(given)
+                file_prefix = f"{given}-{number}"
             path = prefix_text(file_prefix, urls=True)
             queue.settle()
             options.before_save(path)

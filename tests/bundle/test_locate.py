@@ -19,7 +19,7 @@ import pytest
 from support import index
 
 import ckptfmt
-from ckptfmt.bundle.locate import describe_file, locate
+from ckptfmt.bundle.locate import kind_of_file, locate
 
 VALUES = [3, 1, 4]
 NOTHING = "Failed to find any matching files for this prefix"
@@ -256,7 +256,7 @@ def safetensors(header: bytes) -> bytes:
 V1 = "a table file: a checkpoint of TensorFlow's V1 format, or an .index file under another name"
 STATE = "the text file that names a directory's checkpoints"
 HTML = "an HTML page, as a download that failed leaves behind"
-ZIP = "a zip archive (PyTorch, .keras or .npz?)"
+ZIP = "a zip archive"
 LFS = "a Git LFS pointer: the file itself was never fetched (`git lfs pull`)"
 
 KINDS: list[tuple[bytes, str]] = [
@@ -265,16 +265,19 @@ KINDS: list[tuple[bytes, str]] = [
     (b"<!DOCTYPE html><html></html>", HTML),
     (b"\n  <html lang=en>", HTML),
     (b"<?xml version='1.0'?><Error/>", HTML),
-    (b"\x89HDF\r\n\x1a\n" + bytes(100), "an HDF5 file (Keras .h5 weights?)"),
-    (zipped(), ZIP),
+    (b"\x89HDF\r\n\x1a\n" + bytes(100), "an HDF5 file"),
+    (zipped(), "a NumPy .npz file"),
     (empty_zip(), ZIP),
     (gzip.compress(b"x", mtime=0), "a gzip file"),
     (b"\x28\xb5\x2f\xfd" + bytes(9), "a Zstandard file"),
-    (npy(), "a numpy .npy file"),
+    (npy(), "a NumPy .npy file"),
     (b"GGUF\x03\0\0\0" + bytes(40), "a GGUF model"),
     (safetensors(b'{"x":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}'), "a safetensors file"),
     (safetensors(b"{}      "), "a safetensors file"),
-    *((pickle.dumps({"x": 1}, protocol), "a Python pickle") for protocol in (2, 3, 4, 5)),
+    *(
+        (pickle.dumps({"x": 1}, protocol), "a Python pickle (an old PyTorch file?)")
+        for protocol in (2, 3, 4, 5)
+    ),
     (b'model_checkpoint_path: "ck"\n', STATE),
     (b'# by hand\n\nall_model_checkpoint_paths: "ck"\n', STATE),
     (b"\x01\x02\x03", "a file of an unknown kind"),
@@ -288,12 +291,12 @@ KINDS: list[tuple[bytes, str]] = [
 def test_other_files(tmp_path: Path, content: bytes, kind: str) -> None:
     path = tmp_path / "model"
     path.write_bytes(content)
-    assert describe_file(str(path)) == kind
+    assert kind_of_file(str(path)).what == kind
     message = not_found(path).message
     if kind == STATE:
         assert message == f"{STATE}; open its directory, '{tmp_path}'"
     else:
-        assert message == f"{kind}, no checkpoint of this format"
+        assert message.startswith(f"{kind}, not a TensorFlow checkpoint")
 
 
 @pytest.mark.parametrize(
@@ -322,7 +325,8 @@ def test_v1_table(tmp_path: Path, ck: str) -> None:
         ckptfmt.open(tmp_path / "model.ckpt-7")
     error = caught.value
     assert error.path == str(tmp_path / "model.ckpt-7")
-    assert error.message == (f"{V1}; only V2 checkpoints (an .index file and data files) are read")
+    assert error.message.startswith(f"{V1}. ckptfmt reads only V2 checkpoints")
+    assert "tf.train.load_checkpoint" in error.message
 
 
 def test_a_table_that_starts_like_something_else(tmp_path: Path) -> None:
@@ -330,7 +334,7 @@ def test_a_table_that_starts_like_something_else(tmp_path: Path) -> None:
     table = index.Index([index.block([(b"", index.header())])], last_keys=[b""])
     table.gap_before = b"GGUF"
     (tmp_path / "model").write_bytes(table.build())
-    assert describe_file(str(tmp_path / "model")) == V1
+    assert kind_of_file(str(tmp_path / "model")).what == V1
 
 
 def test_state_file_by_its_relative_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -84,11 +84,11 @@ def test_their_bytes(tmp_path: Path) -> None:
     assert load_file(theirs).keys() == arrays.keys()
 
 
-@pytest.mark.parametrize("name", ["x.weights.h5", "x.h5"])
-def test_hdf5(tmp_path: Path, name: str) -> None:
+@pytest.mark.parametrize(("name", "step"), [("x.weights.h5", "vars/1"), ("x.h5", "step")])
+def test_hdf5(tmp_path: Path, name: str, step: str) -> None:
     import h5py  # noqa: PLC0415
 
-    arrays = {"layers/dense/vars/0": np.arange(6.0).reshape(2, 3), "step": np.array(3)}
+    arrays = {"layers/dense/vars/0": np.arange(6.0).reshape(2, 3), step: np.array(3)}
     ckptfmt.save(tmp_path / "ck", arrays, metadata={"a": 1})
     done = ckptfmt.convert(tmp_path / "ck", tmp_path / name)
     assert (done.format, done.dropped) == ("hdf5", ("the metadata",))

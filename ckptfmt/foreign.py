@@ -1,0 +1,240 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Other checkpoint formats: how their names, files and directories are recognised, and which call
+reads and writes each."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import Literal, NamedTuple
+
+__all__ = [
+    "EMPTY",
+    "STATE_FILE",
+    "V1",
+    "ZIP",
+    "Convertible",
+    "Foreign",
+    "by_head",
+    "by_listing",
+    "by_name",
+]
+
+# The formats that `ckptfmt.convert` reads, apart from checkpoints.
+Convertible = Literal["safetensors", "npz", "hdf5", "dcp"]
+TABLE_MAGIC = bytes.fromhex("57fb808b247547db")
+LFS_POINTER = b"version https://git-lfs"
+CONVERT = "`ckptfmt convert PATH PREFIX` makes it a checkpoint"
+# The first bytes of a zip archive: sizes of the name and of the fields before the first member.
+ZIP_HEADER, ZIP_NAME_SIZE = 30, slice(26, 28)
+
+
+class Foreign(NamedTuple):
+    """A format other than TensorFlow's V2 checkpoints.
+
+    Attributes:
+        what: a file or directory of the format, in words.
+        reading: what reads it.
+        writing: what writes it; "" for formats that no name belongs to.
+        convertible: its name in `ckptfmt.convert`; None if that does not read it.
+    """
+
+    what: str
+    reading: str = ""
+    writing: str = ""
+    convertible: Convertible | None = None
+
+    @property
+    def refusal(self) -> str:
+        """Why `ckptfmt.open` cannot open it, and what does."""
+        reading = f": {self.reading}" if self.reading else ""
+        return f"{self.what}, not a TensorFlow checkpoint{reading}"
+
+
+SAFETENSORS = Foreign(
+    "a safetensors file",
+    f"ckptfmt.safetensors.load_file reads it, and {CONVERT}",
+    "ckptfmt.safetensors.save_file writes one, and ckptfmt.convert makes one of a checkpoint",
+    "safetensors",
+)
+SAFETENSORS_INDEX = Foreign(
+    "the index of a model in several safetensors files",
+    SAFETENSORS.reading,
+    "ckptfmt.convert(..., max_shard_bytes=N) makes one, and the files, of a checkpoint",
+    "safetensors",
+)
+NPZ = Foreign(
+    "a NumPy .npz file",
+    f"numpy.load reads it, and {CONVERT}",
+    "numpy.savez writes one, and ckptfmt.convert makes one of a checkpoint",
+    "npz",
+)
+NPY = Foreign(
+    "a NumPy .npy file", "ckptfmt does not read it, numpy.load does", "numpy.save writes one"
+)
+HDF5 = Foreign(
+    "an HDF5 file",
+    f"h5py and, if Keras wrote it, Keras read it, and {CONVERT}",
+    "ckptfmt.convert makes one of a checkpoint",
+    "hdf5",
+)
+KERAS_WEIGHTS = Foreign(
+    "a Keras .weights.h5 file",
+    f"ckptfmt.keras.load_weights(model, PATH) reads it, and {CONVERT}",
+    "ckptfmt.keras.save_weights(model, PATH) writes one",
+    "hdf5",
+)
+KERAS = Foreign(
+    "a Keras .keras file",
+    "ckptfmt does not read it, keras.models.load_model(PATH) does; then "
+    "ckptfmt.keras.save_weights saves the weights of the model",
+    "keras.Model.save writes one",
+)
+TORCH = Foreign(
+    "a PyTorch file",
+    "ckptfmt does not read it, torch.load(PATH) does; then ckptfmt.torch.save saves what it "
+    "returns",
+    "torch.save writes one",
+)
+PICKLE = Foreign(
+    "a Python pickle (an old PyTorch file?)",
+    "ckptfmt does not read pickles. If torch.save wrote it, torch.load(PATH) reads it; then "
+    "ckptfmt.torch.save saves what it returns",
+)
+DCP = Foreign(
+    "a directory of torch.distributed.checkpoint (DCP)",
+    f"torch.distributed.checkpoint.load reads it, and {CONVERT}",
+    convertible="dcp",
+)
+ORBAX = Foreign(
+    "an Orbax checkpoint",
+    "ckptfmt does not read it, orbax.checkpoint.StandardCheckpointer().restore(PATH) does; then "
+    "ckptfmt.jax.save saves what it returns",
+)
+GGUF = Foreign("a GGUF model", "ckptfmt does not read it", "ckptfmt does not write them")
+V1 = Foreign(
+    "a table file: a checkpoint of TensorFlow's V1 format, or an .index file under another name",
+    "ckptfmt reads only V2 checkpoints, which are an .index file and data files; "
+    "tf.train.load_checkpoint(PATH) reads V1",
+)
+LFS = Foreign("a Git LFS pointer: the file itself was never fetched (`git lfs pull`)")
+HTML = Foreign("an HTML page, as a download that failed leaves behind")
+STATE_FILE = Foreign("the text file that names a directory's checkpoints")
+EMPTY = Foreign("an empty file")
+ZIP = Foreign("a zip archive", "ckptfmt opens archives of checkpoints, named .zip")
+_GZIP = Foreign("a gzip file", "decompress it first")
+_ZSTANDARD = Foreign("a Zstandard file", "decompress it first")
+_ARCHIVE = Foreign(
+    "an archive", writing="save the checkpoint first, then store its files in an archive"
+)
+_MODEL_INDEX = Foreign(
+    "the index of a model in several files",
+    "ckptfmt reads such indexes of safetensors files only; if it is of PyTorch's .bin files, "
+    "torch.load reads each of them",
+    SAFETENSORS_INDEX.writing,
+)
+UNKNOWN = Foreign("a file of an unknown kind")
+
+# TensorFlow's users name checkpoints model.ckpt, and .bin says nothing: these are not here.
+_EXTENSIONS = {
+    ".safetensors.index.json": SAFETENSORS_INDEX,
+    ".index.json": _MODEL_INDEX,
+    ".safetensors": SAFETENSORS,
+    ".npz": NPZ,
+    ".npy": NPY,
+    ".weights.h5": KERAS_WEIGHTS,
+    ".h5": HDF5,
+    ".hdf5": HDF5,
+    ".keras": KERAS,
+    ".pt": TORCH,
+    ".pth": TORCH,
+    ".gguf": GGUF,
+    ".zip": _ARCHIVE,
+    ".tar": _ARCHIVE,
+}
+
+
+def by_name(path: str) -> tuple[Foreign, str] | None:
+    """Return the format that a name belongs to and the extension that says so; None for others."""
+    lower = path.lower()
+    for extension, kind in _EXTENSIONS.items():
+        if lower.endswith(extension):
+            return kind, path[-len(extension) :]
+    return None
+
+
+def by_head(path: str, head: bytes, tail: bytes) -> Foreign:
+    """Return what a file is, by its first bytes (some hundred) and its last 8."""
+    if tail == TABLE_MAGIC:
+        return V1
+    if not head:
+        return EMPTY
+    if head.startswith(b"PK\x03\x04"):
+        return _zip(head)
+    kind = next((kind for magic, kind in _MAGIC if head.startswith(magic)), None) or _by_text(head)
+    named = by_name(path)
+    if named is not None and (kind, named[0]) in _NAMED:
+        return named[0]
+    return kind
+
+
+_MAGIC = [
+    (LFS_POINTER, LFS),
+    (b"\x89HDF\r\n\x1a\n", HDF5),
+    (b"PK\x05\x06", ZIP),
+    (b"\x1f\x8b", _GZIP),
+    (b"\x28\xb5\x2f\xfd", _ZSTANDARD),
+    (b"\x93NUMPY", NPY),
+    (b"GGUF", GGUF),
+]
+# What the name adds to the content.
+_NAMED = {(HDF5, KERAS_WEIGHTS), (UNKNOWN, SAFETENSORS_INDEX), (UNKNOWN, _MODEL_INDEX)}
+_HTML = (b"<!doctype html", b"<html", b"<?xml")
+_STATE = re.compile(rb"\s*(#[^\n]*\n\s*)*(all_)?model_checkpoint_path")
+
+
+def _by_text(head: bytes) -> Foreign:
+    if head.lstrip().lower().startswith(_HTML):
+        return HTML
+    if _STATE.match(head):
+        return STATE_FILE
+    size = int.from_bytes(head[:8], "little")
+    if len(head) > 9 and head[8:10] in (b'{"', b"{ ", b"{}") and size < 1 << 40:
+        return SAFETENSORS
+    if len(head) > 1 and head[0] == 0x80 and 2 <= head[1] <= 5:
+        return PICKLE
+    return UNKNOWN
+
+
+def _zip(head: bytes) -> Foreign:
+    """Return what a zip archive is, by the name of its first member."""
+    size = int.from_bytes(head[ZIP_NAME_SIZE], "little")
+    name = head[ZIP_HEADER : ZIP_HEADER + size]
+    if name.endswith(b".npy"):
+        return NPZ
+    if name in (b"metadata.json", b"config.json", b"model.weights.h5"):
+        return KERAS
+    if re.search(rb"/(data\.pkl|data/[0-9]+|version|byteorder|code/.*)$", name, re.S):
+        return TORCH
+    return ZIP
+
+
+def by_listing(names: Iterable[str]) -> Foreign | None:
+    """Return what a directory with these names is, or holds; None if that is not known."""
+    found = sorted(names)
+    if ".metadata" in found:
+        return DCP
+    if "_CHECKPOINT_METADATA" in found or "manifest.ocdbt" in found:
+        return ORBAX
+    for ends in ((".safetensors.index.json", ".safetensors"), tuple(_EXTENSIONS)):
+        for name in found:
+            if name.lower().endswith(ends):
+                kind = _EXTENSIONS[next(one for one in ends if name.lower().endswith(one))]
+                # Of files in a directory, only those of safetensors are converted together.
+                can = kind.convertible if kind.convertible == "safetensors" else None
+                what = f"a directory with '{name}', {kind.what}"
+                return kind._replace(what=what, convertible=can)
+    for name in found:
+        if re.fullmatch(r"(pytorch|adapter)_model.*\.bin", name):
+            return TORCH._replace(what=f"a directory with '{name}', {TORCH.what}")
+    return None
