@@ -56,6 +56,8 @@ class Conversion:
         tensors, nbytes: tensors, and bytes of their arrays.
         casts: by name, the dtypes before and after.
         dropped: what the source has and the result has no place for, in words.
+        bits: by name, the dtypes before and after of tensors of a dtype that the result lacks, of
+            which it holds the bits: float8_e8m0fnu as uint8.
     """
 
     path: str
@@ -64,6 +66,7 @@ class Conversion:
     nbytes: int
     casts: dict[str, tuple[str, str]] = field(default_factory=dict)
     dropped: tuple[str, ...] = ()
+    bits: dict[str, tuple[str, str]] = field(default_factory=dict)
 
 
 def format_of(path: str, *, exists: bool) -> Format:
@@ -208,6 +211,12 @@ class _Casts:
         )
         self.done: dict[str, tuple[str, str]] = {}
 
+    def leaves(self, tensor: Kind) -> bool:
+        """Return whether no cast applies to a tensor whose dtype the result cannot hold."""
+        return not any(fnmatch.fnmatchcase(tensor.name, glob) for glob, _ in self._patterns) and (
+            self._default is None or not castable(tensor.dtype, self._default)
+        )
+
     def kind_of(self, tensor: Kind, holds: Callable[[np.dtype[Any]], bool], result: str) -> Kind:
         """Return what the tensor becomes.
 
@@ -261,6 +270,20 @@ class _Counter:
 # ---- from another format -------------------------------------------------------------------------
 
 
+class _Bits:
+    """The bits of a tensor of a dtype of one byte."""
+
+    dtype = np.dtype(np.uint8)
+
+    def __init__(self, tensor: Tensor) -> None:
+        self._tensor = tensor
+        self.name, self.shape = tensor.name, tensor.shape
+
+    def read(self, box: Box = ()) -> NDArray[Any]:
+        """Return a box as an array."""
+        return self._tensor.read(box).view(np.uint8)
+
+
 class _Import:
     """The conversion of a file of another format to a TensorFlow checkpoint."""
 
@@ -279,6 +302,7 @@ class _Import:
         wait_for_saves()
         with self._opened as (tensors, metadata):
             dropped = ["TensorFlow's object graph"] if tensors.pop(_GRAPH, None) else []
+            bits = self._take_bits(tensors)
             kinds = [
                 self._casts.kind_of(
                     Kind(name, tensor.dtype, tensor.shape), _ours_holds, "a TensorFlow checkpoint"
@@ -304,7 +328,21 @@ class _Import:
             sum(kind.nbytes for kind in kinds),
             self._casts.done,
             tuple(dropped),
+            bits,
         )
+
+    def _take_bits(self, tensors: dict[str, Tensor]) -> dict[str, tuple[str, str]]:
+        """Replace tensors of one-byte dtypes that a checkpoint lacks by their bits; return the
+        dtypes."""
+        found = {}
+        for name, tensor in tensors.items():
+            dtype = tensor.dtype
+            is_byte = dtype.isbuiltin == 2 and dtype.itemsize == 1
+            kind = Kind(name, dtype, tensor.shape)
+            if is_byte and not _ours_holds(dtype) and self._casts.leaves(kind):
+                found[name] = dtype_text(dtype), "uint8"
+        tensors.update({name: _Bits(tensors[name]) for name in found})
+        return found
 
     def _fill(
         self, writer: Writer, folder: str | None, kinds: list[Kind], tensors: dict[str, Tensor]

@@ -64,18 +64,22 @@ _NAMES = {
     "F8_E4M3FNUZ": "float8_e4m3fnuz",
     "F8_E5M2FNUZ": "float8_e5m2fnuz",
 }
-# Bits of an element of the dtypes that have no numpy dtype in a V2 checkpoint.
-_OTHER_BITS = {"F8_E8M0": 8, "F6_E2M3": 6, "F6_E3M2": 6, "F4": 4}
+# A dtype of ml_dtypes that a V2 checkpoint lacks.
+_E8M0, _E8M0_NAME = "F8_E8M0", "float8_e8m0fnu"
+# Bits of an element of the dtypes without a numpy dtype.
+_OTHER_BITS = {"F6_E2M3": 6, "F6_E3M2": 6, "F4": 4}
 
 
 def _dtype_of(code: str) -> np.dtype[Any] | None:
+    if code == _E8M0:
+        return dtypes.narrow_dtype(_E8M0_NAME)
     name = _NAMES.get(code)
     return None if name is None else dtypes.numpy_dtype(dtypes.code_of(name))
 
 
 def code_of(dtype: np.dtype[Any]) -> str | None:
     """Return the name that safetensors has for a numpy dtype; None if it has none."""
-    for code, name in _NAMES.items():
+    for code, name in (*_NAMES.items(), (_E8M0, _E8M0_NAME)):
         if dtype.name == name:
             return code
     return None
@@ -269,7 +273,7 @@ def _tensor(file: ByteFile, name: str, about: Any, begin: int) -> FileTensor:
     def unsupported(message: str) -> UnsupportedError:
         return UnsupportedError(message, path=file.path, tensor=name)
 
-    if not isinstance(code, str) or (code not in _NAMES and code not in _OTHER_BITS):
+    if not isinstance(code, str) or code not in {*_NAMES, _E8M0, *_OTHER_BITS}:
         raise unsupported(f"dtype {code!r:.80} is unknown")
     dtype = _dtype_of(code)
     shape = checked_shape(about["shape"], damaged, unsupported)
@@ -315,9 +319,11 @@ def write(path: str, kinds: Sequence[Kind], metadata: Mapping[str, str], read: R
     with open(path, "wb", buffering=0) as file:
         _put(file, memoryview(len(text).to_bytes(8, "little") + text))
         for kind in ordered:
+            # A byte has one order, also in a dtype without a code.
+            code = dtypes.code_of(np.uint8 if kind.dtype.itemsize == 1 else kind.dtype)
             for box in slabs(kind.shape, kind.dtype.itemsize):
                 array = np.ascontiguousarray(read(kind.name, box))
-                raw = dtypes.little_endian(array, dtypes.code_of(kind.dtype))
+                raw = dtypes.little_endian(array, code)
                 _put(file, raw.data)
 
 

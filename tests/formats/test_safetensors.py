@@ -9,12 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import hypothesis.strategies as st
+import ml_dtypes
 import numpy as np
 import pytest
 from support.strategies import arrays, property_test
 
 import ckptfmt
 from ckptfmt import dtypes
+from ckptfmt.cli import main
 from ckptfmt.formats import safetensors as format_
 from ckptfmt.formats.tensors import slabs
 from ckptfmt.safetensors import load_file, safe_open, save_file
@@ -154,15 +156,49 @@ def test_size_of_the_header(tmp_path: Path) -> None:
 
 def test_types_without_arrays(tmp_path: Path) -> None:
     """They are listed, and refused when they are read."""
-    header = {"f": about("F4", [4], 0, 2), "s": about("F8_E8M0", [1], 2, 3)}
-    path = file_of(tmp_path / "x.safetensors", header, b"123")
+    header = {"f": about("F4", [4], 0, 2), "s": about("F6_E2M3", [4], 2, 5)}
+    path = file_of(tmp_path / "x.safetensors", header, b"12345")
     with safe_open(path) as file:
         assert file.get_slice("f").get_shape() == [4]
         assert file.get_slice("f").get_dtype() == "F4"
-        with pytest.raises(ckptfmt.UnsupportedError, match="F8_E8M0"):
+        with pytest.raises(ckptfmt.UnsupportedError, match="F6_E2M3"):
             file.get_tensor("s")
     with pytest.raises(ckptfmt.UnsupportedError, match="F4"):
         ckptfmt.convert(path, tmp_path / "ck")
+
+
+def test_f8_e8m0(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A checkpoint lacks the dtype: it holds the bits as uint8, which the conversion says, and the
+    other tensors as they are. A cast gives the numbers."""
+    bits = np.array([[126, 127, 128]], np.uint8)
+    scales = bits.view(ml_dtypes.float8_e8m0fnu)  # 0.5, 1, 2
+    path = tmp_path / "x.safetensors"
+    save_file({"a": np.ones(3), "scales": scales}, path)
+    with safe_open(path) as file:
+        assert file.get_slice("scales").get_dtype() == "F8_E8M0"
+        assert same(file.get_slice("scales")[:, 1:], scales[:, 1:])
+    done = ckptfmt.convert(path, tmp_path / "ck")
+    assert done.bits == {"scales": ("float8_e8m0fnu", "uint8")}
+    assert done.casts == {}
+    loaded = ckptfmt.load(tmp_path / "ck")
+    assert same(loaded["scales"], bits)
+    assert same(loaded["a"], np.ones(3))
+    # Back: the bits stay uint8.
+    ckptfmt.convert(tmp_path / "ck", tmp_path / "back.safetensors")
+    assert same(load_file(tmp_path / "back.safetensors")["scales"], bits)
+    for cast in ("float32", {"s*": "float32"}):
+        done = ckptfmt.convert(path, tmp_path / "numbers", cast=cast)
+        assert done.casts == {"scales": ("float8_e8m0fnu", "float32")}
+        assert done.bits == {}
+        assert ckptfmt.load(tmp_path / "numbers")["scales"].tolist() == [[0.5, 1, 2]]
+    # Between safetensors files the dtype stays.
+    ckptfmt.convert(path, tmp_path / "y.safetensors")
+    assert (tmp_path / "y.safetensors").read_bytes() == path.read_bytes()
+    assert main(["convert", str(path), str(tmp_path / "command")]) == 0
+    said = "stored the bits of scales, float8_e8m0fnu, as uint8\n"
+    assert capsys.readouterr().out.startswith(said)
+    with pytest.raises(ckptfmt.InvalidError, match=r"npz cannot hold float8_e8m0fnu.*cast"):
+        ckptfmt.convert(path, tmp_path / "x.npz")
 
 
 def test_several_files(tmp_path: Path) -> None:

@@ -21,6 +21,8 @@ TORCH = [
     *("float16", "bfloat16", "float32", "float64", "complex64"),
     *("float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz"),
 ]
+# Read and written, but a checkpoint lacks it.
+E8M0 = "float8_e8m0fnu"
 
 
 def tensors() -> dict[str, torch.Tensor]:
@@ -53,6 +55,19 @@ def test_every_dtype_both_ways(tmp_path: Path) -> None:
                 ours = file.get_tensor(name)
                 assert (ours.dtype, ours.shape) == (tensor.dtype, tensor.shape)
                 assert bytes_of(ours) == bytes_of(tensor)
+
+
+def test_e8m0(tmp_path: Path) -> None:
+    """The library's file is read as its dtype, and its bits are stored in a checkpoint."""
+    scales = torch.arange(8, dtype=torch.uint8).view(getattr(torch, E8M0))
+    theirs, ours = tmp_path / "theirs.safetensors", tmp_path / "ours.safetensors"
+    safetensors.torch.save_file({"a": torch.ones(3), "s": scales}, theirs)
+    assert torch.equal(safe_open(theirs, framework="pt").get_tensor("s"), scales)
+    assert ckptfmt.convert(theirs, tmp_path / "ck").bits == {"s": (E8M0, "uint8")}
+    stored = torch.from_numpy(ckptfmt.load(tmp_path / "ck")["s"])
+    assert bytes_of(stored.view(scales.dtype)) == bytes_of(scales)
+    ckptfmt.convert(theirs, ours)
+    assert bytes_of(safetensors.torch.load_file(ours)["s"]) == bytes_of(scales)
 
 
 def test_same_interface(tmp_path: Path) -> None:
