@@ -9,8 +9,14 @@ from collections.abc import Iterable
 from typing import Literal, NamedTuple
 
 __all__ = [
+    "DCP",
     "EMPTY",
+    "KERAS_WEIGHTS",
+    "LFS_POINTER",
+    "SAFETENSORS",
     "STATE_FILE",
+    "TABLE_MAGIC",
+    "UNKNOWN",
     "V1",
     "ZIP",
     "Convertible",
@@ -49,6 +55,11 @@ class Foreign(NamedTuple):
         """Why `ckptfmt.open` cannot open it, and what does."""
         reading = f": {self.reading}" if self.reading else ""
         return f"{self.what}, not a TensorFlow checkpoint{reading}"
+
+    @property
+    def seems(self) -> str:
+        """What an error about a damaged file adds."""
+        return f"it looks like {self.what}"
 
 
 SAFETENSORS = Foreign(

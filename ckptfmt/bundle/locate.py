@@ -275,7 +275,7 @@ def explained(error: CkptfmtError) -> CkptfmtError:
         kind = kind_of_file(path)
         if not kind.what.startswith(("a table", "a file")):
             return CorruptError(
-                f"{error.message} (it looks like {kind.what})",
+                f"{error.message} ({kind.seems})",
                 failure=error.failure,
                 path=path,
                 offset=error.offset,

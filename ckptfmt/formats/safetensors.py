@@ -19,8 +19,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ckptfmt import dtypes
+from ckptfmt import dtypes, foreign
 from ckptfmt._core import NUMPY_RANK_MAX
+from ckptfmt.bundle.locate import kind_of_file
 from ckptfmt.errors import CorruptError, InvalidError, LimitError, UnsupportedError
 from ckptfmt.formats.tensors import Box, ByteFile, Kind, Read, slabs
 from ckptfmt.untrusted import checked_shape, parsed_json
@@ -233,8 +234,10 @@ def _header(file: ByteFile) -> tuple[dict[str, FileTensor], dict[str, str]]:
         )
     size = int.from_bytes(file.read(8, 0), "little")
     if size > file.size - 8:
+        kind = kind_of_file(file.path)
+        seems = "" if kind in (foreign.UNKNOWN, foreign.SAFETENSORS) else f" ({kind.seems})"
         raise CorruptError(
-            f"the header should have {size} bytes, and the file has {file.size}",
+            f"the header should have {size} bytes, and the file has {file.size}{seems}",
             failure="TRUNCATED",
             path=file.path,
         )

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.foreign import CONVERT, FOREIGN, check_refusal
+from support.foreign import CONVERT, FOREIGN, POINTER, check_refusal
 
 import ckptfmt
 from ckptfmt.cli import main
@@ -83,6 +83,15 @@ def test_a_checkpoint_beside_other_files(tmp_path: Path) -> None:
     assert list(ckptfmt.open(tmp_path / "x.npz")) == ["a"]
     ckptfmt.convert(tmp_path / "x.npz", tmp_path / "result")
     assert list(ckptfmt.load(tmp_path / "result")) == ["a"]
+
+
+def test_a_shard_that_was_not_fetched(tmp_path: Path) -> None:
+    """The index of a safetensors model is there, and its files are Git LFS pointers."""
+    path = FOREIGN["safetensors index"].make(tmp_path)
+    (tmp_path / "a.safetensors").write_bytes(POINTER)
+    for read in (load_file, lambda path: ckptfmt.convert(path, tmp_path / "result")):
+        with pytest.raises(ckptfmt.CorruptError, match=r"it looks like a Git LFS.*git lfs pull"):
+            read(path)
 
 
 # ---- names ---------------------------------------------------------------------------------------
