@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from ckptfmt._core import Adopted, ObjectInfo, Read
-from ckptfmt.errors import BusyError, GenerationGoneError
+from ckptfmt.errors import BusyError, GenerationGoneError, InvalidError
 from ckptfmt.stores.client import Body, BodyError, Client, Upload
 from ckptfmt.stores.waiting import Budget, abandon, cleanup
 
@@ -158,6 +158,13 @@ class Objects:
             # The core joins "memory:/" and a name.
             rest = path.removeprefix(self.root.removesuffix("/"))
         inside = not rest or rest.startswith("/") or self.root.endswith("/")
+        # The core makes "s3:/bucket.index" of "s3://bucket".
+        if path.startswith(f"{self.root.replace('://', ':/', 1)}."):
+            raise InvalidError(
+                f"{self.root} names a whole store: add the key of a checkpoint, such as "
+                f"{self.root}/run/model, or '/' for the directory at its top",
+                failure="BAD_PATH",
+            )
         if rest == path or not inside:
             raise OSError(errno.EXDEV, f"not in the same store as {self.root}", path)
         return self.client.key(rest)
@@ -294,14 +301,19 @@ class Objects:
                 budget.again(error)
                 continue
             missing = min(size, body.info.size) - len(body.data)
-            if missing >= 0:
-                break
-            budget.again(_too_long(-missing))
-        if not missing:
-            return body.data, body.info
-        start = body.info.size - missing
-        rest = _Part(_Opened(key, body.info), start, body.info.size, [])
-        return bytes(body.data) + b"".join(data for _, data in self._bodies([rest])), body.info
+            if not missing:
+                return body.data, body.info
+            if missing < 0:
+                budget.again(_too_long(-missing))
+                continue
+            start = body.info.size - missing
+            rest = _Part(_Opened(key, body.info), start, body.info.size, [])
+            try:
+                ((_, data),) = self._bodies([rest])
+            except GenerationGoneError:
+                budget.again(BodyError(errno.EIO, "the object changed while it was read"))
+            else:
+                return bytes(body.data) + bytes(data), body.info
 
     def _head(self, key: str) -> ObjectInfo:
         return self._retried(lambda: self.client.head(key))

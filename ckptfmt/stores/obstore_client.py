@@ -44,7 +44,7 @@ def open_root(root: str) -> ObstoreClient:
     client_options: dict[str, Any] = {"timeout": timedelta(days=7)}
     options: dict[str, Any] = {
         "client_options": client_options,
-        "retry_config": {"retry_timeout": timedelta(seconds=waiting.stall_seconds() * 0.8)},
+        "retry_config": {"retry_timeout": timedelta(seconds=waiting.stall_seconds() / 2)},
     }
     if root.startswith("http://"):
         client_options["allow_http"] = True
@@ -144,12 +144,12 @@ async def _body(request: Awaitable[Any], most: int, key: str) -> Body:
             async with asyncio.timeout(stall) as limit:
                 result = await request
                 info = _info(result.meta)
-                async for chunk in result.stream(min_chunk_size=waiting.PROGRESS):
+                async for chunk in result.stream(min_chunk_size=1):
                     limit.reschedule(asyncio.get_running_loop().time() + stall)
                     chunks.append(chunk)
                     size += len(chunk)
-                    if size > most:
-                        break
+                    if size >= min(most, info.size):
+                        break  # what a server sends beyond is not waited for
     except TimeoutError:
         problem = waiting.StallError(stall)
     except OSError as error:

@@ -57,7 +57,7 @@ class StallError(BodyError):
     def __init__(self, seconds: float) -> None:
         super().__init__(
             errno.ETIMEDOUT,
-            f"the server has not sent or taken a byte for {seconds:.0f} s ({STALL_VARIABLE} sets "
+            f"the server has not sent or taken a byte for {seconds:.3g} s ({STALL_VARIABLE} sets "
             "another limit)",
         )
 

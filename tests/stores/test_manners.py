@@ -1,0 +1,41 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Servers that stall, cut, lie and go on for ever: a load gives the stored values or a typed error,
+in time, and Ctrl-C ends it at once."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from support.manners import CALLS, MANNERS, WRONG
+
+
+def test_a_load_from_each(tmp_path: Path) -> None:
+    here = str(Path(__file__).parents[1])
+    done = subprocess.run(
+        [sys.executable, "-m", "support.manners", str(tmp_path)],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([here, *filter(None, sys.path)])},
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    at, rows = json.loads(done.stdout.splitlines()[-1])
+    assert time.time() - at < 5, "calls that are left behind do not delay the exit"
+    assert len(rows) == 2 * len(MANNERS) + len(CALLS) > 90
+    for manner, suffix, outcome, seconds, after in rows:
+        print(f"{manner}, {suffix}: {outcome[:100]} {seconds:.2f} s, interrupt: {after}")
+        row = (manner, suffix, outcome, seconds, after)
+        kind = outcome.partition(":")[0]
+        assert kind == "right" or kind.endswith("Error"), row
+        assert "CorruptError" not in kind or manner in WRONG, row
+        assert seconds < 20 and (after is None or after < 1), row
+        assert not manner.startswith("fsspec") or after is not None, row
+    outcomes = {(manner, suffix): outcome for manner, suffix, outcome, *_ in rows}
+    for manner in ("good", "drips", "no etag", "weak etag", "redirects elsewhere", "too much"):
+        assert {outcomes[manner, suffix] for suffix in ("index", "data")} == {"right"}, manner
