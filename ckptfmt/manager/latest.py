@@ -15,7 +15,6 @@ checkpoint prove, or a missing file, rejects it; any other error of the storage 
 from __future__ import annotations
 
 import contextlib
-import errno
 import heapq
 import os
 import re
@@ -28,9 +27,15 @@ from typing import Any
 
 import numpy as np
 
-from ckptfmt import _core, names
+from ckptfmt import names
 from ckptfmt.arguments import wrong
-from ckptfmt.bundle.reader import Reader
+from ckptfmt.bundle.completeness import (
+    LOOKS_MAX,
+    MISSING,
+    identity,
+    proves_damage,
+    why_incomplete,
+)
 from ckptfmt.bundle.state_file import (
     CheckpointState,
     read_state_file,
@@ -38,32 +43,23 @@ from ckptfmt.bundle.state_file import (
 )
 from ckptfmt.bundle.verify import verify_prefix
 from ckptfmt.errors import (
-    CheckpointNotFoundError,
     CkptfmtError,
     CkptfmtWarning,
-    CorruptError,
-    GenerationGoneError,
     InvalidError,
-    LimitError,
-    ShardMissingError,
     StorageError,
-    UnsupportedError,
     masked,
 )
 from ckptfmt.names import path_text
-from ckptfmt.places import file_size, is_file, list_objects, object_identity, read_file
+from ckptfmt.places import is_file, list_objects, read_file
 from ckptfmt.temporary import raise_storage
 
 __all__ = [
     "candidates",
     "checkpoints_iterator",
-    "identity",
     "latest_checkpoint",
     "newest_complete",
     "newest_sound",
-    "proves_damage",
     "warn",
-    "why_incomplete",
 ]
 
 Path = str | bytes | os.PathLike[Any]
@@ -72,17 +68,6 @@ Path = str | bytes | os.PathLike[Any]
 PAUSE = 1.0
 # Bytes of a state file that a poller compares.
 CONTENT_BYTES_MAX = 1 << 20
-# How often a search is repeated because another process replaced a file meanwhile.
-LOOKS_MAX = 100
-
-# Errors of a file that is missing or cannot be a file of a checkpoint. Others, such as EMFILE, EIO
-# and ESTALE, may be transient.
-_MISSING = frozenset(
-    [
-        *(errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP),
-        *(errno.ENAMETOOLONG, errno.EINVAL, errno.ENXIO),
-    ]
-)
 
 _NUMBERED = re.compile(r"(.*)-([0-9]+)", re.DOTALL)
 
@@ -140,91 +125,12 @@ def newest_sound(directory: str) -> str | None:
     return None
 
 
-def proves_damage(error: CkptfmtError) -> bool:
-    """Return whether the error proves that a checkpoint is damaged or incomplete: its bytes are
-    wrong, or a file is missing."""
-    if isinstance(error, StorageError):
-        gone = (CheckpointNotFoundError, GenerationGoneError, ShardMissingError)
-        return isinstance(error, gone) or error.errno in _MISSING
-    return isinstance(error, (CorruptError, LimitError))
-
-
 def warn(message: str) -> None:
     """Warn at the line of the caller that called into this package."""
     level, frame = 2, sys._getframe(1)
     while frame.f_back is not None and frame.f_globals["__name__"].startswith("ckptfmt."):
         level, frame = level + 1, frame.f_back
     warnings.warn(masked(message), CkptfmtWarning, stacklevel=level)
-
-
-def identity(path: str) -> Any:
-    """Return what changes when another file replaces this one; None if the file is missing.
-
-    Raises:
-        StorageError: the file cannot be examined.
-    """
-    if names.is_url(path):
-        return object_identity(path)
-    try:
-        info = os.stat(path)
-    except OSError as error:
-        if error.errno in _MISSING:
-            return None
-        raise_storage(error, path)
-    return info.st_dev, info.st_ino, info.st_mtime_ns, info.st_size
-
-
-# ---- one checkpoint ------------------------------------------------------------------------------
-
-
-def why_incomplete(prefix: str) -> str | None:
-    """Return what is wrong with the files of a checkpoint; None if it is complete.
-
-    Reads the whole index, and only the sizes of the data files. A checkpoint that is replaced
-    meanwhile is looked at again.
-
-    Raises:
-        StorageError: a file exists and cannot be read now.
-    """
-    index = names.index_name(prefix)
-    for _ in range(LOOKS_MAX):
-        before = identity(index)
-        if before is None:
-            return "it has no index"
-        found = _missing_data(prefix)
-        if found is None or identity(index) == before:
-            return found
-    return "it is being replaced"
-
-
-def _missing_data(prefix: str) -> str | None:
-    try:
-        with Reader(prefix) as reader:
-            selection, num_shards = reader._handle.list_all(), reader.header.num_shards
-    except UnsupportedError:
-        return None  # not damaged; opening it reports what this release lacks
-    except CkptfmtError as error:
-        if not proves_damage(error):
-            raise
-        return str(error)
-    rows = selection.rows
-    stored = np.concatenate(
-        [rows["stored"][rows["slice_count"] == 0], selection.slice_rows["stored"]]
-    )
-    ends = stored["offset"] + stored["size"]
-    ends[ends < stored["offset"]] = np.iinfo(ends.dtype).max
-    for shard in _core.distinct(stored["shard"]):
-        path = names.data_name(prefix, shard, num_shards)
-        needed = int(ends[stored["shard"] == shard].max())
-        try:
-            size = file_size(path)
-        except OSError as error:
-            if error.errno not in _MISSING:
-                raise_storage(error, path)
-            return f"{path}: {error.strerror}"
-        if size < needed:
-            return f"{path} has {size} bytes of {needed}"
-    return None
 
 
 # ---- a directory ---------------------------------------------------------------------------------
@@ -279,7 +185,7 @@ def _read_state(path: str) -> tuple[CheckpointState | None, str | None]:
             raise
         return None, error.message
     except OSError as error:
-        if error.errno not in _MISSING:
+        if error.errno not in MISSING:
             raise_storage(error, path)
         return None, None
 
@@ -410,7 +316,7 @@ def _listed(directory: str) -> list[_Listed]:
                     if name and name != entry.name and entry.is_file():
                         listed.append(_Listed(name, *_split(name), entry.stat().st_mtime_ns))
     except OSError as error:
-        if error.errno not in _MISSING:
+        if error.errno not in MISSING:
             raise_storage(error, directory or ".")
     return listed
 

@@ -31,6 +31,7 @@ import numpy as np
 from ckptfmt.adapters import adapter_for, named_type
 from ckptfmt.arguments import Durability, check_choice, check_number, is_positive, whole, wrong
 from ckptfmt.background import SaveQueue
+from ckptfmt.bundle.completeness import proves_damage
 from ckptfmt.bundle.orphans import INDEX, number_of, of_managed
 from ckptfmt.bundle.state_file import STATE_NAME
 from ckptfmt.errors import (
@@ -39,7 +40,7 @@ from ckptfmt.errors import (
     StorageError,
 )
 from ckptfmt.manager.directory import CheckpointDirectory
-from ckptfmt.manager.latest import candidates, newest_complete, proves_damage, warn
+from ckptfmt.manager.latest import candidates, newest_complete, warn
 from ckptfmt.manager.records import Records, check_metrics
 from ckptfmt.manager.restoring import (
     CheckedFirst,

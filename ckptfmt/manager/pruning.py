@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import os
 
+from ckptfmt.bundle.completeness import why_incomplete
 from ckptfmt.errors import CheckpointNotFoundError, CkptfmtError, InvalidError
 from ckptfmt.manager.directory import CheckpointDirectory
-from ckptfmt.manager.latest import why_incomplete
 from ckptfmt.manager.records import Records
 from ckptfmt.manager.retention import Policy, Queued, decide
 from ckptfmt.manager.store_directory import Directory, StoreDirectory

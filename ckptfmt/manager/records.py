@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 
 from ckptfmt.arguments import Durability, wrong
+from ckptfmt.bundle.completeness import proves_damage
 from ckptfmt.bundle.orphans import INDEX, METRICS_NAME
 from ckptfmt.bundle.state_file import (
     STATE_NAME,
@@ -30,7 +31,7 @@ from ckptfmt.bundle.state_file import (
     parse_state,
 )
 from ckptfmt.errors import CkptfmtError, CorruptError, InvalidError, StorageError
-from ckptfmt.manager.latest import proves_damage, warn
+from ckptfmt.manager.latest import warn
 from ckptfmt.manager.retention import recover
 from ckptfmt.manager.store_directory import Directory
 from ckptfmt.names import index_name, is_url

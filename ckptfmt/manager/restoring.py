@@ -10,9 +10,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 from ckptfmt.background import wait_for_saves
+from ckptfmt.bundle.completeness import identity, proves_damage
 from ckptfmt.bundle.verify import Finding, verify_prefix
 from ckptfmt.errors import CkptfmtError, CorruptError, StorageError
-from ckptfmt.manager.latest import identity, proves_damage, warn
+from ckptfmt.manager.latest import warn
 from ckptfmt.names import index_name
 from ckptfmt.sharded.rounds import Team, compare_all
 

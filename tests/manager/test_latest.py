@@ -18,9 +18,10 @@ from support import index
 
 import ckptfmt
 from ckptfmt import tf
+from ckptfmt.bundle import completeness
+from ckptfmt.bundle.completeness import why_incomplete
 from ckptfmt.bundle.state_file import CheckpointState, format_state
 from ckptfmt.manager import latest
-from ckptfmt.manager.latest import why_incomplete
 
 SECOND = 10**9
 BEGUN = 1_700_000_000 * SECOND
@@ -374,7 +375,7 @@ def test_a_checkpoint_replaced_while_it_is_judged(
 ) -> None:
     """The index is of one generation, the data files of the next: that is no fault."""
     prefix = save(tmp_path, "m")
-    real = latest._missing_data
+    real = completeness.missing_data
     replaced: list[bool] = []
 
     def judge(given: str) -> str | None:
@@ -384,7 +385,7 @@ def test_a_checkpoint_replaced_while_it_is_judged(
             return "a data file is gone"
         return real(given)
 
-    monkeypatch.setattr(latest, "_missing_data", judge)
+    monkeypatch.setattr(completeness, "missing_data", judge)
     times = 2
     assert why_incomplete(prefix) is None
     times = 10**9
@@ -487,7 +488,7 @@ def test_a_transient_error_does_not_lead_to_an_older_checkpoint(
         def opened(prefix: str) -> Any:
             raise ckptfmt.StorageError("cannot open it", path=prefix, errno=number)
 
-        monkeypatch.setattr(latest, "Reader", opened)
+        monkeypatch.setattr(completeness, "Reader", opened)
     elif where == "data":
         real = os.stat
 

@@ -1,0 +1,127 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whether a checkpoint is complete: its index is sound, and its data files have the sizes that it
+needs."""
+
+from __future__ import annotations
+
+import errno
+import os
+from typing import Any
+
+import numpy as np
+
+from ckptfmt import _core, names
+from ckptfmt.bundle.reader import Reader
+from ckptfmt.errors import (
+    CheckpointNotFoundError,
+    CkptfmtError,
+    CorruptError,
+    GenerationGoneError,
+    LimitError,
+    ShardMissingError,
+    StorageError,
+    UnsupportedError,
+)
+from ckptfmt.places import file_size, object_identity
+from ckptfmt.temporary import raise_storage
+
+__all__ = ["LOOKS_MAX", "MISSING", "identity", "missing_data", "proves_damage", "why_incomplete"]
+
+# How often a checkpoint or directory is looked at again because another process replaced a file
+# meanwhile.
+LOOKS_MAX = 100
+
+# Errors of a file that is missing or cannot be a file of a checkpoint. Others, such as EMFILE, EIO
+# and ESTALE, may be transient.
+MISSING = frozenset(
+    [
+        *(errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP),
+        *(errno.ENAMETOOLONG, errno.EINVAL, errno.ENXIO),
+    ]
+)
+
+
+def proves_damage(error: CkptfmtError) -> bool:
+    """Return whether the error proves that a checkpoint is damaged or incomplete: its bytes are
+    wrong, or a file is missing."""
+    if isinstance(error, StorageError):
+        gone = (CheckpointNotFoundError, GenerationGoneError, ShardMissingError)
+        return isinstance(error, gone) or error.errno in MISSING
+    return isinstance(error, (CorruptError, LimitError))
+
+
+def identity(path: str) -> Any:
+    """Return what changes when another file replaces this one; None if the file is missing.
+
+    Raises:
+        StorageError: the file cannot be examined.
+    """
+    if names.is_url(path):
+        return object_identity(path)
+    try:
+        info = os.stat(path)
+    except OSError as error:
+        if error.errno in MISSING:
+            return None
+        raise_storage(error, path)
+    return info.st_dev, info.st_ino, info.st_mtime_ns, info.st_size
+
+
+def why_incomplete(prefix: str) -> str | None:
+    """Return what is wrong with the files of a checkpoint; None if it is complete.
+
+    Reads the whole index, and only the sizes of the data files. A checkpoint that is replaced
+    meanwhile is looked at again.
+
+    Raises:
+        StorageError: a file exists and cannot be read now.
+    """
+    index = names.index_name(prefix)
+    for _ in range(LOOKS_MAX):
+        before = identity(index)
+        if before is None:
+            return "it has no index"
+        try:
+            found = missing_data(prefix)
+        except UnsupportedError:
+            return None  # not damaged; opening it reports what this release lacks
+        if found is None or identity(index) == before:
+            return found
+    return "it is being replaced"
+
+
+def missing_data(prefix: str) -> str | None:
+    """Return what is wrong with the files of a checkpoint that no other process replaces; None if
+    it is complete.
+
+    Raises:
+        StorageError: a file exists and cannot be read now.
+        UnsupportedError: it needs a newer version.
+    """
+    try:
+        with Reader(prefix) as reader:
+            selection, num_shards = reader._handle.list_all(), reader.header.num_shards
+    except UnsupportedError:
+        raise
+    except CkptfmtError as error:
+        if not proves_damage(error):
+            raise
+        return str(error)
+    rows = selection.rows
+    stored = np.concatenate(
+        [rows["stored"][rows["slice_count"] == 0], selection.slice_rows["stored"]]
+    )
+    ends = stored["offset"] + stored["size"]
+    ends[ends < stored["offset"]] = np.iinfo(ends.dtype).max
+    for shard in _core.distinct(stored["shard"]):
+        path = names.data_name(prefix, shard, num_shards)
+        needed = int(ends[stored["shard"] == shard].max())
+        try:
+            size = file_size(path)
+        except OSError as error:
+            if error.errno not in MISSING:
+                raise_storage(error, path)
+            return f"{path}: {error.strerror}"
+        if size < needed:
+            return f"{path} has {size} bytes of {needed}"
+    return None
