@@ -551,7 +551,7 @@ typedef struct ckptfmt_merge_options {
 
 /* Merges the bundles at `prefixes` into one at `destination`, moving no tensor bytes. Everything is checked before
  * the first change on disk. CONFLICT names both inputs. With `consume` a merge that was killed is finished by calling
- * this again with the same arguments. */
+ * this again with the same arguments; NOT_FOUND, with a whole destination, if it had removed all inputs already. */
 CKPTFMT_API ckptfmt_status ckptfmt_merge(const char *const *prefixes, uint64_t count, const char *destination,
 	const ckptfmt_merge_options *options, ckptfmt_error *err);
 

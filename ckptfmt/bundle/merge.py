@@ -12,12 +12,13 @@ from typing import Any, Literal
 
 from ckptfmt import _core
 from ckptfmt.arguments import Durability, check_choice, check_limits, listed
+from ckptfmt.bundle.completeness import missing_data
 from ckptfmt.bundle.locate import locate
-from ckptfmt.errors import CheckpointNotFoundError, InvalidError
+from ckptfmt.errors import CheckpointNotFoundError, CkptfmtError, InvalidError, masked
 from ckptfmt.names import index_name, is_url, parse_data_name, path_text, prefix_text
-from ckptfmt.places import store_of
+from ckptfmt.places import is_file, store_of
 
-__all__ = ["merge", "merge_v2_checkpoints"]
+__all__ = ["add_finished", "merge", "merge_v2_checkpoints"]
 
 Path = str | bytes | os.PathLike[Any]
 
@@ -36,9 +37,11 @@ def merge(
 
     Everything is checked before the first change on disk, so that a conflict changes nothing. If
     the process is killed, all inputs or the result can be read, and the same call made again
-    finishes the merge. An input that is saved again during the merge is not lost if its writer
-    commits by renaming an index, as `Writer` does (TensorFlow overwrites data files first).
-    No tensor bytes are read. Memory: the merged index, and one block of each input's index.
+    finishes the merge. If all inputs were removed already, that call raises
+    CheckpointNotFoundError, and the message says that the destination is whole. An input that is
+    saved again during the merge is not lost if its writer commits by renaming an index, as `Writer`
+    does (TensorFlow overwrites data files first). No tensor bytes are read. Memory: the merged
+    index, and one block of each input's index.
 
     Args:
         prefixes: the inputs, each any path that `ckptfmt.open` takes. Their order determines the
@@ -80,11 +83,12 @@ def merge(
             limits=limits,
             store=_store(located, target),
         )
-    except CheckpointNotFoundError:
+    except CheckpointNotFoundError as error:
         # Missing inputs are right only where a merge that was killed had consumed them.
-        if missing:
-            raise missing[0] from None
-        raise
+        reported = missing[0] if missing else error
+        if consume:
+            add_finished(reported, located, target)
+        raise reported from None
 
 
 def merge_v2_checkpoints(
@@ -112,15 +116,33 @@ def merge_v2_checkpoints(
     listed_prefixes = _listed(checkpoint_prefixes, "checkpoint_prefixes")
     prefixes = [path_text(prefix, urls=True) for prefix in listed_prefixes]
     destination = path_text(destination_prefix, urls=True)
-    _core.merge(
-        prefixes,
-        destination,
-        consume=True,
-        allow_missing=allow_missing_files,
-        durability=_core.DURABILITY["full"],
-        limits=None,
-        remove_directories=delete_old_dirs,
-        store=_store(prefixes, destination),
+    try:
+        _core.merge(
+            prefixes,
+            destination,
+            consume=True,
+            allow_missing=allow_missing_files,
+            durability=_core.DURABILITY["full"],
+            limits=None,
+            remove_directories=delete_old_dirs,
+            store=_store(prefixes, destination),
+        )
+    except CheckpointNotFoundError as error:
+        add_finished(error, prefixes, destination)
+        raise
+
+
+def add_finished(error: CheckpointNotFoundError, prefixes: list[str], destination: str) -> None:
+    """Add to the error of a merge that removes its inputs that an earlier call may have finished:
+    no input exists, and the destination is whole. If only some are missing, an earlier call of the
+    same merge has not finished."""
+    try:
+        if any(is_file(index_name(prefix)) for prefix in prefixes) or missing_data(destination):
+            return
+    except CkptfmtError:  # it cannot be read now, or not by this version
+        return
+    error.message += (
+        f"; {masked(destination)} exists and is whole; an earlier call may have finished"
     )
 
 

@@ -23,7 +23,9 @@ determines the numbers of the data files. Slices of one tensor from different in
 
 Everything is checked before the first change on disk: if inputs hold the same tensor or slice, or
 disagree about a tensor, nothing changes. The inputs are kept and share their data files with the
-result by hard links, unless --consume moves the files.
+result by hard links, unless --consume moves the files. If the command is killed, run it again, with
+--overwrite if DESTINATION exists; if all inputs were moved already, an error says that DESTINATION
+is whole.
 
 examples:
   ckptfmt merge part-0 part-1 part-2 model
@@ -68,9 +70,10 @@ def run(options: argparse.Namespace) -> int:
     Raises:
         CkptfmtError: nothing was merged (after a DurabilityUnknownError: it was).
     """
-    prefixes = _found(options)
-    # If DESTINATION was forgotten, this is the last input.
-    check_destination(options.destination, overwrite=options.overwrite)
+    prefixes, missing = _found(options)
+    # If DESTINATION was forgotten, this is the last input. If an input is missing, nothing is
+    # replaced: the merge finishes one that was killed, or fails.
+    check_destination(options.destination, overwrite=options.overwrite or missing)
     ckptfmt.merge(
         prefixes,
         options.destination,
@@ -83,20 +86,21 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def _found(options: argparse.Namespace) -> list[str]:
-    """Return the prefixes of the inputs; name skipped ones on standard error."""
+def _found(options: argparse.Namespace) -> tuple[list[str], bool]:
+    """Return the prefixes of the inputs, and whether one is missing that must exist; name skipped
+    ones on standard error."""
     prefixes: list[str] = []
     missing: list[CheckpointNotFoundError] = []
     for path in options.inputs:
         try:
             prefixes.append(locate(path))
         except CheckpointNotFoundError as error:
-            if not options.allow_missing:
-                raise
             missing.append(error)
-    if not prefixes:
-        raise missing[0]
+    if missing and not (options.allow_missing and prefixes):
+        if not options.consume:
+            raise missing[0]
+        return options.inputs, True
     if sys.stderr is not None and not options.quiet:
         for left_out in missing:
             print(f"ckptfmt: skipped: {left_out}", file=sys.stderr)
-    return prefixes
+    return prefixes, False

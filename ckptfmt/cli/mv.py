@@ -4,11 +4,15 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 
 import ckptfmt
+from ckptfmt import CheckpointNotFoundError, InvalidError
+from ckptfmt.bundle.merge import add_finished
 from ckptfmt.cli import text
 from ckptfmt.cli.files import named_checkpoint, target_of
 from ckptfmt.cli.output import Output
+from ckptfmt.names import path_text
 
 __all__ = ["EPILOG", "SUMMARY", "add_options", "run"]
 
@@ -18,7 +22,8 @@ EPILOG = """
 SOURCE is a prefix or an index file; DESTINATION is a prefix, or a directory if it ends with a
 slash. The data files are moved, or copied to another file system; the index is the last. If the
 command is killed, SOURCE or DESTINATION is complete, perhaps both; run it again, with --overwrite
-if both are. State files (`checkpoint`) and TensorFlow 1's .meta file are not changed.
+if both are. If SOURCE was moved already, an error says that DESTINATION is whole. State files
+(`checkpoint`) and TensorFlow 1's .meta file are not changed.
 
 examples:
   ckptfmt mv runs/1/model.ckpt-1000 best/model
@@ -45,7 +50,13 @@ def run(options: argparse.Namespace) -> int:
     Raises:
         CkptfmtError: nothing has changed (after a DurabilityUnknownError: it has).
     """
-    source = named_checkpoint(options.source)
+    try:
+        source = named_checkpoint(options.source)
+    except CheckpointNotFoundError as error:
+        source = path_text(options.source, urls=True).removesuffix(".index")
+        with contextlib.suppress(InvalidError):
+            add_finished(error, [source], target_of(source, options.destination, overwrite=True))
+        raise
     target = target_of(source, options.destination, overwrite=options.overwrite)
     ckptfmt.merge([source], target, inputs="consume")
     if not options.quiet:

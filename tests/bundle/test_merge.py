@@ -396,3 +396,39 @@ ckptfmt.merge(inputs, destination, inputs="consume")
     assert all_bits(ckptfmt.load(target, verify="full")) == all_bits(MERGED)
     with pytest.raises(CheckpointNotFoundError):
         ckptfmt.merge(paths, target, inputs="consume")
+
+
+@pytest.mark.parametrize("where", ["{}", "memory://merge-told"])
+def test_a_call_that_finished_made_again(tmp_path: Path, where: str) -> None:
+    """Its error says that the result is there, if that is sure."""
+    root = where.format(tmp_path)
+    parts, target = [f"{root}/a", f"{root}/b"], f"{root}/m"
+    told = f"; {target} exists and is whole; an earlier call may have finished"
+
+    def save_parts() -> None:
+        for prefix in parts:
+            ckptfmt.save(prefix, {prefix[-1]: VALUE}, level="v2", shards=1)
+
+    def refused(prefixes: list[str], *, missing: str, consume: bool = True) -> str:
+        with pytest.raises(CheckpointNotFoundError) as caught:
+            ckptfmt.merge(prefixes, target, inputs="consume" if consume else "keep")
+        assert caught.value.path == missing
+        return caught.value.message
+
+    assert "whole" not in refused(parts, missing=parts[0])
+    save_parts()
+    ckptfmt.merge(parts, target, inputs="consume")
+    assert refused(parts, missing=parts[0]).endswith(told)
+    for allow_missing in (False, True):
+        with pytest.raises(CheckpointNotFoundError, match="MRG-1") as caught:
+            ckptfmt.merge_v2_checkpoints(parts, target, allow_missing_files=allow_missing)
+        assert caught.value.message.endswith(told)
+    # An earlier call that removes its inputs is meant, and all of them.
+    assert "whole" not in refused(parts, missing=parts[0], consume=False)
+    ckptfmt.save(parts[1], {"b": VALUE}, level="v2", shards=1)
+    assert "whole" not in refused(parts, missing=parts[0])
+    assert sorted(ckptfmt.load(target)) == ["a", "b"] and sorted(ckptfmt.load(parts[1])) == ["b"]
+    if where == "{}":
+        os.unlink(f"{parts[1]}.index")
+        os.truncate(f"{target}.data-00001-of-00002", VALUE.nbytes - 1)
+        assert "whole" not in refused(parts, missing=parts[0])

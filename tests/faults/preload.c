@@ -6,6 +6,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <stdint.h>
@@ -17,11 +18,12 @@
 #include <unistd.h>
 
 enum { OPEN, READ, WRITE, SYNC, RENAME, LINK, UNLINK, CLOSE, STAT, LOCK, MAP, RESERVE, MKDIR, LIST, RANDOM, TRUNCATE,
-	THREAD };
+	THREAD, ANY };
 
 static _Atomic long armed = -1, first, times, count, hits, number, cut;
 
-/* The at-th call of a kind from now, and more after it, fail; with `short_by`, reads and writes are cut short. */
+/* The at-th call of a kind from now, and more after it, fail; with `short_by`, reads and writes are cut short. With an
+ * `error` below zero the process is killed instead, before the call. */
 void fault_arm(long kind, long at, long more, long error, long short_by);
 void fault_arm(long kind, long at, long more, long error, long short_by)
 {
@@ -43,12 +45,14 @@ long fault_disarm(void)
 
 static int fails(long kind)
 {
-	if (armed != kind)
+	if (armed != kind && armed != ANY)
 		return 0;
 	long n = ++count;
 	if (n < first || n - first >= times)
 		return 0;
 	hits++;
+	if (number < 0)
+		raise(SIGKILL);
 	errno = (int)number;
 	return 1;
 }

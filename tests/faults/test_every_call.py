@@ -21,15 +21,6 @@ pytestmark = pytest.mark.skipif(
 )
 
 
-@pytest.fixture(scope="module")
-def preload(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    library = tmp_path_factory.mktemp("faults") / "preload.so"
-    source = Path(__file__).with_name("preload.c")
-    command = ["cc", "-O1", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", "-o", str(library)]
-    subprocess.run([*command, str(source), "-ldl", "-pthread"], check=True)
-    return library
-
-
 @pytest.mark.parametrize("operation", OPERATIONS)
 def test_every_call(operation: str, preload: Path, tmp_path: Path) -> None:
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
