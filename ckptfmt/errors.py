@@ -79,6 +79,7 @@ class CkptfmtError(Exception):
 
     @property
     def path(self) -> str | None:
+        """The file or prefix concerned, with the credentials of a URL masked."""
         return self._path
 
     @path.setter

@@ -26,6 +26,7 @@ from ckptfmt.errors import (
     CorruptError,
     InvalidError,
     TensorNotFoundError,
+    masked,
 )
 from ckptfmt.places import store_of
 from ckptfmt.remembering import cached_property
@@ -444,7 +445,7 @@ class Reader(Mapping[str, TensorHandle]):
         return id(self)
 
     def __repr__(self) -> str:
-        return f"<ckptfmt.Reader {self.prefix!r}{' closed' if self.closed else ''}>"
+        return f"<ckptfmt.Reader {masked(self.prefix)!r}{' closed' if self.closed else ''}>"
 
     def _repr_html_(self) -> str:
         """Show the first tensors in a notebook."""
@@ -455,7 +456,7 @@ class Reader(Mapping[str, TensorHandle]):
         handles = [self[name] for name in itertools.islice(self, ROWS_SHOWN)]
         rows = [(one.name, one.dtype_name, list(one.shape), f"{one.nbytes:,}") for one in handles]
         more = f" (the first {ROWS_SHOWN})" if len(self) > ROWS_SHOWN else ""
-        caption = f"{self.prefix}: {len(self):,} tensors{more}"
+        caption = f"{masked(self.prefix)}: {len(self):,} tensors{more}"
         return table(caption, ["name", "dtype", "shape", "bytes"], rows)
 
 

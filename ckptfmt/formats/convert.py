@@ -26,7 +26,7 @@ from ckptfmt.bundle.locate import locate, recognised
 from ckptfmt.bundle.reader import Reader
 from ckptfmt.bundle.selecting import Rename
 from ckptfmt.bundle.writer import Writer, check_options
-from ckptfmt.errors import InvalidError
+from ckptfmt.errors import InvalidError, masked_repr
 from ckptfmt.formats import safetensors
 from ckptfmt.formats.renaming import Opened, renamed_tensors
 from ckptfmt.formats.tensors import Box, Kind, Read, Tensor, slabs
@@ -67,6 +67,8 @@ class Conversion:
     casts: dict[str, tuple[str, str]] = field(default_factory=dict)
     dropped: tuple[str, ...] = ()
     bits: dict[str, tuple[str, str]] = field(default_factory=dict)
+
+    __repr__ = masked_repr
 
 
 def format_of(path: str, *, exists: bool) -> Format:

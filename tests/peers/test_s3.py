@@ -4,8 +4,13 @@ fail or race."""
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
+import sys
 import tarfile
 import threading
+import time
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -390,3 +395,139 @@ def test_many_writers_of_one_prefix(s3: S3) -> None:
     found = ckptfmt.load(URL)
     assert int(found["n"]) in won and (found["w"] == found["n"]).all()
     assert ckptfmt.verify(URL).ok
+
+
+# ---- credentials and endpoints ------------------------------------------------------------------
+
+
+PROGRAM = """
+import sys, time, numpy as np, ckptfmt
+url, began = sys.argv[1], time.monotonic()
+try:
+    if sys.argv[2] == "save":
+        ckptfmt.save(url, {"w": np.arange(int(sys.argv[3]))})
+    print("right", ckptfmt.load(url)["w"].sum(), flush=True)
+except BaseException as error:
+    print(f"{type(error).__name__}: {error}", flush=True)
+print(time.monotonic() - began, flush=True)
+"""
+
+
+def outcome(
+    s3: S3, url: str = URL, call: str = "save", size: int = 10, **environment: str | None
+) -> tuple[str, float]:
+    """Save and load in a new process that has what the AWS tools need, and no more."""
+    wanted = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}
+    given = s3.environment() | environment
+    wanted |= {name: value for name, value in given.items() if value is not None}
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, url, call, str(size)],
+        env=wanted,
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=True,
+    )
+    said, seconds = done.stdout.splitlines()
+    return said, float(seconds)
+
+
+NO_KEYS = {"AWS_ACCESS_KEY_ID": None, "AWS_SECRET_ACCESS_KEY": None}
+
+
+def test_an_endpoint_with_http_and_a_key(user: S3) -> None:
+    """As boto3 and s3fs: nothing says that http is allowed."""
+    only = {"AWS_REGION": None, "AWS_DEFAULT_REGION": None, "AWS_EC2_METADATA_DISABLED": None}
+    assert outcome(user, **only)[0] == "right 45"
+    only |= {"AWS_ENDPOINT_URL": None, "AWS_ENDPOINT_URL_S3": user.url}
+    assert outcome(user, **only)[0] == "right 45"
+
+
+@pytest.mark.parametrize("endpoint", ["environment", "profile"])
+@pytest.mark.parametrize("profile", ["default", "lab"])
+def test_a_profile(user: S3, tmp_path: Path, profile: str, endpoint: str) -> None:
+    section = "default" if profile == "default" else f"profile {profile}"
+    in_file = f"endpoint_url = {user.url}\n" if endpoint == "profile" else ""
+    (tmp_path / ".aws").mkdir()
+    (tmp_path / ".aws/config").write_text(f"[{section}]\nregion = {REGION}\n{in_file}")
+    (tmp_path / ".aws/credentials").write_text(
+        f"[{profile}]\naws_access_key_id = {KEY}\naws_secret_access_key = {KEY}\n"
+    )
+    environment = {**NO_KEYS, "HOME": str(tmp_path), "AWS_REGION": None, "AWS_DEFAULT_REGION": None}
+    if profile != "default":
+        environment["AWS_PROFILE"] = profile
+    if endpoint == "profile":
+        environment["AWS_ENDPOINT_URL"] = None
+    assert outcome(user, **environment)[0] == "right 45"
+
+
+def test_no_credentials(user: S3, tmp_path: Path) -> None:
+    said, _ = outcome(user, HOME=str(tmp_path), **NO_KEYS)
+    assert said.startswith("StorageError: ") and "no credentials were found" in said
+    assert "AWS_ACCESS_KEY_ID" in said and "~/.aws" in said
+    said, _ = outcome(user, HOME=str(tmp_path), AWS_PROFILE="nowhere", **NO_KEYS)
+    assert said.startswith("StorageError: ") and "nowhere" in said
+    ckptfmt.save(URL, {"w": np.arange(10)})
+    for key in user.keys("bucket"):
+        user.client.put_object_acl(Bucket="bucket", Key=key, ACL="public-read")
+    unsigned = {**NO_KEYS, "HOME": str(tmp_path), "AWS_SKIP_SIGNATURE": "true"}
+    assert outcome(user, call="load", **unsigned)[0] == "right 45"
+
+
+@pytest.mark.parametrize("call", ["save", "load"])
+def test_a_bucket_that_does_not_exist(user: S3, call: str) -> None:
+    said, _ = outcome(user, "s3://nobucket/m", call)
+    assert said.startswith("StorageError: ") and "NoSuchBucket" in said and "<" not in said
+
+
+# ---- a server that stalls -----------------------------------------------------------------------
+
+STALLS: list[tuple[str, str, str, int]] = [
+    ("stall", "GET", "load", 10),
+    ("delay", "GET", "load", 10),
+    ("stall", "list", "load", 10),
+    ("delay", "list", "load", 10),
+    ("delay", "PUT", "save", 10),
+    ("delay", "begin", "save", 2 << 20),
+    ("delay", "part", "save", 2 << 20),
+    ("delay", "complete", "save", 2 << 20),
+]
+
+
+@pytest.mark.parametrize(("does", "operation", "call", "size"), STALLS)
+def test_a_stall(
+    user: S3, monkeypatch: pytest.MonkeyPatch, does: str, operation: str, call: str, size: int
+) -> None:
+    """A stall ends after two limits and what is under way; Ctrl-C ends it at once."""
+    monkeypatch.setattr(waiting, "SLOWEST", 1 << 40)
+    monkeypatch.setenv(waiting.STALL_VARIABLE, "0.5")
+    ckptfmt.save(URL, OLD)
+    url = f"{URL.rpartition('/')[0]}/" if operation == "list" else URL
+    user.fault(does, operation=operation, times=1000, seconds=1000)
+    began = time.monotonic()
+    with pytest.raises(errors.StorageError, match=r"not sent or taken a byte for 0\.5"):
+        run(url, call, size)
+    seconds = time.monotonic() - began
+    monkeypatch.setenv(waiting.STALL_VARIABLE, "60")
+    interrupted = signal.signal(signal.SIGINT, signal.default_int_handler)
+    timer = threading.Timer(0.5, lambda: os.kill(os.getpid(), signal.SIGINT))
+    began = time.monotonic()
+    timer.start()
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            run(url, call, size)
+    finally:
+        timer.join()
+        signal.signal(signal.SIGINT, interrupted)
+    after = time.monotonic() - began - 0.5
+    print(f"{does} of {operation}, {call}: {seconds:.1f} s, after Ctrl-C {after:.2f} s")
+    assert seconds < 10 and after < 1
+    user.reset()
+    same(ckptfmt.load(URL), OLD)
+
+
+def run(url: str, call: str, size: int) -> None:
+    if call == "save":
+        ckptfmt.save(url, {"w": np.arange(size)})
+    else:
+        ckptfmt.load(url)

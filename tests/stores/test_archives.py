@@ -164,9 +164,9 @@ def test_nothing_is_written(tmp_path: Path, files: Files, kind: str) -> None:
     for prefix in (f"{path}!/model", f"{path}!/new/model"):
         with pytest.raises(errors.StorageError, match="archives are only read"):
             ckptfmt.save(prefix, TENSORS)
-    assert path.read_bytes() == before
-    ckptfmt.save(path, TENSORS)  # beside it, under the names of this prefix
-    same(ckptfmt.load(path))
+    with pytest.raises(errors.InvalidError, match="an archive"):
+        ckptfmt.save(path, TENSORS)
+    assert path.read_bytes() == before and sorted(tmp_path.iterdir()) == [path]
 
 
 def test_forms_of_tar(tmp_path: Path, files: Files) -> None:

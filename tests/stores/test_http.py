@@ -6,6 +6,7 @@ from __future__ import annotations
 import pickle
 import re
 import threading
+import traceback
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -202,3 +203,49 @@ def test_convert_and_diff(server: Server, tmp_path: Path) -> None:
     assert cli.main(["diff", source, target]) == 0
     assert cli.main(["convert", "--quiet", source, "memory://run/copy"]) == 0
     assert cli.main(["diff", source, "memory://run/copy"]) == 0
+
+
+def test_credentials_are_masked(
+    server: Server,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    recwarn: Any,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Everywhere but in what is passed back to `open`."""
+    monkeypatch.setenv(waiting.STALL_VARIABLE, "0.5")
+    ckptfmt.save(server.directory / "run" / "model", {"w": ARRAYS["b"]})
+    secret = "SEC%40RET"
+    signed = f"http://user:{secret}@127.0.0.1:{server.server_port}/run"
+    shown: list[object] = []
+    with ckptfmt.open(f"{signed}/model") as reader:
+        assert secret in reader.prefix
+        assert np.array_equal(ckptfmt.load(reader.prefix)["w"], ARRAYS["b"])
+        shown += [repr(reader), str(reader), reader._repr_html_(), reader["w"]]
+        ckptfmt.save(server.directory / "run" / "model", {"w": ARRAYS["b"]})
+        with pytest.raises(ckptfmt.StorageError) as failed:
+            reader["w"].read()
+        shown += [failed.value, repr(failed.value), failed.value.path, failed.value.filename]
+    report = ckptfmt.verify(f"{signed}/model")
+    shown += [repr(report), str(report)]
+    for path in (f"{signed}/nowhere", f"http://user:{secret}@127.0.0.1:9/model", f"{signed}/"):
+        with pytest.raises(ckptfmt.CkptfmtError) as raised:
+            ckptfmt.load(path)
+        shown += [raised.value, repr(raised.value), raised.value.path, raised.value.args]
+        shown += traceback.format_exception_only(raised.value)
+    url, page = f"{signed}/model", str(tmp_path / "page.html")
+    commands = [["inspect"], ["inspect", "--layout"], ["verify"], ["digest"], ["show", url, "w"]]
+    for command in commands:
+        for more in ([], ["--json"]) if command != ["digest"] else ([],):
+            cli.main([*command, *([url] if len(command) < 3 else []), *more])
+    cli.main(["report", url, "-o", page])
+    cli.main(["verify", f"{signed}/nowhere"])
+    cli.main(["convert", url, str(tmp_path / "copy")])
+    output = capsys.readouterr()
+    shown += [output.out, output.err, Path(page).read_text(), *(one.message for one in recwarn)]
+    for text in map(str, shown):
+        assert "SEC" not in text, text[:300]
+    assert "***@127.0.0.1" in output.out
+    assert ckptfmt.errors.masked("s3://b/m?X-Amz-Signature=abc&sig=def#x") == (
+        "s3://b/m?X-Amz-Signature=***&sig=***#x"
+    )

@@ -153,7 +153,6 @@ class S3:
             "AWS_SECRET_ACCESS_KEY": KEY,
             "AWS_REGION": REGION,
             "AWS_DEFAULT_REGION": REGION,
-            "AWS_ALLOW_HTTP": "true",
             "AWS_EC2_METADATA_DISABLED": "true",
         }
 
