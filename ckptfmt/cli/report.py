@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import argparse
 
+from ckptfmt.cli.destination import STDOUT, Stdout
 from ckptfmt.cli.options import count
 from ckptfmt.cli.progress import Progress
 from ckptfmt.report import report
@@ -22,6 +23,8 @@ The file works from disk, without a network: bytes by module, share of the optim
 with statistics and histograms, where slices are, and warnings (NaN, infinities, zeros). Of large
 tensors a sample is read, and the report says so. With --before it shows what changed.
 
+An existing FILE is replaced once the report is complete, but never a file of a checkpoint.
+
 examples:
   ckptfmt report model.ckpt-1000 -o report.html
   ckptfmt report model.ckpt-2000 --before model.ckpt-1000 -o report.html
@@ -29,7 +32,7 @@ examples:
 exit status:
   0  written
   1  the checkpoint is damaged
-  2  wrong usage, no checkpoint at PATH, or the file could not be written
+  2  wrong usage, no checkpoint at PATH, FILE is a checkpoint's file, or it could not be written
 """
 
 
@@ -37,7 +40,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of this command."""
     add = parser.add_argument
     add("path", metavar="PATH", help="the checkpoint")
-    add("-o", "--output", metavar="FILE", required=True, help="the HTML file")
+    add("-o", "--output", metavar="FILE", required=True, help="the HTML file; -: stdout")
     add("--before", metavar="PATH", help="a checkpoint to compare with")
     add(
         "--sample-bytes",
@@ -58,7 +61,7 @@ def run(options: argparse.Namespace) -> int:
     with Progress("reading", quiet=options.quiet) as progress:
         report(
             options.path,
-            options.output,
+            Stdout() if options.output == STDOUT else options.output,
             before=options.before,
             sample_bytes=options.sample_bytes,
             progress=progress.update,

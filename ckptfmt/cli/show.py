@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -17,11 +17,11 @@ import ckptfmt
 from ckptfmt import InvalidError, Reader, TensorHandle
 from ckptfmt.bundle.comparing import pieces
 from ckptfmt.cli import text
+from ckptfmt.cli.destination import writing_output
 from ckptfmt.cli.output import Output
 from ckptfmt.dtypes import little_endian, plain_quantized
 from ckptfmt.objects.graph import ATTRIBUTES, VARIABLE_VALUE
 from ckptfmt.report.statistics import statistics_of
-from ckptfmt.temporary import open_directory, replacing_file
 
 __all__ = ["EPILOG", "SUMMARY", "add_options", "parse_index", "run"]
 
@@ -39,8 +39,9 @@ as names are by `ckptfmt inspect`. --stats reads all values, piece by piece, and
 maximum, mean, standard deviation and a histogram of those that are finite, and how many are zero,
 infinite or NaN.
 
---npy writes all values to a file that numpy.load reads, --raw writes their bytes, little-endian and
-row-major, to standard output.
+--npy writes all values to a file that numpy.load reads, or to standard output if FILE is -. An
+existing file is replaced, but never a file of a checkpoint. --raw writes the bytes of the values,
+little-endian and row-major, to standard output.
 
 --json prints {"schema": 1, "path", "prefix", "name", "dtype", "shape", "index", "values"}, with all
 values as nested lists: "NaN", "Infinity" and "-Infinity" for numbers that JSON
@@ -78,7 +79,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--all", action="store_true", help="print all values, and long strings in full")
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--stats", action="store_true", help="print statistics and a histogram")
-    form.add_argument("--npy", metavar="FILE", help="write the values to a .npy file")
+    form.add_argument("--npy", metavar="FILE", help="write the values to a .npy file; -: stdout")
     form.add_argument("--raw", action="store_true", help="write the bytes to standard output")
     form.add_argument("--json", action="store_true", help="one JSON document, with all values")
 
@@ -95,7 +96,8 @@ def run(options: argparse.Namespace) -> int:
         if options.json:
             _show_json(out, options.path, reader.prefix, handle, index)
         elif options.npy is not None:
-            _write_npy(options.npy, _values(handle, index))
+            with writing_output(options.npy, reader.prefix) as write:
+                _write_npy(write, _values(handle, index))
         elif options.raw:
             out.flush()
             out.write_bytes(_raw(handle, index))
@@ -254,16 +256,13 @@ def _pieces(handle: TensorHandle) -> Iterator[NDArray[Any]]:
         yield plain_quantized(handle[box] if box else handle.read())
 
 
-def _write_npy(path: str, values: NDArray[Any]) -> None:
+def _write_npy(write: Callable[[bytes], object], values: NDArray[Any]) -> None:
     if values.dtype.kind in "OV":
         kind = "strings" if values.dtype == np.dtype(object) else values.dtype
         raise InvalidError(f"a .npy file cannot hold {kind}")
-    with (
-        open_directory(os.path.dirname(path)) as directory,
-        replacing_file(directory, path, "none") as (_, fd),
-        open(fd, "wb", closefd=False) as stream,
-    ):
-        np.save(stream, values, allow_pickle=False)
+    # Of a stream that only has `write`, NumPy needs no position, which a pipe lacks.
+    stream: Any = SimpleNamespace(write=write)
+    np.save(stream, values, allow_pickle=False)
 
 
 def _raw(handle: TensorHandle, index: str | None) -> bytes:

@@ -17,9 +17,10 @@ __all__ = ["EPILOG", "SUMMARY", "add_options", "run"]
 SUMMARY = "write a checkpoint again with another number of data files"
 
 EPILOG = """
-SOURCE is a path as for `ckptfmt inspect`; DESTINATION is a prefix without a checkpoint. Tensors are
-divided among N data files of about the same size, none is cut. The level of the format stays. The
-source is verified while it is read, and the result is read back before it becomes visible.
+SOURCE is a path as for `ckptfmt inspect`; DESTINATION is a prefix. Tensors are divided among N data
+files of about the same size, none is cut. The level of the format stays. The source is verified
+while it is read, and the result is read back before it becomes visible. A checkpoint of N data
+files at DESTINATION is replaced by one of N + 1, because a name is never used twice.
 
 examples:
   ckptfmt split model.ckpt-1000 out/model 8
@@ -38,6 +39,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("source", metavar="SOURCE", help="a checkpoint")
     add("destination", metavar="DESTINATION", help="prefix of the result")
     add("count", metavar="N", type=int, help="number of data files, 1 to 1024")
+    add(
+        "--overwrite",
+        action="store_true",
+        help="replace what is at DESTINATION, which may be SOURCE",
+    )
     add("-q", "--quiet", action="store_true", help="print nothing on success")
 
 
@@ -48,7 +54,7 @@ def run(options: argparse.Namespace) -> int:
         CkptfmtError: nothing has changed (after a DurabilityUnknownError: it has).
     """
     source = locate(options.source)
-    check_destination(options.destination, overwrite=False)
+    check_destination(options.destination, overwrite=options.overwrite)
     with ckptfmt.open(source) as reader:
         level = reader.level
     with Progress("splitting", quiet=options.quiet) as progress:
@@ -61,6 +67,7 @@ def run(options: argparse.Namespace) -> int:
             progress=progress.update,
         )
     if not options.quiet:
-        files = text.plural(options.count, "data file")
+        with ckptfmt.open(options.destination) as reader:
+            files = text.plural(reader.header.num_shards, "data file")
         Output().line(f"wrote {files} to {text.printable(options.destination)}")
     return 0

@@ -23,6 +23,7 @@ from ckptfmt.bundle import convert as levels
 from ckptfmt.bundle.casting import cast_dtype, cast_values, castable, dtype_text
 from ckptfmt.bundle.convert import HELD_MAX, Options, build, check_result, mapped_array
 from ckptfmt.bundle.locate import locate, recognised
+from ckptfmt.bundle.outputs import checkpoint_files, output_path
 from ckptfmt.bundle.reader import Reader
 from ckptfmt.bundle.selecting import Rename
 from ckptfmt.bundle.writer import Writer, check_options
@@ -32,7 +33,7 @@ from ckptfmt.formats.renaming import Opened, renamed_tensors
 from ckptfmt.formats.tensors import Box, Kind, Read, Tensor, slabs
 from ckptfmt.names import path_text, prefix_text
 from ckptfmt.objects.graph import OBJECT_GRAPH_KEY
-from ckptfmt.places import is_file
+from ckptfmt.places import is_file, names_in
 from ckptfmt.progress import Progress
 from ckptfmt.temporary import make_directory, open_directory, replacing_file
 
@@ -170,9 +171,21 @@ def convert(
         raise InvalidError(
             "to: 'dcp' directories are only read; ckptfmt.torch.dcp saves with torch"
         )
+    to_path = output_path(to_path, _files_of(kind, from_path), regular=True)
     out = _Export(_module(result), result, to_path, durability, max_shard_bytes)
     opened = renamed_tensors(_opened(kind, from_path, limits), rename)
     return out.write(opened, casts, verify, progress)
+
+
+def _files_of(kind: Format, path: str) -> Iterator[str]:
+    """Yield the files of a source in several files. A source in one file may be replaced."""
+    if kind == "tensorflow":
+        wait_for_saves()
+        yield from checkpoint_files(locate(path))
+    elif kind == "dcp":
+        yield from (os.path.join(path, name) for name in names_in(path))
+    elif kind == "safetensors":
+        yield from safetensors.shards(path)
 
 
 def _convert_level(

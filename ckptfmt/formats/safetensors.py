@@ -33,6 +33,7 @@ __all__ = [
     "index_json",
     "open_tensors",
     "shard_names",
+    "shards",
     "split",
     "write",
 ]
@@ -185,6 +186,14 @@ def open_tensors(path: str) -> Iterator[tuple[dict[str, FileTensor], dict[str, s
                     tensor=tensor,
                 )
         yield found, metadata
+
+
+def shards(path: str) -> list[str]:
+    """Return the files that an index, or the index in a directory, names; none of a single file."""
+    path = _in_directory(path)
+    if not path.endswith(INDEX):
+        return []
+    return [os.path.join(os.path.dirname(path), name) for name in set(_index(path).values())]
 
 
 def _in_directory(path: str) -> str:

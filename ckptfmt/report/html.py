@@ -4,23 +4,32 @@ script element, where no `<` is left, and the page shows them as text."""
 
 from __future__ import annotations
 
+import contextlib
 import html
+import itertools
 import json
 import os
 from importlib.resources import files
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
+from ckptfmt.bundle.outputs import checkpoint_files, output_path, writing_file
 from ckptfmt.bundle.reader import open as open_checkpoint
-from ckptfmt.names import path_text
 from ckptfmt.report.collect import SAMPLE_BYTES, Progress, checkpoint_data, comparison_data
-from ckptfmt.temporary import open_directory, replace_file
 
 __all__ = ["report"]
 
 
+@runtime_checkable
+class Stream(Protocol):
+    """A binary stream."""
+
+    def write(self, data: bytes, /) -> object:
+        """Append `data`."""
+
+
 def report(
     path: str | bytes | os.PathLike[Any],
-    output: str | bytes | os.PathLike[Any],
+    output: str | bytes | os.PathLike[Any] | Stream,
     *,
     before: str | bytes | os.PathLike[Any] | None = None,
     sample_bytes: int = SAMPLE_BYTES,
@@ -30,26 +39,35 @@ def report(
 
     Args:
         path: any path that `ckptfmt.open` takes.
-        output: the file; an existing one is replaced when the new one is complete.
+        output: the file, or a binary stream. An existing file is replaced when the new one is
+            complete; a FIFO or a device is written directly.
         before: another checkpoint; the report then says what changed from it.
         sample_bytes: of a tensor with more bytes, about so many are read for its statistics; 0
             leaves statistics out.
         progress: called with the number of tensors done, and of all.
 
     Raises:
+        InvalidError: `output` is a directory, or the name of a checkpoint's file, or a file that is
+            read for the report.
         CkptfmtError: a checkpoint cannot be read; tensors that are damaged are shown as such.
         StorageError: the file cannot be written.
     """
-    with open_checkpoint(path) as reader:
+    with contextlib.ExitStack() as stack:
+        reader = stack.enter_context(open_checkpoint(path))
+        old = None if before is None else stack.enter_context(open_checkpoint(before))
+        if not isinstance(output, Stream):
+            read = [checkpoint_files(one.prefix) for one in (reader, old) if one is not None]
+            output = output_path(output, itertools.chain(*read))
         data = checkpoint_data(reader, sample_bytes, progress)
-        if before is not None:
-            with open_checkpoint(before) as old:
-                data["before"] = old.prefix
-                data["comparison"] = comparison_data(old, reader, progress)
+        if old is not None:
+            data["before"] = old.prefix
+            data["comparison"] = comparison_data(old, reader, progress)
     text = page(data).encode()
-    target = path_text(output)
-    with open_directory(os.path.dirname(target)) as directory:
-        replace_file(directory, target, text, "none")
+    if isinstance(output, Stream):
+        output.write(text)
+    else:
+        with writing_file(output) as write:
+            write(text)
 
 
 def page(data: dict[str, Any]) -> str:

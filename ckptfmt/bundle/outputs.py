@@ -1,0 +1,127 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Plain files that are written beside checkpoints, such as reports and arrays. They never replace a
+file of a checkpoint."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+from ckptfmt.bundle.orphans import METRICS_NAME
+from ckptfmt.bundle.state_file import STATE_NAME
+from ckptfmt.errors import InvalidError
+from ckptfmt.names import index_name, is_url, parse_data_name, path_text, split_archive
+from ckptfmt.places import names_in
+from ckptfmt.temporary import open_directory, raise_storage, replacing_file
+
+__all__ = ["checkpoint_files", "output_path", "writing_file"]
+
+# Names of open files: to rename a file to one of them would replace the name.
+_DESCRIPTORS = ("/dev/stdout", "/dev/stderr", "/dev/fd/", "/proc/")
+
+
+def checkpoint_files(prefix: str) -> Iterator[str]:
+    """Yield the paths of the files of a checkpoint: its index and data files, or the archive that
+    contains it. A checkpoint of an object store has none."""
+    archive = split_archive(prefix)
+    if archive is not None:
+        yield archive[0]
+    elif not is_url(prefix):
+        yield index_name(prefix)
+        directory, base = os.path.split(prefix)
+        for name in names_in(directory or "."):
+            data = parse_data_name(name)
+            if data is not None and data.prefix == base:
+                yield os.path.join(directory, name)
+
+
+def output_path(
+    path: str | bytes | os.PathLike[Any], reading: Iterable[str] = (), *, regular: bool = False
+) -> str:
+    """Return the path of a plain file that is to be written, as `path_text`.
+
+    Args:
+        path: as the caller gave it.
+        reading: the files that are read to make it.
+        regular: whether a FIFO or a device is refused.
+
+    Raises:
+        InvalidError: `path_text` refuses it; it has no file name or is a directory; it has the name
+            of a checkpoint's file, or is a link to such a name; it is one of the files in `reading`
+            under any name.
+    """
+    text = path_text(path)
+    if not os.path.basename(text):
+        raise InvalidError(f"output {text!r} has no file name", failure="BAD_PATH")
+    if any(map(_is_checkpoint_name, (text, os.path.realpath(text)))):
+        raise InvalidError(
+            f"output {text!r} is the name of a checkpoint's file, or a link to one: choose another "
+            "name",
+            failure="BAD_PATH",
+        )
+    try:
+        found = os.stat(text)
+    except OSError:
+        return text  # a new file; writing it reports any other error
+    if stat.S_ISDIR(found.st_mode):
+        raise InvalidError(f"output {text!r} is a directory: add a file name", failure="BAD_PATH")
+    if regular and not stat.S_ISREG(found.st_mode):
+        raise InvalidError(f"output {text!r} must be a regular file", failure="BAD_PATH")
+    for file in reading:
+        with contextlib.suppress(OSError):
+            if os.path.samestat(found, os.stat(file)):
+                raise InvalidError(
+                    f"output {text!r} is a file that is being read, {file!r}: choose another name",
+                    failure="BAD_PATH",
+                )
+    return text
+
+
+def _is_checkpoint_name(path: str) -> bool:
+    name = os.path.basename(path)
+    return (
+        name.endswith(".index")
+        or parse_data_name(name) is not None
+        or name in (STATE_NAME, METRICS_NAME)
+    )
+
+
+@contextlib.contextmanager
+def writing_file(path: str) -> Iterator[Callable[[bytes], object]]:
+    """Write a plain file in the `with` block; yields a function that appends bytes.
+
+    A regular file appears, or is replaced, by rename when the block ends; an exception leaves the
+    old one. A FIFO or a device is written directly.
+
+    Args:
+        path: as `output_path` returned it.
+
+    Raises:
+        StorageError: the file cannot be written.
+    """
+    if not _is_stream(path):
+        with (
+            open_directory(os.path.dirname(path)) as directory,
+            replacing_file(directory, path, "none") as (_, fd),
+            open(fd, "wb", closefd=False) as file,
+        ):
+            yield file.write
+        return
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC | os.O_NOCTTY)
+        with open(descriptor, "wb") as file:
+            yield file.write
+    except OSError as error:
+        raise_storage(error, path)
+
+
+def _is_stream(path: str) -> bool:
+    if os.path.abspath(path).startswith(_DESCRIPTORS):
+        return True
+    try:
+        return not stat.S_ISREG(os.stat(path).st_mode)
+    except OSError:
+        return False

@@ -1,0 +1,292 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where commands write: never over a file of a checkpoint, a prefix only with --overwrite."""
+
+from __future__ import annotations
+
+import io
+import os
+import subprocess
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from support.files import contents
+
+import ckptfmt
+import ckptfmt.report
+from cli.commands import Command, child, data_file, index_file
+
+VALUES = {"w": np.arange(6.0, dtype=np.float32).reshape(2, 3)}
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A directory with two checkpoints, the state file of `model`, and links to its files."""
+    monkeypatch.chdir(tmp_path)
+    ckptfmt.save("model", VALUES)
+    ckptfmt.save("other", {"w": np.ones(3)})
+    ckptfmt.tf.update_checkpoint_state(".", "model")
+    Path("folder").mkdir()
+    Path("link.html").symlink_to("model.index")
+    Path("link2.html").symlink_to("link.html")
+    Path("dangling.html").symlink_to("new.index")
+    Path("hard.html").hardlink_to("model.data-00000-of-00001")
+    Path("elsewhere").symlink_to(tmp_path)
+    return tmp_path
+
+
+# ---- plain files
+
+PLAIN: dict[str, list[str]] = {
+    "report": ["report", "model", "-o", "FILE"],
+    "report before": ["report", "other", "--before", "model", "-o", "FILE"],
+    "show": ["show", "model", "w", "--npy", "FILE"],
+    "convert npz": ["convert", "model", "FILE", "--to", "npz", "--overwrite"],
+    "convert safetensors": ["convert", "model", "FILE", "--to", "safetensors", "--overwrite"],
+}
+FORBIDDEN = [
+    "model.index",
+    "./model.index",
+    "elsewhere/model.index",
+    "folder/../model.data-00000-of-00001",
+    "other.index",
+    "other.data-00000-of-00001",
+    "new.index",
+    "new.data-00001-of-00002",
+    "checkpoint",
+    "folder/checkpoint",
+    "checkpoint.ckptfmt",
+    "link.html",
+    "link2.html",
+    "dangling.html",
+    "hard.html",
+    "folder",
+    "folder/",
+    "",
+]
+
+
+@pytest.mark.parametrize("words", PLAIN.values(), ids=PLAIN)
+@pytest.mark.parametrize("output", FORBIDDEN)
+def test_no_file_of_a_checkpoint(
+    words: list[str], output: str, place: Path, command: Command
+) -> None:
+    before = contents(place)
+    links = sorted(path.name for path in place.iterdir() if path.is_symlink())
+    ran = command(*[output if word == "FILE" else word for word in words])
+    assert (ran.status, ran.out) == (2, ""), ran.err
+    assert contents(place) == before
+    assert sorted(path.name for path in place.iterdir() if path.is_symlink()) == links
+
+
+@pytest.mark.parametrize("words", PLAIN.values(), ids=PLAIN)
+def test_other_files_are_replaced(words: list[str], place: Path, command: Command) -> None:
+    Path("a.out").write_text("old")
+    Path("also.out").hardlink_to("a.out")
+    ran = command(*["a.out" if word == "FILE" else word for word in words])
+    assert ran.status == 0, ran.err
+    assert len(Path("a.out").read_bytes()) > 3
+    assert Path("also.out").read_text() == "old", "renamed, not written in place"
+    assert not list(place.glob("*tempstate*"))
+    assert ckptfmt.verify("model").ok and ckptfmt.verify("other").ok
+
+
+def test_the_functions_refuse_as_well(place: Path) -> None:
+    before = contents(place)
+    for output in ("model.index", "link.html", "hard.html", "checkpoint"):
+        with pytest.raises(ckptfmt.InvalidError):
+            ckptfmt.report.report("model", output)
+        with pytest.raises(ckptfmt.InvalidError):
+            ckptfmt.convert("model", output, to="npz")
+    assert contents(place) == before
+    page = io.BytesIO()
+    ckptfmt.report.report("model", page)
+    assert page.getvalue().startswith(b"<!DOCTYPE html>")
+
+
+def test_an_archive_that_is_read(place: Path, command: Command) -> None:
+    with zipfile.ZipFile("models.zip", "w") as archive:
+        for path in (index_file(Path("model")), data_file(Path("model"))):
+            archive.write(path)
+    before = contents(place)
+    assert command("report", "models.zip!/model", "-o", "models.zip").status == 2
+    assert command("show", "models.zip!/model", "w", "--npy", "./models.zip").status == 2
+    assert contents(place) == before
+
+
+def test_a_source_of_several_files(place: Path, command: Command) -> None:
+    ckptfmt.save("model", {"a": np.ones(300), "b": np.ones(300)})
+    ckptfmt.convert("model", "m.safetensors", max_shard_bytes=3000)
+    shard = "m-00002-of-00002.safetensors"
+    before = contents(place)
+    ran = command("convert", "m.safetensors.index.json", shard, "--overwrite")
+    assert ran.status == 2 and "is being read" in ran.err
+    assert contents(place) == before
+    assert command("convert", shard, shard, "--overwrite").status == 0, "a source in one file"
+
+
+def test_standard_output(place: Path, command: Command) -> None:
+    with child("show", "model", "w", "--npy", "-", cwd=place) as process:
+        out, err = process.communicate()
+    assert (process.returncode, err) == (0, b"")
+    assert np.array_equal(np.load(io.BytesIO(out)), VALUES["w"])
+    with child("report", "model", "-o", "-", cwd=place) as process:
+        out, err = process.communicate()
+    assert (process.returncode, err) == (0, b"")
+    assert out.startswith(b"<!DOCTYPE html>") and out.rstrip().endswith(b"</html>")
+    assert not Path("-").exists()
+    assert command("show", "model", "w", "--npy", "-", "--json").status == 2
+
+
+@pytest.mark.parametrize("words", [PLAIN["report"], PLAIN["show"]], ids=["report", "show"])
+def test_fifos_and_devices(words: list[str], place: Path, command: Command) -> None:
+    def words_to(output: str) -> list[str]:
+        return [output if word == "FILE" else word for word in words]
+
+    command(*words_to("a.out"))
+    expected = Path("a.out").read_bytes()
+    os.mkfifo("fifo")
+    with subprocess.Popen(["cat", "fifo"], stdout=subprocess.PIPE) as reader:
+        assert command(*words_to("fifo")).status == 0
+        assert reader.communicate()[0] == expected
+    assert Path("fifo").is_fifo()
+    assert command(*words_to("/dev/null")).status == 0
+    assert Path("/dev/null").is_char_device()
+    with child(*words_to("/dev/stdout"), cwd=place) as process:
+        assert process.communicate() == (expected, b"")
+    with open("b.out", "wb") as out, child(*words_to("/dev/stdout"), stdout=out) as process:
+        assert process.communicate() == (None, b"")
+    assert Path("b.out").read_bytes() == expected
+    ran = command(*words_to("/dev/full"))
+    assert ran.status == 2 and "No space left" in ran.err
+
+
+def test_convert_needs_a_regular_file(place: Path, command: Command) -> None:
+    os.mkfifo("fifo")
+    for output in ("fifo", "/dev/null"):
+        assert command("convert", "model", output, "--to", "npz", "--overwrite").status == 2
+    assert Path("fifo").is_fifo()
+    assert Path("/dev/null").is_char_device()
+
+
+def test_a_full_disk_leaves_the_old_file(
+    place: Path, command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Path("a.out").write_text("old")
+
+    def fails(*_args: object, **_options: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "rename", fails)
+    for name in ("report", "show"):
+        ran = command(*["a.out" if word == "FILE" else word for word in PLAIN[name]])
+        assert ran.status == 2 and "No space left" in ran.err
+    assert Path("a.out").read_text() == "old"
+    assert not list(place.glob("*tempstate*"))
+
+
+# ---- prefixes
+
+PREFIX: dict[str, list[str]] = {
+    "cp": ["cp", "model", "PREFIX"],
+    "mv": ["mv", "model", "PREFIX"],
+    "merge": ["merge", "model", "PREFIX"],
+    "split": ["split", "model", "PREFIX", "1"],
+    "convert": ["convert", "model", "PREFIX"],
+    "edit": ["edit", "model", "PREFIX", "--rename", "w=v"],
+    "average": ["average", "model", "model", "PREFIX"],
+}
+NO_PREFIX = [
+    "model.index",
+    "model.data-00000-of-00001",
+    "new.index",
+    "new.data-00000-of-00001",
+    "folder/new.index",
+    "new.npz",
+    "new.safetensors",
+    "",
+]
+# `cp` and `mv` put the checkpoint into a directory, under its own name.
+DIRECTORIES = ["folder/.", ".."]
+
+
+def _prefix_words(name: str, prefix: str) -> list[str]:
+    words = [prefix if word == "PREFIX" else word for word in PREFIX[name]]
+    return [*words, *["--to", "tensorflow"] * (name == "convert")]
+
+
+@pytest.mark.parametrize(
+    ("name", "prefix"),
+    [
+        (name, prefix)
+        for name in PREFIX
+        for prefix in (*NO_PREFIX, *([] if name in ("cp", "mv") else DIRECTORIES))
+    ],
+)
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_prefixes_are_checked_as_save_checks_them(
+    name: str, prefix: str, overwrite: bool, place: Path, command: Command
+) -> None:
+    before = contents(place)
+    with pytest.raises(ckptfmt.InvalidError):
+        ckptfmt.save(prefix, VALUES)
+    ran = command(*_prefix_words(name, prefix), *["--overwrite"] * overwrite)
+    assert (ran.status, ran.out) == (2, ""), ran.err
+    assert contents(place) == before
+
+
+def _link_to_other() -> str:
+    Path("to-other.index").symlink_to("other.index")
+    return "to-other"
+
+
+def _dangling() -> str:
+    Path("gone.index").symlink_to("nothing.index")
+    return "gone"
+
+
+EXISTING: dict[str, Callable[[], str]] = {
+    "another": lambda: "other",
+    "another spelling": lambda: "folder/../other",
+    "link": _link_to_other,
+    "dangling link": _dangling,
+}
+
+
+@pytest.mark.parametrize("name", PREFIX)
+@pytest.mark.parametrize("existing", EXISTING)
+def test_a_prefix_is_replaced_with_overwrite_only(
+    name: str, existing: str, place: Path, command: Command
+) -> None:
+    prefix = EXISTING[existing]()
+    before = contents(place)
+    ran = command(*_prefix_words(name, prefix))
+    assert (ran.status, ran.out) == (2, "") and "--overwrite" in ran.err
+    assert contents(place) == before
+    ran = command(*_prefix_words(name, prefix), "--overwrite")
+    assert ran.status == 0, ran.err
+    (array,) = ckptfmt.load(prefix).values()
+    assert np.array_equal(array, VALUES["w"])
+    assert ckptfmt.verify(prefix).ok
+    if "link" in existing:
+        assert not Path(f"{prefix}.index").is_symlink(), "the link is replaced"
+        assert np.array_equal(ckptfmt.load("other")["w"], np.ones(3)), "not what it names"
+
+
+@pytest.mark.parametrize("name", PREFIX)
+def test_an_index_that_is_a_directory(name: str, place: Path, command: Command) -> None:
+    Path("d.index").mkdir()
+    for more in ([], ["--overwrite"]):
+        assert command(*_prefix_words(name, "d"), *more).status == 2
+    assert ckptfmt.verify("model").ok
+
+
+@pytest.mark.parametrize("name", ["cp", "mv", "merge"])
+def test_a_source_is_never_its_own_destination(name: str, place: Path, command: Command) -> None:
+    before = contents(place)
+    for prefix in ("model", "./model", str(place / "model"), "elsewhere/model"):
+        ran = command(*_prefix_words(name, prefix), "--overwrite")
+        assert ran.status == 2, prefix
+        assert contents(place) == before
