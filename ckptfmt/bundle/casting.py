@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,7 +12,16 @@ from ckptfmt import dtypes
 from ckptfmt.bundle.batch import can_cast
 from ckptfmt.errors import InvalidError
 
-__all__ = ["cast_dtype", "cast_values", "castable", "dtype_text", "is_float", "overflow_count"]
+__all__ = [
+    "Losses",
+    "cast_dtype",
+    "cast_values",
+    "castable",
+    "dtype_text",
+    "is_float",
+    "is_integer",
+    "losses_of",
+]
 
 
 def cast_dtype(name: Any) -> np.dtype[Any]:
@@ -39,6 +48,11 @@ def is_float(dtype: np.dtype[Any]) -> bool:
     return dtype.kind == "f" or dtype.name.startswith(("bfloat", "float"))
 
 
+def is_integer(dtype: np.dtype[Any]) -> bool:
+    """Return whether a dtype is of integers, those of ml_dtypes included."""
+    return dtype.kind in "iu" or dtype.name.startswith(("int", "uint"))
+
+
 def castable(stored: np.dtype[Any] | None, wanted: np.dtype[Any]) -> bool:
     """Return whether a cast is possible; one from complex numbers to others would drop a part."""
     return (
@@ -57,14 +71,29 @@ def cast_values(array: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
     return plain.view(dtype)
 
 
-def overflow_count(before: NDArray[Any], after: NDArray[Any]) -> int:
-    """Return how many elements a cast to a floating-point or complex dtype made infinite or NaN, or
-    a cast to an integer one changed beyond rounding."""
+class Losses(NamedTuple):
+    """Elements that a cast changed beyond rounding.
+
+    Attributes:
+        overflows: became infinite, NaN or another integer.
+        zeros: became 0 and were not.
+    """
+
+    overflows: int = 0
+    zeros: int = 0
+
+    def __add__(self, other: Losses) -> Losses:  # type: ignore[override]
+        return Losses(self.overflows + other.overflows, self.zeros + other.zeros)
+
+
+def losses_of(before: NDArray[Any], after: NDArray[Any]) -> Losses:
+    """Return what a cast lost."""
     old, new = dtypes.plain_quantized(before), dtypes.plain_quantized(after)
     if new.dtype.kind == "b":
-        return 0
+        return Losses()
     with np.errstate(over="ignore", invalid="ignore"):
-        if new.dtype.kind in "iu" or new.dtype.name.startswith(("int", "uint")):
+        if is_integer(new.dtype):
             apart = np.abs(old.astype(np.float64) - new.astype(np.float64))
-            return int((~(apart < 1)).sum())  # nor is NaN an integer
-        return int((np.isfinite(old) & ~np.isfinite(new)).sum())
+            return Losses(int((~(apart < 1)).sum()))  # nor is NaN an integer
+        beyond = np.isfinite(old) & ~np.isfinite(new)
+        return Losses(int(beyond.sum()), int(((old != 0) & (new == 0)).sum()))

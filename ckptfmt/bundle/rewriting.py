@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from ckptfmt import _core, names
 from ckptfmt.arguments import Durability
 from ckptfmt.arrays import Sources
-from ckptfmt.bundle.casting import cast_values, overflow_count
+from ckptfmt.bundle.casting import Losses, cast_values, losses_of
 from ckptfmt.bundle.convert import (
     BATCH_BYTES,
     HELD_MAX,
@@ -69,11 +69,11 @@ class Rewritten:
 
     Attributes:
         copied_nbytes: bytes of arrays that were copied or changed, and not linked.
-        overflows: by stored name, how many elements the new dtype could not hold.
+        losses: by stored name, what casts lost.
     """
 
     copied_nbytes: int
-    overflows: Mapping[str, int]
+    losses: Mapping[str, Losses]
 
 
 def rewrite(reader: Reader, target: str, plan: Rewrite, progress: Progress | None) -> Rewritten:
@@ -173,7 +173,7 @@ def _copy(
     meter = Meter(progress, total)
     folder = None if names.is_url(writer.prefix) else os.path.dirname(writer.prefix) or "."
     sources, held = Sources(), 0
-    overflows: dict[str, int] = {}
+    losses: dict[str, Losses] = {}
     for handle in rest:
         raw = names.tensor_bytes(new_names[handle.name])
         if handle.name == names.METADATA:
@@ -194,30 +194,28 @@ def _copy(
             if dtype is None:
                 sources.add(raw, array, handle.dtype_code, piece.part)
             else:
-                values, beyond = _cast(piece, array, dtype, folder)
+                values, lost = _cast(piece, array, dtype, folder)
                 sources.add(raw, values, None, piece.part)
-                if beyond:
-                    overflows[handle.name] = overflows.get(handle.name, 0) + beyond
+                losses[handle.name] = losses.get(handle.name, Losses()) + lost
             held += size
         meter.add(handle.nbytes)
     if len(sources):
         writer._add(sources)
-    return Rewritten(total, overflows)
+    return Rewritten(total, losses)
 
 
 def _cast(
     piece: Piece, array: NDArray[Any], dtype: np.dtype[Any], folder: str | None
-) -> tuple[NDArray[Any], int]:
-    """Return a value with another dtype, a large one in a temporary file, and how many of its
-    elements that dtype could not hold."""
+) -> tuple[NDArray[Any], Losses]:
+    """Return a value with another dtype, a large one in a temporary file, and what it lost."""
     if array.size * dtype.itemsize <= HELD_MAX and piece_size(piece) <= HELD_MAX:
         values = cast_values(array, dtype)
-        return values, overflow_count(array, values)
+        return values, losses_of(array, values)
     result = mapped_array(piece.handle.name, piece.shape, dtype, folder)
     flat, to = array.reshape(-1), result.reshape(-1)
-    step, beyond = STEP_BYTES // max(array.itemsize, 1), 0
+    step, lost = STEP_BYTES // max(array.itemsize, 1), Losses()
     for at in range(0, len(flat), step):
         part = flat[at : at + step]
         to[at : at + step] = cast_values(part, dtype)
-        beyond += overflow_count(part, to[at : at + step])
-    return result, beyond
+        lost += losses_of(part, to[at : at + step])
+    return result, lost

@@ -26,21 +26,27 @@ shared by hard links and not read: renaming writes an index only. A data file th
 tenth of its bytes is written again without them. An object graph of TensorFlow is edited as well.
 
 A FILTER is a glob for the whole name (* matches / too), or /REGEX/ that is found anywhere in it.
-Options can be repeated. All of them refer to the stored names.
+Options can be repeated. All of them refer to the stored names, so that two can be swapped.
+
+Nothing is lost without being said: weights of the model are dropped with --drop-weights only, and
+what a cast makes infinite, 0 or another integer is counted. Which tensors are the state of an
+optimizer is decided by the object graph, by the metadata of ckptfmt.torch, or by TensorFlow 1's
+names; what cannot be decided stays.
 
 rename:
   OLD=NEW             a whole name; each * of NEW stands for what the same * of OLD matched
   /REGEX/=NEW         as Python's re.sub; \\1 is the first group
 
 --json prints {"schema": 1, "path", "tensors": how many, "renamed": {old: new}, "dropped":
-[name, ...], "casts": {name: [before, after]}, "copied_nbytes", "overflows":
-{name: elements that the new dtype cannot hold}}.
+[name, ...], "casts": {name: [before, after]}, "copied_nbytes", "overflows", "zeros":
+{name: elements that the new dtype cannot hold, or that became 0}, "kept", "lost":
+{role: [tensors, bytes]}, "undecided": [name, ...], "missing": [key of the graph, ...]}.
 
 examples:
   ckptfmt edit model.ckpt-1000 out/model --rename 'bert/*=encoder/*'
   ckptfmt edit model.ckpt-1000 out/model --strip-optimizer
   ckptfmt edit model.ckpt-1000 out/model --drop '*/Adam*' --cast bfloat16
-  ckptfmt edit model.ckpt-1000 out/model --keep 'encoder/*' --set-metadata step=1000
+  ckptfmt edit model.ckpt-1000 out/model --keep 'encoder/*' --drop-weights --dry-run
 
 exit status:
   0  written
@@ -65,9 +71,20 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="leave out the state of optimizers, by the object graph or by TensorFlow 1's names",
     )
     add(
+        "--drop-weights",
+        action="store_true",
+        help="allow --drop and --keep to leave out weights of the model",
+    )
+    add(
+        "--drop-missing",
+        action="store_true",
+        help="remove what the object graph says of tensors that are missing",
+    )
+    add(
         "--cast",
         metavar="[FILTER=]DTYPE",
-        help="cast all floating-point tensors, or those with such names",
+        help="cast all floating-point tensors but the scalars of optimizers, or those with such "
+        "names",
         **several,
     )
     add(
@@ -87,6 +104,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="replace what is at DESTINATION, which may be SOURCE",
     )
+    add("-n", "--dry-run", action="store_true", help="print what would be done, and write nothing")
     add("--json", action="store_true", help="print what was done as one JSON document")
     add("-q", "--quiet", action="store_true", help="print nothing on success")
 
@@ -116,13 +134,16 @@ def run(options: argparse.Namespace) -> int:
             cast=_casts(options.cast),
             metadata=metadata,
             strip_optimizer=options.strip_optimizer,
+            drop_weights=options.drop_weights,
+            drop_missing=options.drop_missing,
             compact=options.compact,
+            dry_run=options.dry_run,
             progress=progress.update,
         )
     if options.json:
         Output().document({"schema": 1, **_document(done)})
     elif not options.quiet:
-        _print(done)
+        _print(done, dry_run=options.dry_run)
     return 0
 
 
@@ -167,18 +188,75 @@ def _document(done: Edit) -> dict[str, Any]:
         "casts": {name: list(pair) for name, pair in done.casts.items()},
         "copied_nbytes": done.copied_nbytes,
         "overflows": done.overflows,
+        "zeros": done.zeros,
+        "kept": {role: list(pair) for role, pair in done.kept.items()},
+        "lost": {role: list(pair) for role, pair in done.lost.items()},
+        "undecided": list(done.undecided),
+        "missing": list(done.missing),
     }
 
 
-def _print(done: Edit) -> None:
+# Names of one kind that are listed; --json has all.
+_LISTED_MAX = 20
+_ROLES = {
+    "weight": "weights",
+    "optimizer": "state of optimizers",
+    "other": "other tensors",
+    "unknown": "weights or state of optimizers",
+}
+
+
+def _print(done: Edit, *, dry_run: bool) -> None:
     output = Output()
-    for old, new in done.renamed.items():
-        output.line(f"renamed {text.printable(old)} to {text.printable(new)}")
-    for name in done.dropped:
-        output.line(f"dropped {text.printable(name)}")
-    for name, (before, after) in done.casts.items():
-        beyond = done.overflows.get(name, 0)
-        lost = f": {text.plural(beyond, 'element')} beyond its range" if beyond else ""
-        output.line(f"cast {text.printable(name)} from {before} to {after}{lost}")
+    for role, what in _ROLES.items():
+        kept, lost = done.kept.get(role), done.lost.get(role)
+        said = [
+            f"{word} {_total(pair)}" for word, pair in (("kept", kept), ("dropped", lost)) if pair
+        ]
+        if said:
+            output.line(f"{what}: {', '.join(said)}")
+    if done.renamed:
+        output.line(f"renamed {text.plural(len(done.renamed), 'tensor')}")
+        _list(
+            output, [f"{text.printable(a)} to {text.printable(b)}" for a, b in done.renamed.items()]
+        )
+    if done.dropped:
+        output.line(f"dropped {text.plural(len(done.dropped), 'tensor')}")
+        _list(output, [text.printable(name) for name in done.dropped])
+    if done.casts:
+        output.line(f"cast {text.plural(len(done.casts), 'tensor')}")
+        _list(output, [_cast_text(done, name) for name in _losers_first(done)])
+    if done.undecided:
+        output.line("kept, because it is not known whether they are the state of an optimizer:")
+        _list(output, [text.printable(name) for name in done.undecided])
+    if done.missing:
+        output.line(f"dropped from the object graph, without a tensor: {len(done.missing)}")
+        _list(output, [text.printable(name) for name in done.missing])
+    verb = "would write" if dry_run else "wrote"
     tensors = text.plural(done.tensors, "tensor")
-    output.line(f"wrote {tensors} to {text.printable(done.path)}")
+    output.line(f"{verb} {tensors} to {text.printable(done.path)}")
+
+
+def _total(pair: tuple[int, int]) -> str:
+    return f"{text.count(pair[0])} ({text.size(pair[1])})"
+
+
+def _list(output: Output, lines: list[str]) -> None:
+    for line in lines[:_LISTED_MAX]:
+        output.line(f"  {line}")
+    if len(lines) > _LISTED_MAX:
+        output.line(f"  and {text.count(len(lines) - _LISTED_MAX)} more (--json lists all)")
+
+
+def _losers_first(done: Edit) -> list[str]:
+    return sorted(done.casts, key=lambda name: not (name in done.overflows or name in done.zeros))
+
+
+def _cast_text(done: Edit, name: str) -> str:
+    before, after = done.casts[name]
+    lost = [
+        f"{text.plural(counts[name], 'element')} {what}"
+        for counts, what in ((done.overflows, "beyond its range"), (done.zeros, "became 0"))
+        if name in counts
+    ]
+    return f"{text.printable(name)} from {before} to {after}{': ' * bool(lost)}{', '.join(lost)}"

@@ -15,22 +15,30 @@ __all__ = ["renames"]
 
 
 def renames(given: list[str], stored: list[str], prefix: str) -> dict[str, str]:
-    """Return the new names by stored name. The rules are applied one after the other.
+    """Return the new names by stored name. All rules refer to the stored names.
 
     Raises:
         TensorNotFoundError: a rule matches no name.
+        InvalidError: two rules give a tensor different names.
     """
-    now = {name: name for name in stored if name != OBJECT_GRAPH_KEY}
+    names = [name for name in stored if name != OBJECT_GRAPH_KEY]
+    found: dict[str, str] = {}
     for rule in given:
         renamed = _rename_rule(rule)
-        found = {old: new for old, name in now.items() if (new := renamed(name)) is not None}
-        if not found:
-            hint = near(rule.partition("=")[0], list(now.values()))
+        matched = {name: new for name in names if (new := renamed(name)) is not None}
+        if not matched:
+            hint = near(rule.partition("=")[0], names)
             raise TensorNotFoundError(
-                f"--rename {rule!r} matches none of the {len(now)} tensors{hint}", path=prefix
+                f"--rename {rule!r} matches none of the {len(names)} tensors{hint}", path=prefix
             )
-        now.update(found)
-    return {old: new for old, new in now.items() if old != new}
+        for name, new in matched.items():
+            if found.setdefault(name, new) != new:
+                raise InvalidError(
+                    f"--rename {rule!r} gives {new!r} to a tensor that another rule renames to "
+                    f"{found[name]!r}: each tensor is renamed once",
+                    tensor=name,
+                )
+    return {old: new for old, new in found.items() if old != new}
 
 
 def _rename_rule(rule: str) -> Callable[[str], str | None]:

@@ -13,10 +13,10 @@ import numpy as np
 from ckptfmt import _core, dtypes
 from ckptfmt.arguments import Durability, check_choice, check_progress, wrong
 from ckptfmt.background import wait_for_saves
-from ckptfmt.bundle.casting import cast_dtype, castable, dtype_text, is_float
+from ckptfmt.bundle.casting import cast_dtype, castable, dtype_text, is_float, is_integer
 from ckptfmt.bundle.locate import locate
 from ckptfmt.bundle.reader import Reader
-from ckptfmt.bundle.rewriting import Rewrite, rewrite
+from ckptfmt.bundle.rewriting import Rewrite, Rewritten, rewrite
 from ckptfmt.bundle.selecting import (
     Filter,
     Rename,
@@ -25,14 +25,15 @@ from ckptfmt.bundle.selecting import (
     filter_function,
     near,
     renamed,
+    some,
 )
 from ckptfmt.bundle.writer import check_options
-from ckptfmt.editing.graphs import edited_graph, paths_differ, relocate_keys
+from ckptfmt.editing.graphs import edited_graph, missing_keys, paths_differ, relocate_keys
 from ckptfmt.errors import InvalidError, TensorNotFoundError, masked_repr
 from ckptfmt.names import prefix_text, saved_name
 from ckptfmt.objects.build import graph_of
-from ckptfmt.objects.graph import OBJECT_GRAPH_KEY, encode_graph
-from ckptfmt.objects.roles import optimizer_names
+from ckptfmt.objects.graph import OBJECT_GRAPH_KEY, ObjectGraph, encode_graph
+from ckptfmt.objects.roles import ModelRole, model_roles
 from ckptfmt.places import is_file
 from ckptfmt.progress import Progress
 
@@ -56,6 +57,13 @@ class Edit:
         copied_nbytes: bytes of arrays that were copied or changed; the rest is linked.
         overflows: by stored name, how many elements the new dtype could not hold: they are infinite
             or NaN now, or another integer.
+        zeros: by stored name, how many elements are 0 now and were not.
+        kept: by role ("weight", "optimizer", "other", "unknown"), how many stored tensors stay and
+            the bytes of their arrays before.
+        lost: by role, the same of those that were dropped.
+        undecided: stored names of tensors that stay because it is not known whether they are the
+            state of an optimizer, with `strip_optimizer`.
+        missing: keys of the object graph without a tensor, which were dropped from it.
     """
 
     path: str
@@ -65,6 +73,11 @@ class Edit:
     casts: dict[str, tuple[str, str]] = field(default_factory=dict)
     copied_nbytes: int = 0
     overflows: dict[str, int] = field(default_factory=dict)
+    zeros: dict[str, int] = field(default_factory=dict)
+    kept: dict[str, tuple[int, int]] = field(default_factory=dict)
+    lost: dict[str, tuple[int, int]] = field(default_factory=dict)
+    undecided: tuple[str, ...] = ()
+    missing: tuple[str, ...] = ()
 
     __repr__ = masked_repr
 
@@ -79,7 +92,10 @@ def edit(
     cast: Cast | None = None,
     metadata: Mapping[str, Any] | None = None,
     strip_optimizer: bool = False,
+    drop_weights: bool = False,
+    drop_missing: bool = False,
     compact: bool = False,
+    dry_run: bool = False,
     durability: Durability = "full",
     progress: Progress | None = None,
     limits: Mapping[str, int] | None = None,
@@ -109,24 +125,31 @@ def edit(
             too), `/REGEX/` or a compiled regular expression that is found anywhere in the name, a
             function, or a list of these. The object graph is only dropped by its own name.
         keep: which tensors to keep, in the same forms; the others are dropped.
-        cast: the dtype to which all floating-point tensors are cast, or a mapping of filters to
-            dtypes for any tensors of numbers, of which the first that matches counts. Values are
-            converted as numpy's `astype` does.
+        cast: the dtype to which all floating-point tensors are cast but the scalars of optimizers,
+            or a mapping of filters to dtypes for any tensors of numbers, of which the first that
+            matches counts. Values are converted as numpy's `astype` does; what they lose is counted
+            in the result. Floating-point numbers are not cast to integers.
         metadata: replaces the stored metadata (see `ckptfmt.Writer`); empty removes it.
         strip_optimizer: True drops the state of optimizers: by the object graph if there is one,
-            else by the names that TensorFlow 1 gives slot variables (`w/Adam`, `w/Momentum`,
-            `beta1_power`). Weights that Keras 3 stores under the path of the optimizer get the
-            names of their paths in the model.
+            else by the metadata of `ckptfmt.torch`, or by the names that TensorFlow 1 gives slot
+            variables (`w/Adam`, `w/Momentum`, `beta1_power`). What may be state or not stays.
+            Weights that Keras 3 stores under the path of the optimizer get the names of their paths
+            in the model.
+        drop_weights: True allows the other arguments to drop weights of the model.
+        drop_missing: True drops what the object graph says of tensors that are missing.
         compact: True copies the tensors that stay in every data file that loses one.
+        dry_run: True writes nothing; what casts lose is not counted.
         durability: as in Writer.
         progress: called as `progress(bytes_done, bytes_total)` with bytes of copied arrays.
         limits: as in `ckptfmt.open`.
 
     Raises:
         TensorNotFoundError: a filter matches no tensor, or `rename` none.
-        InvalidError: two tensors with the same name, an invalid name, nothing left, a cast that is
-            not possible; only some of the tensors of an object are renamed or dropped where the
-            object graph needs all; other edits than of names and metadata in a SavedModel.
+        InvalidError: two tensors with the same name, an invalid name, nothing left, weights that
+            would be dropped without `drop_weights`, a cast that is not possible; a tensor of the
+            object graph is missing; only some of the tensors of an object are renamed or dropped
+            where the object graph needs all; other edits than of names and metadata in a
+            SavedModel.
         CheckpointNotFoundError, CorruptError, LimitError, UnsupportedError: of the source.
         StorageError, BusyError, DurabilityUnknownError: as in Writer.
     """
@@ -136,35 +159,41 @@ def edit(
     if metadata is not None:
         check_options(metadata, "v2+", None, durability)
     given = (rename, drop, keep, cast, metadata)
-    if not strip_optimizer and all(one is None for one in given):
+    if not (strip_optimizer or drop_missing) and all(one is None for one in given):
         raise InvalidError(
-            "nothing to edit: give rename, drop, keep, cast, metadata or strip_optimizer"
+            "nothing to edit: give rename, drop, keep, cast, metadata, strip_optimizer or "
+            "drop_missing"
         )
     wait_for_saves()
     with Reader(locate(source), limits=limits) as reader:
         stored = list(reader)
         graph = graph_of(reader)
+        roles = model_roles(reader)
         left_out = _left_out(reader, stored, drop, keep)
+        undecided: tuple[str, ...] = ()
         if strip_optimizer:
-            found = optimizer_names(stored, graph)
-            if not found:
-                raise TensorNotFoundError(
-                    "strip_optimizer: no tensor is the state of an optimizer", path=reader.prefix
-                )
-            left_out |= found
+            undecided = tuple(name for name in stored if roles[name] == "unknown")
+            left_out |= _optimizer_state(reader, roles, undecided)
         new_names = _new_names(reader, stored, left_out, rename)
         rest = {old: new for old, new in new_names.items() if new is not None}
         if not rest.keys() - {OBJECT_GRAPH_KEY}:
             raise InvalidError("no tensor would be left", path=reader.prefix)
+        dropped = tuple(old for old, new in new_names.items() if new is None)
+        if not drop_weights:
+            _check_weights(reader, dropped, roles)
         texts, moved = {}, False
-        changes = any(old != new for old, new in new_names.items())
-        if graph is not None and OBJECT_GRAPH_KEY in rest and changes:
-            changed = edited_graph(graph, new_names, cut_optimizers=strip_optimizer)
-            if strip_optimizer:
-                rest = _relocated(rest, relocate_keys(graph, changed, rest.values()))
-            texts[OBJECT_GRAPH_KEY] = encode_graph(changed)
-            moved = paths_differ(graph, changed)
-        casts = _casts(reader, list(rest), cast)
+        missing: tuple[str, ...] = ()
+        if graph is not None and OBJECT_GRAPH_KEY in rest:
+            missing = _missing(reader, graph, stored, drop_missing)
+            if missing or any(old != new for old, new in new_names.items()):
+                changed = edited_graph(
+                    graph, {**new_names, **dict.fromkeys(missing)}, cut_optimizers=strip_optimizer
+                )
+                if strip_optimizer:
+                    rest = _relocated(rest, relocate_keys(graph, changed, rest.values()))
+                texts[OBJECT_GRAPH_KEY] = encode_graph(changed)
+                moved = paths_differ(graph, changed)
+        casts = _casts(reader, list(rest), cast, roles)
         if (moved or casts or len(rest) < len(stored)) and _in_saved_model(target):
             raise InvalidError(
                 "the destination belongs to a SavedModel, whose saved_model.pb has the objects and "
@@ -179,16 +208,74 @@ def edit(
             compact,
             durability,
         )
-        done = rewrite(reader, target, plan, progress)
+        done = Rewritten(0, {}) if dry_run else rewrite(reader, target, plan, progress)
+        sizes = dict(zip(stored, reader.table()["nbytes"].tolist(), strict=True))
     return Edit(
         target,
         len(rest),
         {old: new for old, new in rest.items() if old != new},
-        tuple(old for old, new in new_names.items() if new is None),
+        dropped,
         {name: (dtype_text(before), dtype_text(to)) for name, (before, to) in casts.items()},
         done.copied_nbytes,
-        dict(done.overflows),
+        {name: lost.overflows for name, lost in done.losses.items() if lost.overflows},
+        {name: lost.zeros for name, lost in done.losses.items() if lost.zeros},
+        _totals(rest, roles, sizes),
+        _totals(dropped, roles, sizes),
+        undecided,
+        missing,
     )
+
+
+def _optimizer_state(
+    reader: Reader, roles: Mapping[str, ModelRole], undecided: Sequence[str]
+) -> set[str]:
+    """Return the tensors that `strip_optimizer` drops."""
+    state = {name for name, role in roles.items() if role == "optimizer"}
+    not_known = f"; it is not known of {some(undecided)}" if undecided else ""
+    if not state:
+        raise TensorNotFoundError(
+            f"strip_optimizer: no tensor is known to be the state of an optimizer{not_known}",
+            path=reader.prefix,
+        )
+    if "weight" not in roles.values():
+        raise InvalidError(
+            f"strip_optimizer: no weight would be left{not_known}", path=reader.prefix
+        )
+    return state
+
+
+def _check_weights(reader: Reader, dropped: Sequence[str], roles: Mapping[str, ModelRole]) -> None:
+    weights = [name for name in dropped if roles[name] == "weight"]
+    if weights:
+        raise InvalidError(
+            f"{len(weights)} of the {len(dropped)} tensors that would be dropped are weights of "
+            f"the model: {some(weights)}; drop_weights=True (--drop-weights) drops them",
+            path=reader.prefix,
+        )
+
+
+def _missing(reader: Reader, graph: ObjectGraph, stored: list[str], drop: bool) -> tuple[str, ...]:
+    """Return the keys of the object graph that have no tensor."""
+    found = tuple(missing_keys(graph, stored))
+    if found and not drop:
+        raise InvalidError(
+            f"the object graph refers to tensors that are missing: {some(found)}. An edit has lost "
+            "them, or their variables were never initialised; drop_missing=True (--drop-missing) "
+            "removes what the graph says of them",
+            path=reader.prefix,
+        )
+    return found
+
+
+def _totals(
+    names: Iterable[str], roles: Mapping[str, ModelRole], sizes: Mapping[str, int]
+) -> dict[str, tuple[int, int]]:
+    """Return by role how many tensors these are, and the bytes of their arrays."""
+    found: dict[str, tuple[int, int]] = {}
+    for name in names:
+        count, nbytes = found.get(roles[name], (0, 0))
+        found[roles[name]] = count + 1, nbytes + sizes[name]
+    return found
 
 
 def _relocated(rest: dict[str, str], keys: Mapping[str, str]) -> dict[str, str]:
@@ -250,10 +337,11 @@ def _new_names(
     rest = [name for name in stored if name not in left_out and name != OBJECT_GRAPH_KEY]
     if isinstance(rename, Mapping):
         rename = by_text("rename", rename)
+        present = set(stored)
         for old in rename:
             if old == OBJECT_GRAPH_KEY:
                 raise InvalidError("the object graph cannot be renamed", tensor=old)
-            _check_found(reader, "rename", old, {old}.intersection(stored), rest)
+            _check_found(reader, "rename", old, [old] if old in present else [], rest)
     given, transforms = renamed(rest, rename)
     if transforms:
         raise InvalidError("rename: transforms are for ckptfmt.load_into and ckptfmt.convert")
@@ -272,7 +360,7 @@ def _new_names(
 
 
 def _casts(
-    reader: Reader, names: list[str], cast: Cast | None
+    reader: Reader, names: list[str], cast: Cast | None, roles: Mapping[str, ModelRole]
 ) -> dict[str, tuple[np.dtype[Any], np.dtype[Any]]]:
     """Return the dtypes before and after of the tensors that are cast."""
     if cast is None:
@@ -288,10 +376,14 @@ def _casts(
     matched = [False] * len(rules)
     table = reader.table()
     codes = dict(zip(table["name"].tolist(), table["dtype_code"].tolist(), strict=True))
+    shapes = dict(zip(table["name"].tolist(), table["shape"].tolist(), strict=True))
     for name in names:
         before = dtypes.numpy_dtype(codes[name])
         if not rules:
-            if before is not None and is_float(before) and before != everything:
+            chosen = before is not None and is_float(before) and before != everything
+            if chosen and not (roles[name] == "optimizer" and shapes[name] == ()):
+                assert before is not None
+                _check_cast(name, before, everything)
                 found[name] = before, everything
             continue
         for number, (_, passes, to) in enumerate(rules):
@@ -313,3 +405,8 @@ def _check_cast(name: str, before: np.dtype[Any] | None, to: np.dtype[Any]) -> N
     if before is None or not castable(before, to):
         stored = "an unknown dtype" if before is None else dtype_text(before)
         raise InvalidError(f"cannot cast {stored} to {dtype_text(to)}", tensor=name)
+    if is_float(before) and is_integer(to):
+        raise InvalidError(
+            f"a cast from {dtype_text(before)} to {dtype_text(to)} would drop fractions",
+            tensor=name,
+        )

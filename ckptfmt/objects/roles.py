@@ -1,47 +1,62 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which tensors of a checkpoint are weights of the model, and which the state of an optimizer.
 
-With an object graph, an optimizer is an object with slot variables, or one whose name or children
-are those of an optimizer. Its state is what can be reached through it alone: Keras 3 lists the
-model's variables in the optimizer (`_trainable_variables`), and its checkpoints may hold them under
-that path, but they are weights all the same.
+With an object graph, an optimizer is an object that owns slot variables, or one that has the
+attributes of a known optimizer (Keras 2 and 3, Sonnet, a wrapper of one of these) and nothing that
+such an optimizer does not have. Its state is its slot variables, its own variables and its lists of
+variables: never what is below another object. Keras 3 lists the model's variables in the optimizer
+(`_trainable_variables`), and its checkpoints may hold them under that path, but they are weights.
 
 Without a graph, TensorFlow 1 names a slot variable after the variable it belongs to: `w/Adam` and
-`w/Adam_1`, `w/Momentum`; and the accumulators `beta1_power` and `beta2_power`.
+`w/Adam_1`, `w/Momentum`; and the accumulators `beta1_power` and `beta2_power`. States that
+`ckptfmt.torch` saved say in their metadata where an optimizer's state is.
+
+What looks like an optimizer and is not known to be one is of the role "unknown".
 """
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Iterable, Mapping
-from typing import Literal
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Literal, NamedTuple
 
 from ckptfmt.bundle.reader import Reader
 from ckptfmt.objects.build import graph_of, key_groups
 from ckptfmt.objects.graph import OPTIMIZER_SLOT, Node, ObjectGraph
 
-__all__ = ["ModelRole", "model_roles", "optimizer_names", "optimizer_nodes"]
+__all__ = ["ModelRole", "model_roles", "optimizer_nodes", "tensor_roles"]
 
-ModelRole = Literal["weight", "optimizer", "other"]
+ModelRole = Literal["weight", "optimizer", "other", "unknown"]
 
-# Children that only optimizers have, of Keras 2 (before and after 2.11), Keras 3 and Sonnet, and
-# those that one of these and another object can have.
-_STEPS = {"iter", "iterations", "_iterations"}
-_RATES = {
-    "learning_rate",
-    "_learning_rate",
-    "beta_1",
-    "beta_2",
-    "decay",
-    "momentum",
-    "rho",
-    "_momentums",
-    "_velocities",
-    "_trainable_variables",
-}
-_NAME = re.compile(r"_*(?:[a-z0-9]+_)*optimizers?", re.IGNORECASE)
-# The list of the model's variables in an optimizer of Keras 3.
+# The list of the model's variables in an optimizer of Keras.
 MODEL_VARIABLES = "_trainable_variables"
+# Children that an object has if it is an optimizer of Keras 3 or 2 (since 2.11), of Keras 2 before,
+# or Sonnet's Adam, Momentum and RMSProp.
+_MARKS = (
+    {"_iterations", "_variables"},
+    {"iterations", "_variables"},
+    {"iter", "decay", "learning_rate"},
+    {"step", "m", "v"},
+    {"accumulated_momentum"},
+    {"mom", "ms"},
+)
+# Children that wrap another optimizer, and one of those that its wrapper has besides.
+_INNER = {"inner_optimizer", "base_optimizer", "_optimizer", "optimizer"}
+_WRAPPER_MARKS = {"loss_scale", "_loss_scale", "dynamic_scale", "step_counter"}
+# Single variables of such optimizers.
+_VARIABLES = {
+    *("iter", "iterations", "_iterations", "step", "step_counter", "dynamic_scale", "good_steps"),
+    *("learning_rate", "_learning_rate", "_current_learning_rate", "decay", "weight_decay"),
+    *("momentum", "rho", "epsilon", "beta1", "beta2", "beta_1", "beta_2", "beta1_power"),
+    *("beta2_power", "loss_scale", "_loss_scale", "current_loss_scale", "_u_product", "_m_cache"),
+}
+_LOSS_SCALES = {"loss_scale", "_loss_scale"}
+# Optimizers that wrap optimizers that wrap optimizers.
+_NESTING_MAX = 8
+
+# Names of what may be an optimizer.
+_NAME = re.compile(r"_*(?:[a-z0-9]+_)*(?:optimizers?|opt_states?)", re.IGNORECASE)
 # Of TensorFlow 1: the last part of a slot variable's name, and that of an accumulator's.
 _SLOT = re.compile(
     r"(?:Adam|AdamW|AdaMax|AMSGrad|NAdam|Nadam|LazyAdam|AdamOptimizer|AdamWeightDecay|LAMB|Lamb"
@@ -49,104 +64,185 @@ _SLOT = re.compile(
     r"|Adafactor|AddSign|PowerSign|GGT|Shampoo|adam_[mv]|lamb_[mv]|slot_v[rc]?|slot_m)(?:_[0-9]+)?"
 )
 _SLOT_SUFFIX = re.compile(r"_(?:slot_v[rc]?|slot_m|adam_[mv])$")
+# What all of these and _NAME have in common, to decide about most names at once.
+_HINT = re.compile(
+    r"(?i)opti?m|opt_|adam|amsgrad|lamb|lars|moment|rmsprop|adagrad|adadelta|ftrl|adafactor|sign"
+    r"|ggt|shampoo|slot|power"
+)
+# The slots of a partitioned variable are named after its parts; it is stored as one tensor.
+_PART = re.compile(r"/part_[0-9]+$")
 _ACCUMULATOR = re.compile(r"(?:.*/)?beta[12]_power(?:_[0-9]+)?")
 # Counters of steps and saves, and the metrics in a SavedModel of Keras.
 _OTHER = re.compile(
     r"(?:.*/)?(?:global_step|save_counter|step)(?:/\.ATTRIBUTES/VARIABLE_VALUE)?"
     r"|keras_api/metrics/.*"
 )
+# The member of the metadata in which ckptfmt.torch describes a state.
+_TORCH = "ckptfmt.torch"
 
 
 def model_roles(reader: Reader) -> dict[str, ModelRole]:
-    """Return the role of every tensor: "weight", "optimizer", or "other" for the object graph,
-    steps, strings and the metrics of Keras."""
-    stored = list(reader)
-    graph = graph_of(reader)
-    of_optimizer = optimizer_names(stored, graph)
+    """Return the role of every tensor: "weight"; "optimizer"; "unknown" for what may be either; or
+    "other" for the object graph, steps, strings and the metrics of Keras."""
+    found = tensor_roles(list(reader), graph_of(reader), reader.metadata)
     table = reader.table()
-    numbers = {
-        name: dtype not in ("string", "variant", "resource")
-        for name, dtype in zip(table["name"].tolist(), table["dtype"].tolist(), strict=True)
-    }
-    found: dict[str, ModelRole] = {}
-    for name in stored:
-        if name in of_optimizer:
-            found[name] = "optimizer"
-        elif not numbers[name] or _OTHER.fullmatch(name):
+    for name, dtype in zip(table["name"].tolist(), table["dtype"].tolist(), strict=True):
+        number = dtype not in ("string", "variant", "resource")
+        if found[name] != "optimizer" and (not number or _OTHER.fullmatch(name)):
             found[name] = "other"
-        else:
-            found[name] = "weight"
     return found
 
 
-def optimizer_names(stored: Iterable[str], graph: ObjectGraph | None) -> set[str]:
-    """Return the tensors that are the state of an optimizer.
+def tensor_roles(
+    stored: Iterable[str], graph: ObjectGraph | None, metadata: Mapping[str, Any] | None = None
+) -> dict[str, ModelRole]:
+    """Return the role of every tensor by its name and place: all but "other".
 
     Args:
         stored: the names of all tensors.
         graph: the object graph; None if the checkpoint has none.
+        metadata: the user's metadata.
     """
-    listed = list(stored)
+    names = list(stored)
     if graph is None:
-        return _by_names(listed)
-    nodes = graph.nodes
-    weights = _model_nodes(graph)
-    keys: set[str] = set()
-    kept: set[str] = set()
-    for node_id, node in enumerate(nodes):
+        return _by_names(names, metadata or {})
+    found: dict[str, ModelRole] = dict.fromkeys(names, "weight")
+    keys: dict[str, ModelRole] = {}
+    of_nodes = _node_roles(graph)
+    for number, node in enumerate(graph.nodes):
         for one in node.attributes:
-            (kept if node_id in weights else keys).add(one.checkpoint_key)
-    state = _reached(
-        nodes, [child for one in optimizer_nodes(graph) for child in _inside(nodes, one)]
-    )
-    mine = {one.checkpoint_key for node_id in state for one in nodes[node_id].attributes}
-    chosen = (mine & keys) - kept
-    groups = key_groups(chosen.difference(listed), sorted(set(listed).difference(keys, kept)))
-    wanted = chosen.union(*groups.values())
-    return {name for name in listed if name in wanted}
+            role = of_nodes.get(number, "weight")
+            before = keys.get(one.checkpoint_key, role)
+            keys[one.checkpoint_key] = max(before, role, key=_RANK.__getitem__)
+    groups = key_groups(keys.keys() - found.keys(), sorted(found.keys() - keys.keys()))
+    for key, role in keys.items():
+        for name in groups.get(key, [key]):
+            if name in found:
+                found[name] = role
+    return found
+
+
+# What a tensor of several objects counts as: the highest.
+_RANK: dict[ModelRole, int] = {"optimizer": 0, "unknown": 1, "weight": 2}
+
+
+# ---- objects -------------------------------------------------------------------------------------
 
 
 def optimizer_nodes(graph: ObjectGraph) -> set[int]:
     """Return the nodes of optimizers. The root is never one: a saved optimizer is the model."""
-    found = {node_id for node_id, node in enumerate(graph.nodes) if _is_optimizer(node)}
-    for node in graph.nodes:
-        for name, child in node.children:
-            below = {one for one, _ in graph.nodes[child].children}
-            if _NAME.fullmatch(name) and "layers" not in below:
-                found.add(child)
-    return found - {0}
+    nodes = graph.nodes
+    found: set[int] = set()
+    waiting = [number for number, node in enumerate(nodes) if number and _may_be(node)]
+    for _ in range(_NESTING_MAX):
+        new = {number for number in waiting if _is_optimizer(nodes, number, found)}
+        if not new:
+            break
+        found |= new
+        waiting = [number for number in waiting if number not in new]
+    return found
 
 
-def _is_optimizer(node: Node) -> bool:
-    children = {name for name, _ in node.children}
-    return bool(node.slot_variables) or bool(children & _STEPS and children & _RATES)
+def _may_be(node: Node) -> bool:
+    names = {name for name, _ in node.children}
+    return bool(node.slot_variables or names & _INNER) or any(mark <= names for mark in _MARKS)
 
 
-def _inside(nodes: list[Node], optimizer: int) -> list[int]:
-    """Return the optimizer, its children, and its slot variables."""
-    node = nodes[optimizer]
-    return [
-        optimizer,
-        *(child for name, child in node.children if name != MODEL_VARIABLES),
-        *(slot.slot_variable_node_id for slot in node.slot_variables),
-    ]
+def _is_optimizer(nodes: list[Node], number: int, known: set[int]) -> bool:
+    node = nodes[number]
+    if node.slot_variables:
+        return True
+    names = {name for name, _ in node.children}
+    wraps = any(name in _INNER and child in known for name, child in node.children)
+    if not any(mark <= names for mark in _MARKS) and not (wraps and names & _WRAPPER_MARKS):
+        return False
+    return all(
+        child in known or _state_of(nodes, name, child) is not None for name, child in node.children
+    )
 
 
-def _model_nodes(graph: ObjectGraph) -> set[int]:
-    """Return the nodes that are reached without an optimizer, or that one lists as the model's, or
-    has slot variables for."""
+def _state_of(
+    nodes: list[Node], name: str, child: int, *, any_variable: bool = False
+) -> list[int] | None:
+    """Return the variables of a known child of an optimizer; None if the child is not known."""
+    node = nodes[child]
+    if not node.children:
+        is_known = any_variable or not node.attributes or name in _VARIABLES
+        return [child] if is_known else None
+    listed = all(one.isdecimal() for one, _ in node.children) or name in _LOSS_SCALES
+    if node.attributes or not listed or any(nodes[one].children for _, one in node.children):
+        return None
+    return [one for _, one in node.children]
+
+
+class _Parts(NamedTuple):
+    """The nodes that an optimizer refers to."""
+
+    state: list[int]
+    weights: list[int]
+    unknown: list[int]
+
+
+def _parts(nodes: list[Node], number: int, optimizers: set[int]) -> _Parts:
+    node = nodes[number]
+    found = _Parts(
+        [slot.slot_variable_node_id for slot in node.slot_variables],
+        [slot.original_variable_node_id for slot in node.slot_variables],
+        [],
+    )
+    for name, child in node.children:
+        if child in optimizers:
+            continue
+        if name == MODEL_VARIABLES:
+            found.weights.extend(variable for _, variable in nodes[child].children)
+            continue
+        state = _state_of(nodes, name, child, any_variable=True)
+        if state is None and _is_list_of(nodes, child, optimizers):
+            continue
+        if state is None:
+            found.unknown.append(child)
+        else:
+            found.state.extend(state)
+    return found
+
+
+def _is_list_of(nodes: list[Node], child: int, optimizers: set[int]) -> bool:
+    return all(name.isdecimal() and one in optimizers for name, one in nodes[child].children)
+
+
+def _node_roles(graph: ObjectGraph) -> dict[int, ModelRole]:
+    """Return the roles of the nodes that are reached."""
     nodes, optimizers = graph.nodes, optimizer_nodes(graph)
-    slots = {slot.slot_variable_node_id for node in nodes for slot in node.slot_variables}
-    start = [0]
-    for one in optimizers:
-        start += [slot.original_variable_node_id for slot in nodes[one].slot_variables]
-        start += [
-            variable
-            for name, child in nodes[one].children
-            if name == MODEL_VARIABLES
-            for _, variable in nodes[child].children
-        ]
-    return _reached(nodes, start, optimizers | slots)
+    suspects = {
+        child
+        for node in nodes
+        for name, child in node.children
+        if child and child not in optimizers and _NAME.fullmatch(name) and _is_closed(nodes, child)
+    }
+    parts = [_parts(nodes, one, optimizers) for one in optimizers]
+    slots = {slot for one in optimizers for slot in _slots(nodes[one])}
+    closed = optimizers | suspects | slots
+    weights = _reached(nodes, [0, *(one for part in parts for one in part.weights)], closed)
+    unknown = _reached(
+        nodes, [*suspects, *(one for part in parts for one in part.unknown)], optimizers | slots
+    )
+    roles: dict[int, ModelRole] = dict.fromkeys(
+        (one for part in parts for one in part.state), "optimizer"
+    )
+    roles |= dict.fromkeys(optimizers - roles.keys(), "optimizer")
+    roles |= dict.fromkeys(unknown, "unknown")
+    roles |= dict.fromkeys(weights, "weight")
+    return roles
+
+
+def _slots(node: Node) -> Iterator[int]:
+    return (slot.slot_variable_node_id for slot in node.slot_variables)
+
+
+def _is_closed(nodes: list[Node], number: int) -> bool:
+    """Return whether an object with the name of an optimizer can be one: not a Keras model, and not
+    a container of optimizers only."""
+    return "layers" not in {name for name, _ in nodes[number].children}
 
 
 def _reached(nodes: list[Node], start: Iterable[int], but: Iterable[int] = ()) -> set[int]:
@@ -162,22 +258,51 @@ def _reached(nodes: list[Node], start: Iterable[int], but: Iterable[int] = ()) -
     return found
 
 
-def _by_names(stored: list[str]) -> set[str]:
+# ---- names ---------------------------------------------------------------------------------------
+
+
+def _by_names(stored: list[str], metadata: Mapping[str, Any]) -> dict[str, ModelRole]:
     present = set(stored)
-    return {name for name in stored if _ACCUMULATOR.fullmatch(name) or _is_slot(name, present)}
+    states = tuple(_torch_states(metadata))
+    return {name: _role_of(name, present, states) for name in stored}
 
 
-def _is_slot(name: str, present: set[str] | Mapping[str, object]) -> bool:
-    """Return whether a name is that of a slot variable of another tensor, perhaps in the name scope
-    of an optimizer: `OptimizeLoss/w/Adam` of `w`."""
-    if OPTIMIZER_SLOT in name.split("/"):
-        return True
+def _role_of(name: str, present: set[str], states: tuple[str, ...]) -> ModelRole:
+    """Return the role of a tensor by its name. A slot variable may be in the name scope of an
+    optimizer: `OptimizeLoss/w/Adam` of `w`."""
+    if states:
+        return "optimizer" if name.startswith(states) else "weight"
+    if not _HINT.search(name):
+        return "weight"
+    parts = name.split("/")
+    if OPTIMIZER_SLOT in parts or _ACCUMULATOR.fullmatch(name):
+        return "optimizer"
     owner, _, last = name.rpartition("/")
-    if not _SLOT.fullmatch(last):
-        short = _SLOT_SUFFIX.sub("", name)
-        return short != name and short in present
-    while owner:
-        if owner in present:
-            return True
-        owner = owner.partition("/")[2]
-    return False
+    if owner and _SLOT.fullmatch(last):
+        owner = _PART.sub("", owner)
+        while owner:
+            if owner in present:
+                return "optimizer"
+            owner = owner.partition("/")[2]
+        return "unknown"
+    short = _SLOT_SUFFIX.sub("", name)
+    if short != name:
+        return "optimizer" if short in present else "unknown"
+    return "unknown" if any(map(_NAME.fullmatch, re.split(r"[/.]", name)[:-1])) else "weight"
+
+
+def _torch_states(metadata: Mapping[str, Any]) -> Iterator[str]:
+    """Yield how the names of an optimizer's tensors begin in a state of `ckptfmt.torch`."""
+    try:
+        described = json.loads(metadata[_TORCH])["state"]
+    except (KeyError, TypeError, ValueError, RecursionError):
+        return
+    waiting: list[tuple[str, Any]] = [("", described)]
+    while waiting:
+        path, node = waiting.pop()
+        if not isinstance(node, dict):
+            continue
+        if {"state", "param_groups"} <= node.keys():
+            yield f"{path}state."
+        else:
+            waiting += [(f"{path}{key}.", value) for key, value in node.items()]

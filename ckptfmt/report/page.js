@@ -6,8 +6,8 @@ const data = JSON.parse(document.getElementById("data").textContent);
 const tensors = data.tensors;
 const byName = new Map(tensors.map((one) => [one.name, one]));
 const $ = (id) => document.getElementById(id);
-const ROW = 26, ROLES = ["weight", "optimizer", "other"];
-const LABELS = { weight: "weights", optimizer: "optimizer", other: "other" };
+const ROW = 26, ROLES = ["weight", "optimizer", "other", "unknown"];
+const LABELS = { weight: "weights", optimizer: "optimizer", other: "other", unknown: "weights or optimizer" };
 
 function make(tag, attributes, ...children) {
   const node = document.createElement(tag);

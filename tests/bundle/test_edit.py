@@ -117,7 +117,7 @@ def test_only_files_that_lose_much_are_copied(tmp_path: Path) -> None:
 def test_names(tmp_path: Path, options: dict[str, Any], left: list[str]) -> None:
     values = {"layer/w": np.ones(3), "layer/b": np.zeros(3), "step": np.int64(7)}
     ckptfmt.save(tmp_path / "a", values)
-    done = ckptfmt.edit(tmp_path / "a", tmp_path / "b", **options)
+    done = ckptfmt.edit(tmp_path / "a", tmp_path / "b", drop_weights=True, **options)
     loaded = ckptfmt.load(tmp_path / "b")
     assert list(loaded) == left
     for old in set(values) - set(done.dropped):
@@ -150,8 +150,25 @@ def test_casts(tmp_path: Path) -> None:
     assert done.overflows == {}
     assert_same(ckptfmt.load(tmp_path / "c")["n"], np.arange(5, dtype="i1"))
     ckptfmt.save(tmp_path / "i", {"n": np.array([127, 128, -129]), "f": np.array([2.9, np.nan])})
-    done = ckptfmt.edit(tmp_path / "i", tmp_path / "d", cast={"*": "int8"})
-    assert done.overflows == {"n": 2, "f": 1}
+    done = ckptfmt.edit(tmp_path / "i", tmp_path / "d", cast={"n": "int8", "f": "float16"})
+    assert (done.overflows, done.zeros) == ({"n": 2}, {})
+    ckptfmt.save(tmp_path / "z", {"w": np.array([1e-9, 0, 1, 1e9], "f4")})
+    done = ckptfmt.edit(tmp_path / "z", tmp_path / "e", cast="float16")
+    assert (done.overflows, done.zeros) == ({"w": 1}, {"w": 1})
+    for cast in ("int8", {"f": "int64"}):
+        with pytest.raises(InvalidError, match="would drop fractions"):
+            ckptfmt.edit(tmp_path / "i", tmp_path / "f", cast=cast)  # type: ignore[arg-type]
+
+
+def test_a_cast_leaves_the_scalars_of_optimizers(tmp_path: Path) -> None:
+    ckptfmt.save(
+        tmp_path / "a",
+        {"w": np.ones(2), "w/Adam": np.ones(2), "beta1_power": np.float64(0.9), "x": 0.5},
+    )
+    done = ckptfmt.edit(tmp_path / "a", tmp_path / "b", cast="float32")
+    assert set(done.casts) == {"w", "w/Adam", "x"}
+    done = ckptfmt.edit(tmp_path / "a", tmp_path / "c", cast={"beta*": "float32"})
+    assert set(done.casts) == {"beta1_power"}
 
 
 def test_large_values_are_cast_in_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -227,7 +244,9 @@ MISTAKES: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"cast": "float32"}, TensorNotFoundError, "no tensor changes"),
     ({"cast": 3}, InvalidError, "cast"),
     ({"metadata": {"a": None}}, InvalidError, "metadata 'a' cannot be stored"),
-    ({"strip_optimizer": True}, TensorNotFoundError, "no tensor is the state"),
+    ({"drop": "w"}, InvalidError, "1 of the 1 tensors that would be dropped are weights"),
+    ({"rename": ("^w$", None)}, InvalidError, "are weights of the model: 'w'"),
+    ({"strip_optimizer": True}, TensorNotFoundError, "no tensor is known to be the state"),
 ]
 
 

@@ -26,6 +26,9 @@ def save(prefix: Path, factor: float = 1, **options: Any) -> None:
     ckptfmt.save(prefix, values, **options)
 
 
+DROP = "--drop-weights"
+
+
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     save(tmp_path / "a")
@@ -37,13 +40,13 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     ("words", "expected"),
     [
         (["--rename", "step=global_step"], {"global_step"}),
-        (["--rename", "bert/*=encoder/*", "--keep", "bert/layer_1/*"], {"encoder/layer_1/w"}),
-        (["--rename", "*/layer_*=*.*", "--keep", "*1/w"], {"bert.1/w"}),
+        (["--rename", "bert/*=encoder/*", "--keep", "bert/layer_1/*", DROP], {"encoder/layer_1/w"}),
+        (["--rename", "*/layer_*=*.*", "--keep", "*1/w", DROP], {"bert.1/w"}),
         (["--rename", r"/layer_(\d)/=l\1", "--keep", "*/w"], {"bert/l0/w", "bert/l1/w"}),
-        (["--rename", "step=x", "--rename", "x=y=z", "--keep", "step"], {"y=z"}),
-        (["--rename", "/p$/=", "--keep", "step"], {"ste"}),
+        (["--rename", "step=y=z", "--keep", "step", DROP], {"y=z"}),
+        (["--rename", "/p$/=", "--keep", "step", DROP], {"ste"}),
         (["--strip-optimizer", "--drop", "step"], {"bert/layer_0/w", "bert/layer_1/w"}),
-        (["--drop", "/^bert/", "--drop", "beta*"], {"step"}),
+        (["--drop", "/^bert/", "--drop", "beta*", DROP], {"step"}),
     ],
 )
 def test_names(
@@ -60,9 +63,15 @@ def test_what_was_done(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["--rename", "step=n", "--drop", "*/Adam", "--cast", "*layer_1*=bfloat16"]
     assert main(["edit", "a", "b", *words]) == 0
     assert capsys.readouterr().out == (
-        "renamed step to n\n"
-        "dropped bert/layer_0/w/Adam\n"
-        "cast bert/layer_1/w from float32 to bfloat16\n"
+        "weights: kept 2 (60 B)\n"
+        "state of optimizers: kept 1 (4 B), dropped 1 (48 B)\n"
+        "other tensors: kept 1 (8 B)\n"
+        "renamed 1 tensor\n"
+        "  step to n\n"
+        "dropped 1 tensor\n"
+        "  bert/layer_0/w/Adam\n"
+        "cast 1 tensor\n"
+        "  bert/layer_1/w from float32 to bfloat16\n"
         "wrote 4 tensors to b\n"
     )
     assert main(["edit", "a", "c", *words, "--json"]) == 0
@@ -77,9 +86,40 @@ def test_what_was_done(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
         "casts": {"bert/layer_1/w": ["float32", "bfloat16"]},
         "copied_nbytes": 72,
         "overflows": {},
+        "zeros": {},
+        "kept": {"weight": [2, 60], "optimizer": [1, 4], "other": [1, 8]},
+        "lost": {"optimizer": [1, 48]},
+        "undecided": [],
+        "missing": [],
     }
     assert main(["edit", "a", "d", *words, "-q"]) == 0
     assert capsys.readouterr() == ("", "")
+
+
+def test_a_swap(place: Path) -> None:
+    assert main(["edit", "a", "b", "--rename", "step=beta1_power", "--rename", "beta1*=step"]) == 0
+    before, after = ckptfmt.load("a"), ckptfmt.load("b")
+    assert before["step"] == after["beta1_power"] and before["beta1_power"] == after["step"]
+    assert main(["edit", "a", "c", "--rename", "step=zz", "--rename", "zz=yy"]) == 2
+
+
+def test_a_dry_run(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before = contents(place)
+    words = ["--rename", "step=n", "--drop", "*/Adam", "--cast", "*layer_1*=bfloat16"]
+    assert main(["edit", "a", "b", *words, "--dry-run"]) == 0
+    assert capsys.readouterr().out.endswith("would write 4 tensors to b\n")
+    assert main(["edit", "a", "b", *words, "-n", "--json"]) == 0
+    planned = json.loads(capsys.readouterr().out)
+    assert contents(place) == before
+    assert main(["edit", "a", "b", *words, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == planned | {"copied_nbytes": 72}
+
+
+def test_long_lists_are_cut(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    ckptfmt.save(tmp_path / "a", {f"w{number}": np.ones(1) for number in range(1000)})
+    assert main(["edit", str(tmp_path / "a"), str(tmp_path / "b"), "--rename", "w*=v*"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 24 and "  and 980 more (--json lists all)" in lines
 
 
 def test_metadata(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -103,7 +143,11 @@ def test_metadata(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
         (["--rename", "step"], "expected OLD=NEW"),
         (["--rename", "step=*"], "NEW has a *"),
         (["--rename", "/(/=x"], "unterminated"),
+        (["--rename", "step=x", "--rename", "s*=y"], "each tensor is renamed once"),
         (["--drop", "x"], "drop: 'x' matches none"),
+        (["--drop", "bert/*"], "2 of the 3 tensors that would be dropped are weights"),
+        (["--keep", "step"], "2 of the 4 tensors that would be dropped are weights"),
+        (["--cast", "int8"], "would drop fractions"),
         (["--cast", "half", "--cast", "w=half"], "can be given once"),
         (["--cast", "nope"], "'nope'"),
         (["--set-metadata", "x"], "expected KEY=VALUE"),
@@ -187,8 +231,8 @@ def test_cp_and_mv(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     capsys.readouterr()
     ckptfmt.save("big", {"x": np.full(3, 1e30)})
     assert main(["edit", "big", "half", "--cast", "half"]) == 0
-    said = "cast x from float64 to float16: 3 elements beyond its range\n"
-    assert capsys.readouterr().out.startswith(said)
+    said = "  x from float64 to float16: 3 elements beyond its range\n"
+    assert said in capsys.readouterr().out
     assert main(["mv", "--overwrite", "a", "c"]) == 0
     assert (place / "checkpoint").read_text() == 'model_checkpoint_path: "a"\n'
     assert not list(place.glob("a.*"))

@@ -95,7 +95,13 @@ def test_half_of_an_object_cannot_move(tmp_path: Path) -> None:
             rename={f"model/dense/w{VALUE}": f"model/hidden/w{VALUE}"},
         )
     with pytest.raises(InvalidError, match="two objects of the object graph the path 'out'"):
-        ckptfmt.edit(tmp_path / "a", tmp_path / "b", rename=("/dense/", "/out/"), drop="*/out/*")
+        ckptfmt.edit(
+            tmp_path / "a",
+            tmp_path / "b",
+            rename=("/dense/", "/out/"),
+            drop="*/out/*",
+            drop_weights=True,
+        )
     assert contents(tmp_path) == before
 
 
@@ -109,18 +115,20 @@ def test_other_names_are_keys_only(tmp_path: Path) -> None:
 
 def test_dropped_objects(tmp_path: Path) -> None:
     ckptfmt.save_tree(tmp_path / "a", tree())
-    ckptfmt.edit(tmp_path / "a", tmp_path / "b", drop=["model/dense/*", "list/0/*"])
+    ckptfmt.edit(
+        tmp_path / "a", tmp_path / "b", drop=["model/dense/*", "list/0/*"], drop_weights=True
+    )
     loaded = ckptfmt.load_tree(tmp_path / "b")
     assert set(loaded["model"]) == {"out"} and loaded["step"] == 7
     assert loaded["list"][0] is None and loaded["list"][1].shape == (2,)
     assert len(graph_at(tmp_path / "b").nodes) == len(graph_at(tmp_path / "a").nodes) - 3
-    ckptfmt.edit(tmp_path / "a", tmp_path / "c", keep="step/*")
+    ckptfmt.edit(tmp_path / "a", tmp_path / "c", keep="step/*", drop_weights=True)
     assert ckptfmt.load_tree(tmp_path / "c")["step"] == 7
 
 
 def test_the_graph_is_dropped_by_its_name_only(tmp_path: Path) -> None:
     ckptfmt.save_tree(tmp_path / "a", tree())
-    ckptfmt.edit(tmp_path / "a", tmp_path / "b", keep="/./", drop="list/0/*")
+    ckptfmt.edit(tmp_path / "a", tmp_path / "b", keep="/./", drop="list/0/*", drop_weights=True)
     assert OBJECT_GRAPH_KEY in ckptfmt.load(tmp_path / "b")
     ckptfmt.edit(tmp_path / "a", tmp_path / "c", drop=OBJECT_GRAPH_KEY)
     assert graph_at(tmp_path / "b") and OBJECT_GRAPH_KEY not in ckptfmt.load(tmp_path / "c")
@@ -136,7 +144,11 @@ def test_saved_models(tmp_path: Path) -> None:
     ckptfmt.save_tree(prefix, tree())
     ckptfmt.edit(prefix, prefix, drop="step/*")  # without a saved_model.pb
     (tmp_path / "model" / "saved_model.pb").touch()
-    for options in ({"drop": "list/0/*"}, {"cast": "float16"}, {"rename": ("^model/", "net/")}):
+    for options in (
+        {"drop": "list/0/*", "drop_weights": True},
+        {"cast": "float16"},
+        {"rename": ("^model/", "net/")},
+    ):
         with pytest.raises(InvalidError, match="belongs to a SavedModel"):
             ckptfmt.edit(prefix, prefix, **options)  # type: ignore[arg-type]
         ckptfmt.edit(prefix, tmp_path / "a", **options)  # type: ignore[arg-type]
@@ -152,12 +164,11 @@ def keras_3() -> ObjectGraph:
 
     root = Node(children=[("model", 1), ("optimizer", 2)])
     model = Node(children=[("a.b", 4), ("c", 5)])
-    optimizer = Node(children=[("_trainable_variables", 3), ("count", 6)])
+    optimizer = Node(children=[("_trainable_variables", 3), ("_iterations", 6), ("_variables", 7)])
     listed = Node(children=[("0", 4), ("1", 5)])
     paths = [f"optimizer/_trainable_variables/{number}" for number in range(2)]
-    return ObjectGraph(
-        [root, model, optimizer, listed, *map(variable, (*paths, "optimizer/count"))]
-    )
+    leaves = map(variable, (*paths, "optimizer/_iterations"))
+    return ObjectGraph([root, model, optimizer, listed, *leaves, Node(children=[("0", 6)])])
 
 
 def test_variables_at_paths_of_a_stripped_optimizer(tmp_path: Path) -> None:
@@ -244,6 +255,11 @@ def test_random_drops_leave_a_sound_graph(tmp_path: Path, seed: int) -> None:
         names = [name for name in reader if name != OBJECT_GRAPH_KEY]
     for _ in range(20):
         dropped = chance.sample(names, chance.randrange(1, len(names)))
-        ckptfmt.edit(tmp_path / "a", tmp_path / "b", drop=[name.__eq__ for name in dropped])
+        ckptfmt.edit(
+            tmp_path / "a",
+            tmp_path / "b",
+            drop=[name.__eq__ for name in dropped],
+            drop_weights=True,
+        )
         graph_at(tmp_path / "b")
         ckptfmt.load_tree(tmp_path / "b")

@@ -4,6 +4,7 @@ the same of checkpoints that TensorFlow and Keras write."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,7 @@ import pytest
 
 import ckptfmt
 from ckptfmt.objects.graph import Attribute, Node, ObjectGraph, SlotVariable, attribute_key
-from ckptfmt.objects.roles import model_roles, optimizer_names, optimizer_nodes
+from ckptfmt.objects.roles import model_roles, optimizer_nodes, tensor_roles
 
 
 class Graph:
@@ -35,9 +36,13 @@ class Graph:
     def link(self, parent: int, name: str, child: int) -> None:
         self.nodes[parent].children.append((name, child))
 
+    def paths(self, role: str) -> list[str]:
+        found = tensor_roles(self.keys, ObjectGraph(self.nodes))
+        keys = [key for key in self.keys if found[key] == role]
+        return sorted(key.removesuffix("/.ATTRIBUTES/VARIABLE_VALUE") for key in keys)
+
     def optimizer_paths(self) -> list[str]:
-        found = optimizer_names(self.keys, ObjectGraph(self.nodes))
-        return sorted(key.removesuffix("/.ATTRIBUTES/VARIABLE_VALUE") for key in found)
+        return self.paths("optimizer")
 
 
 def keras_2(name: str) -> Graph:
@@ -89,7 +94,7 @@ def test_keras_3(place: str, nested: bool) -> None:
     graph.link(layer, "kernel", weight)
     graph.leaf(layer, "moving_mean", "model/layer/moving_mean")
     expected = [f"{place}/_variables/{number}" for number in range(3)]
-    if nested and place != "opt/inner_optimizer":
+    if nested:
         expected.append(f"{place.removesuffix('/inner_optimizer')}/step_counter")
     assert graph.optimizer_paths() == sorted(expected)
 
@@ -110,10 +115,107 @@ def test_not_optimizers() -> None:
 def test_variables_shared_with_the_model_stay() -> None:
     graph = Graph()
     optimizer = graph.add(0, "optimizer")
-    shared = graph.leaf(optimizer, "scale", "optimizer/scale")
-    graph.leaf(optimizer, "count", "optimizer/count")
+    state = graph.add(optimizer, "_variables")
+    shared = graph.leaf(state, "0", "optimizer/_variables/0")
+    graph.leaf(optimizer, "_iterations", "optimizer/_iterations")
     graph.link(graph.add(0, "model"), "scale", shared)
-    assert graph.optimizer_paths() == ["optimizer/count"]
+    assert graph.optimizer_paths() == ["optimizer/_iterations"]
+    assert graph.paths("weight") == ["optimizer/_variables/0"]
+
+
+def test_what_only_looks_like_an_optimizer(tmp_path: Path) -> None:
+    """Agents, trainers, vector quantizers; learned optimizers are not decided."""
+    graph = Graph()
+    for owner, own in (
+        ("agent", ("iterations", "learning_rate")),
+        ("vq", ("iter", "decay")),
+        ("trainer", ("step_counter", "learning_rate")),
+        ("learned_optimizer", ()),
+        ("optimizer", ("_iterations", "scale")),
+    ):
+        number = graph.add(0, owner)
+        for name in own:
+            graph.leaf(number, name, f"{owner}/{name}")
+        net = graph.add(number, "net")
+        graph.leaf(net, "w", f"{owner}/net/w")
+        graph.leaf(graph.add(number, "_variables"), "0", f"{owner}/_variables/0")
+    assert graph.optimizer_paths() == []
+    assert {path.partition("/")[0] for path in graph.paths("unknown")} == {
+        "learned_optimizer",
+        "optimizer",
+    }
+
+
+def test_a_network_of_an_optimizer_with_slots_is_not_decided() -> None:
+    graph = keras_2("optimizer")
+    net = graph.add(graph.nodes[0].children[1][1], "net")
+    graph.leaf(net, "w", "optimizer/net/w")
+    assert graph.paths("unknown") == ["optimizer/net/w"]
+    assert len(graph.optimizer_paths()) == 4
+
+
+@pytest.mark.parametrize(
+    ("names", "wrapper"),
+    [
+        (("step", "m/0", "m/1", "v/0", "v/1", "learning_rate"), False),
+        (("accumulated_momentum/0", "learning_rate"), False),
+        (("mom/0", "ms/0", "mg/0"), False),
+        (("iter", "decay", "learning_rate", "momentum"), False),
+        (("iterations", "_variables/0", "_variables/1", "_learning_rate", "_velocities/0"), False),
+        (("step_counter", "dynamic_scale"), True),
+        (("loss_scale/current_loss_scale", "loss_scale/good_steps"), True),
+    ],
+)
+def test_known_optimizers(names: tuple[str, ...], wrapper: bool) -> None:
+    """Sonnet's, Keras 2's, and wrappers that scale the loss."""
+    graph = Graph()
+    graph.leaf(graph.add(0, "model"), "w", "model/w")
+    optimizer = graph.add(0, "o")
+    places = {"": optimizer}
+    for name in names:
+        folder, _, last = name.rpartition("/")
+        if folder not in places:
+            places[folder] = graph.add(optimizer, folder)
+        graph.leaf(places[folder], last, f"o/{name}")
+    expected = [f"o/{name}" for name in names]
+    if wrapper:
+        inner = graph.add(optimizer, "inner_optimizer")
+        for name in ("iter", "decay", "learning_rate"):
+            graph.leaf(inner, name, f"o/inner_optimizer/{name}")
+            expected.append(f"o/inner_optimizer/{name}")
+    assert graph.optimizer_paths() == sorted(expected)
+    assert graph.paths("weight") == ["model/w"] and graph.paths("unknown") == []
+
+
+def test_partitioned_variables_of_tensorflow_1(tmp_path: Path) -> None:
+    one = np.ones((8, 4), np.float32)
+    with ckptfmt.Writer(tmp_path / "a") as out:
+        out.add_slice("linear/w", one, shape=(8, 4), offset=(0, 0))
+        for part in range(2):
+            for slot in ("Adam", "Adam_1"):
+                out.add_slice(f"linear/w/part_{part}/{slot}", one, shape=(8, 4), offset=(0, 0))
+        out.add("linear/head/beta1_power", np.float32(0.9))
+    ckptfmt.edit(tmp_path / "a", tmp_path / "b", strip_optimizer=True)
+    assert set(ckptfmt.load(tmp_path / "b")) == {"linear/w"}
+
+
+def test_states_of_torch_by_their_metadata(tmp_path: Path) -> None:
+    described = {
+        "model": {"$state_dict": []},
+        "run": {"any": {"state": {"$dict": []}, "param_groups": []}, "step": 3},
+    }
+    names = {"model.state.w": "weight", "run.any.state.0.m": "optimizer", "run.any.w": "weight"}
+    ckptfmt.save(
+        tmp_path / "a",
+        dict.fromkeys(names, np.ones(3)),
+        metadata={"ckptfmt.torch": json.dumps({"version": 1, "state": described})},
+    )
+    with ckptfmt.open(tmp_path / "a") as reader:
+        assert model_roles(reader) == names
+    for text in ("{", "[]", "3", json.dumps({"state": [{}]}), "[" * 5000):
+        ckptfmt.save(tmp_path / "b", {"w": np.ones(3)}, metadata={"ckptfmt.torch": text})
+        with ckptfmt.open(tmp_path / "b") as reader:
+            assert model_roles(reader) == {"w": "weight"}
 
 
 def test_names_of_tensorflow_1(tmp_path: Path) -> None:
@@ -132,9 +234,11 @@ def test_names_of_tensorflow_1(tmp_path: Path) -> None:
         "w/RMSProp_2": "optimizer",
         # Of no tensor that is there.
         "Adam": "weight",
-        "v/Adam": "weight",
-        "ww/Momentum": "weight",
-        "x_slot_v": "weight",
+        "v/Adam": "unknown",
+        "ww/Momentum": "unknown",
+        "x_slot_v": "unknown",
+        "opt_state/0/mu/w": "unknown",
+        "optimizer.state.0": "unknown",
         "w/Adamant": "weight",
         "w/ExponentialMovingAverage": "weight",
     }
@@ -144,3 +248,4 @@ def test_names_of_tensorflow_1(tmp_path: Path) -> None:
         assert model_roles(reader) == expected
     done = ckptfmt.edit(tmp_path / "a", tmp_path / "b", strip_optimizer=True)
     assert set(done.dropped) == {name for name, role in expected.items() if role == "optimizer"}
+    assert set(done.undecided) == {name for name, role in expected.items() if role == "unknown"}
