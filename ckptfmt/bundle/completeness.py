@@ -1,17 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """Whether a checkpoint is complete: its index is sound, and its data files have the sizes that it
-needs."""
+needs; and whether it is sound: every byte is checked."""
 
 from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from ckptfmt import _core, names
 from ckptfmt.bundle.reader import Reader
+from ckptfmt.bundle.verify import verify_prefix
 from ckptfmt.errors import (
     CheckpointNotFoundError,
     CkptfmtError,
@@ -25,7 +27,15 @@ from ckptfmt.errors import (
 from ckptfmt.places import file_size, object_identity
 from ckptfmt.temporary import raise_storage
 
-__all__ = ["LOOKS_MAX", "MISSING", "identity", "missing_data", "proves_damage", "why_incomplete"]
+__all__ = [
+    "LOOKS_MAX",
+    "MISSING",
+    "identity",
+    "missing_data",
+    "proves_damage",
+    "why_incomplete",
+    "why_unsound",
+]
 
 # How often a checkpoint or directory is looked at again because another process replaced a file
 # meanwhile.
@@ -88,6 +98,39 @@ def why_incomplete(prefix: str) -> str | None:
         if found is None or identity(index) == before:
             return found
     return "it is being replaced"
+
+
+def why_unsound(prefix: str, *, progress: Callable[[int, int], object] | None = None) -> str | None:
+    """Return the first problem of a checkpoint, and how many there are; None if it is sound. Checks
+    every byte.
+
+    Args:
+        prefix: the checkpoint.
+        progress: as in `verify`.
+
+    Raises:
+        StorageError: a file exists and cannot be read now.
+        UnsupportedError: it needs a newer version.
+        MemoryError.
+    """
+    try:
+        report = verify_prefix(prefix, progress=progress)
+    except CkptfmtError as error:
+        if not proves_damage(error):
+            raise
+        return str(error)
+    if report.ok:
+        return None
+    for problem in report.problems:
+        about: dict[str, Any] = {"path": problem.path, "tensor": problem.tensor}
+        if problem.failure == "OS":
+            raise StorageError(problem.message, **about)
+        if problem.status == "UNSUPPORTED":
+            raise UnsupportedError(problem.message, **about)
+        if problem.status == "NO_MEMORY":
+            raise MemoryError(problem.message)
+    more = f" and {len(report.problems) - 1} more" if len(report.problems) > 1 else ""
+    return f"{report.problems[0]}{more}"
 
 
 def missing_data(prefix: str) -> str | None:

@@ -4,22 +4,30 @@
 from __future__ import annotations
 
 import argparse
+import sys
 
 from ckptfmt.cli import text
 from ckptfmt.cli.options import count
 from ckptfmt.cli.output import Output
+from ckptfmt.cli.progress import Progress
+from ckptfmt.errors import masked
 from ckptfmt.manager.pruning import prune
 from ckptfmt.names import path_text
 
 __all__ = ["EPILOG", "SUMMARY", "add_options", "run"]
 
-SUMMARY = "remove all but the newest checkpoints of a directory"
+SUMMARY = "remove all but the newest sound checkpoints of a directory"
 
 EPILOG = """
 DIR is a directory that a checkpoint manager (this library's or TensorFlow's) saves into, or a URL
 of one. Its `checkpoint` file says which checkpoints are managed and how old they are; others stay,
-such as those that a manager preserves permanently. Nothing is removed if none of the checkpoints
-that would stay is complete. Prints the prefixes that were removed.
+such as those that a manager preserves permanently.
+
+Every byte of the newest checkpoints is checked until N sound ones are found; older ones are removed
+without being read. A damaged or incomplete one among the newer does not count: standard error names
+it, and it stays, so that the last sound checkpoint is never removed. If a file cannot be read now,
+which does not prove damage, nothing is removed. With --no-verify only the index and the sizes of
+the data files are checked. --dry-run checks the same. Prints the prefixes that were removed.
 
 examples:
   ckptfmt prune --keep 3 --dry-run runs/1   list what would be removed
@@ -27,7 +35,8 @@ examples:
 
 exit status:
   0  done
-  2  wrong usage, no `checkpoint` file, or a checkpoint could not be removed
+  1  done, and a checkpoint that stays is damaged
+  2  wrong usage, no `checkpoint` file, or a checkpoint could not be read or removed
 """
 
 
@@ -35,8 +44,14 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of this command."""
     add = parser.add_argument
     add("directory", metavar="DIR", help="a directory of checkpoints")
-    add("--keep", metavar="N", type=count, required=True, help="how many of the newest stay")
+    add("--keep", metavar="N", type=count, required=True, help="how many sound ones stay")
+    add(
+        "--no-verify",
+        action="store_true",
+        help="check only that indexes are sound and data files complete, and read no tensors",
+    )
     add("-n", "--dry-run", action="store_true", help="list what would be removed, and stop")
+    add("-q", "--quiet", action="store_true", help="no progress bar")
 
 
 def run(options: argparse.Namespace) -> int:
@@ -46,8 +61,24 @@ def run(options: argparse.Namespace) -> int:
         CkptfmtError: as `prune`.
     """
     directory = path_text(options.directory, urls=True)
-    removed = prune(directory, options.keep, dry_run=options.dry_run)
+    with Progress("checking", quiet=options.quiet) as progress:
+        done = prune(
+            directory,
+            options.keep,
+            verify=not options.no_verify,
+            dry_run=options.dry_run,
+            progress=progress.update,
+        )
     output = Output()
-    for prefix in removed:
+    for prefix in done.removed:
         output.line(text.printable(prefix))
-    return 0
+    if sys.stderr is not None:
+        kind = "complete" if options.no_verify else "sound"
+        messages = [
+            f"'{prefix}' is not {kind}, and stays: {why}" for prefix, why in done.damaged.items()
+        ]
+        if messages and not done.kept:
+            messages.append(f"no checkpoint is {kind}: nothing is removed")
+        for message in messages:
+            print(f"ckptfmt: {text.printable(masked(message))}", file=sys.stderr)
+    return 1 if done.damaged else 0

@@ -35,13 +35,13 @@ from ckptfmt.bundle.completeness import (
     identity,
     proves_damage,
     why_incomplete,
+    why_unsound,
 )
 from ckptfmt.bundle.state_file import (
     CheckpointState,
     read_state_file,
     state_path,
 )
-from ckptfmt.bundle.verify import verify_prefix
 from ckptfmt.errors import (
     CkptfmtError,
     CkptfmtWarning,
@@ -108,20 +108,10 @@ def newest_sound(directory: str) -> str | None:
     if unreadable is not None:
         warn(f"{directory}: {unreadable}")
     for prefix in candidates(directory, state):
-        try:
-            report = verify_prefix(prefix)
-        except CkptfmtError as error:
-            if not proves_damage(error):
-                raise
-            warn(f"'{prefix}' is not complete: {error}")
-            continue
-        if report.ok:
+        why = why_unsound(prefix)
+        if why is None:
             return prefix
-        unread = next((problem for problem in report.problems if problem.failure == "OS"), None)
-        if unread is not None:
-            raise StorageError(unread.message, path=unread.path, tensor=unread.tensor)
-        more = f" and {len(report.problems) - 1} more" if len(report.problems) > 1 else ""
-        warn(f"'{prefix}' is not sound: {report.problems[0]}{more}")
+        warn(f"'{prefix}' is not sound: {why}")
     return None
 
 

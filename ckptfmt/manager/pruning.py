@@ -4,76 +4,158 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
 
-from ckptfmt.bundle.completeness import why_incomplete
-from ckptfmt.errors import CheckpointNotFoundError, CkptfmtError, InvalidError
+from ckptfmt.arguments import check_progress
+from ckptfmt.bundle.completeness import LOOKS_MAX, identity, why_incomplete, why_unsound
+from ckptfmt.errors import BusyError, CheckpointNotFoundError, CkptfmtError, InvalidError
 from ckptfmt.manager.directory import CheckpointDirectory
 from ckptfmt.manager.records import Records
-from ckptfmt.manager.retention import Policy, Queued, decide
 from ckptfmt.manager.store_directory import Directory, StoreDirectory
-from ckptfmt.names import is_url
+from ckptfmt.names import index_name, is_url
 
-__all__ = ["prune"]
+__all__ = ["Pruned", "prune"]
 
 
-def prune(directory: str, keep: int, *, dry_run: bool = False) -> list[str]:
-    """Remove the oldest checkpoints of a directory, as its manager would with `max_to_keep=keep`.
+@dataclass(frozen=True, slots=True)
+class Pruned:
+    """What `prune` did, by prefixes, each list oldest first.
 
-    Removed are checkpoints that the state file names with their times; the newest stays. Those
-    that a manager preserves permanently, and those that were saved without one, are not in it.
+    Attributes:
+        removed: the checkpoints that were removed; those that would be, in a dry run.
+        kept: the sound ones that stay.
+        damaged: those that are not sound, which stay as well, with the first problem of each.
+    """
+
+    removed: list[str]
+    kept: list[str]
+    damaged: dict[str, str]
+
+
+def prune(
+    directory: str,
+    keep: int,
+    *,
+    verify: bool = True,
+    dry_run: bool = False,
+    progress: Callable[[int, int], object] | None = None,
+) -> Pruned:
+    """Remove the oldest checkpoints of a directory so that the newest `keep` sound ones stay.
+
+    Only checkpoints that the state file names with their times are managed; those that a manager
+    preserves permanently, and those that were saved without one, are not. From the newest on, each
+    is checked until `keep` sound ones are found; older ones are removed without being read.
+    Damaged ones among the newer are left as they are and do not count. The one that the state file
+    names as the newest stays in any case. The directory is locked to remove checkpoints, not while
+    they are read.
 
     Args:
         directory: a directory with a `checkpoint` state file, or a URL of one.
-        keep: how many of the newest stay, at least 1.
+        keep: how many sound ones stay, at least 1.
+        verify: True checks every byte of a checkpoint. False only its index and the sizes of its
+            data files.
         dry_run: whether to remove nothing.
-
-    Returns:
-        The prefixes that were removed, oldest first.
+        progress: called as `progress(bytes_done, bytes_total)` for each checkpoint that is checked.
 
     Raises:
-        InvalidError: `keep` is not positive, or none of those that would stay is complete.
+        InvalidError: `keep` is not positive.
         CheckpointNotFoundError: there is no state file.
-        BusyError: another process holds the directory's lock.
-        StorageError: a checkpoint could not be removed; the others were.
+        BusyError: another process holds the directory's lock, or keeps replacing checkpoints.
+        StorageError: a checkpoint cannot be read now, and nothing was removed; or one could not be
+            removed, and the others were.
+        UnsupportedError: a checkpoint cannot be checked by this release; nothing was removed.
     """
     if keep < 1:
         raise InvalidError(f"keep must be at least 1, got {keep}")
+    check_progress(progress)
     opened: Directory = (
         StoreDirectory(directory) if is_url(directory) else CheckpointDirectory(directory)
     )
-    with opened as place, place.lock():
-        records = Records(directory)
-        records.read(place)
-        if records.state is None:
-            raise CheckpointNotFoundError(
-                "there is no sound `checkpoint` file, which says what a manager saved and when",
-                path=directory,
-            )
-        newest = records.state.model_checkpoint_path
-        queue = [Queued(name, moment) for name, moment in records.managed.items()]
-        decided = decide(queue, records.last_preserved, Policy(max_to_keep=keep))
-        going = [one.name for one in decided.deleted if one.name != os.path.basename(newest)]
-        staying = [one.name for one in reversed(queue) if one.name not in going]
-        if going and all(_is_incomplete(directory, name) for name in staying):
-            raise InvalidError(
-                "none of the checkpoints that would stay is complete", path=directory
-            )
-        if not dry_run and going:
-            _remove(place, records, going, newest)
-    return [os.path.join(directory, name) for name in going]
+    records = Records(directory)
+    judged: dict[str, _Verdict] = {}
+    looks = 0
+    with opened as place:
+        while True:
+            with place.lock():
+                records.read(place)
+                plan = _plan(records, directory, keep, judged)
+                if plan.unknown is None:
+                    if plan.going and not dry_run:
+                        _remove(place, records, plan.going)
+                    break
+            looks += 1
+            if looks > len(records.managed) + LOOKS_MAX:
+                raise BusyError("another process keeps replacing checkpoints", path=directory)
+            # The file is identified first, so that one that is replaced meanwhile is read again.
+            name = plan.unknown
+            prefix = os.path.join(directory, name)
+            found = identity(index_name(prefix))
+            why = why_unsound(prefix, progress=progress) if verify else why_incomplete(prefix)
+            judged[name] = _Verdict(found, why)
+    return Pruned(
+        [os.path.join(directory, name) for name in plan.going],
+        [os.path.join(directory, name) for name in plan.sound],
+        {os.path.join(directory, name): why for name, why in plan.damaged.items()},
+    )
 
 
-def _is_incomplete(directory: str, name: str) -> bool:
-    return why_incomplete(os.path.join(directory, name)) is not None
+@dataclass(frozen=True, slots=True)
+class _Verdict:
+    """Why the checkpoint with an index of this identity is not sound; None if it is."""
+
+    index: Any
+    why: str | None
 
 
-def _remove(place: Directory, records: Records, going: list[str], newest: str) -> None:
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """The names of managed checkpoints, oldest first: those that stay and those that go.
+
+    Attributes:
+        unknown: a checkpoint that has to be checked first; None if the others are complete.
+    """
+
+    going: list[str]
+    sound: list[str]
+    damaged: dict[str, str]
+    unknown: str | None = None
+
+
+def _plan(records: Records, directory: str, keep: int, judged: dict[str, _Verdict]) -> _Plan:
+    """Decide what stays, by what was found so far."""
+    if records.state is None:
+        raise CheckpointNotFoundError(
+            "there is no sound `checkpoint` file, which says what a manager saved and when",
+            path=directory,
+        )
+    newest = os.path.basename(records.state.model_checkpoint_path)
+    going: list[str] = []
+    sound: list[str] = []
+    damaged: list[tuple[str, str]] = []
+    for name in reversed(records.managed):
+        if len(sound) >= keep and name != newest:
+            going.append(name)
+            continue
+        verdict = judged.get(name)
+        if verdict is None or verdict.index != identity(index_name(os.path.join(directory, name))):
+            return _Plan([], [], {}, name)
+        if verdict.why is None:
+            sound.append(name)
+        else:
+            damaged.append((name, verdict.why))
+    return _Plan(going[::-1], sound[::-1], dict(damaged[::-1]))
+
+
+def _remove(place: Directory, records: Records, going: list[str]) -> None:
+    assert records.state is not None
     failed: dict[str, CkptfmtError] = {**place.remove_all(going)}
     for name in going:
         if name not in failed or not place.exists(name):
             records.managed.pop(name, None)
             records.scored.pop(name, None)
-    records.write(place, newest)
+    records.write(place, records.state.model_checkpoint_path)
     records.write_metrics(place)
     for error in failed.values():
         raise error

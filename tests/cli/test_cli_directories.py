@@ -51,12 +51,25 @@ def test_prune(command: Command, tmp_path: Path) -> None:
 
 
 def test_prune_leaves_something_to_restore(command: Command, tmp_path: Path) -> None:
-    run_of(tmp_path, 3)
-    data_file(tmp_path / "ckpt-3").unlink()
+    run_of(tmp_path, 4)
+    data_file(tmp_path / "ckpt-4").unlink()
+    flip(data_file(tmp_path / "ckpt-3"), 4000)
+    for options in (["--dry-run"], []):
+        ran = command("prune", "--keep", 1, *options, tmp_path)
+        assert (ran.status, ran.out) == (1, f"{tmp_path / 'ckpt-1'}\n")
+        first, second = ran.err.splitlines()
+        assert f"'{tmp_path / 'ckpt-3'}' is not sound, and stays: " in first
+        assert "CHECKSUM" in first
+        assert f"'{tmp_path / 'ckpt-4'}' is not sound, and stays: " in second
+    assert names(tmp_path) == ["ckpt-2", "ckpt-3", "ckpt-4"]
+    ran = command("prune", "--keep", 1, "--no-verify", tmp_path)
+    assert (ran.status, ran.out) == (1, f"{tmp_path / 'ckpt-2'}\n"), "by sizes 3 is complete"
+    (line,) = ran.err.splitlines()
+    assert "ckpt-4' is not complete, and stays: " in line
     ran = command("prune", "--keep", 1, tmp_path)
-    assert (ran.status, ran.out) == (2, "") and "would stay is complete" in ran.err
-    assert names(tmp_path) == ["ckpt-1", "ckpt-2", "ckpt-3"]
-    assert command("prune", "--keep", 2, tmp_path).out.splitlines() == [str(tmp_path / "ckpt-1")]
+    assert (ran.status, ran.out) == (1, "")
+    assert ran.err.splitlines()[-1] == "ckptfmt: no checkpoint is sound: nothing is removed"
+    assert names(tmp_path) == ["ckpt-3", "ckpt-4"]
 
 
 def test_the_newest_of_the_state_file_stays(command: Command, tmp_path: Path) -> None:

@@ -1,0 +1,243 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`prune`: N sound checkpoints stay, whatever is damaged and wherever it is in the queue."""
+
+from __future__ import annotations
+
+import errno
+import itertools
+import os
+import shutil
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from support.files import contents, flip
+
+import ckptfmt
+from ckptfmt.bundle import completeness
+from ckptfmt.manager import pruning
+from ckptfmt.manager.directory import CheckpointDirectory
+from ckptfmt.manager.pruning import Pruned, prune
+
+
+def index_file(prefix: Path) -> Path:
+    return Path(f"{prefix}.index")
+
+
+def data_file(prefix: Path) -> Path:
+    return Path(f"{prefix}.data-00000-of-00001")
+
+
+def _truncate(prefix: Path) -> None:
+    os.truncate(data_file(prefix), 100)
+
+
+def _clobber_index(prefix: Path) -> None:
+    index_file(prefix).write_bytes(b"")
+
+
+STATES: dict[str, Callable[[Path], object]] = {
+    "sound": lambda _: None,
+    "damaged bytes": lambda prefix: flip(data_file(prefix), 40),
+    "incomplete": _truncate,
+    "missing data": lambda prefix: data_file(prefix).unlink(),
+    "damaged index": lambda prefix: flip(index_file(prefix), 5),
+    "empty index": _clobber_index,
+}
+# What is only seen by reading tensors.
+READ = "damaged bytes"
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory with a manager's four checkpoints."""
+    directory = tmp_path_factory.mktemp("run") / "run"
+    values = {"w": np.arange(100.0)}
+    manager = ckptfmt.CheckpointManager(ckptfmt.Checkpoint(**values), directory, max_to_keep=9)
+    for _ in range(4):
+        manager.save()
+    return directory
+
+
+def queues() -> Iterator[tuple[str, ...]]:
+    """Oldest first: each state in each position among sound ones, and all mixtures of a sound, a
+    damaged and an incomplete one."""
+    for state, at in itertools.product(STATES, range(4)):
+        yield tuple(state if at == position else "sound" for position in range(4))
+    yield from itertools.product(("sound", READ, "missing data"), repeat=4)
+
+
+def expected(states: tuple[str, ...], keep: int, *, verify: bool) -> tuple[list[int], ...]:
+    """The numbers of those that go, that are sound, and that are named."""
+    going: list[int] = []
+    sound: list[int] = []
+    damaged: list[int] = []
+    for number, state in reversed(list(enumerate(states, 1))):
+        if len(sound) == keep:
+            going.insert(0, number)
+        elif state == "sound" or (state == READ and not verify):
+            sound.insert(0, number)
+        else:
+            damaged.insert(0, number)
+    return going, sound, damaged
+
+
+def numbers(prefixes: Iterable[str]) -> list[int]:
+    return [int(prefix.rpartition("-")[2]) for prefix in prefixes]
+
+
+def copied(run: Path, to: Path, states: Iterable[str] = ()) -> Path:
+    shutil.copytree(run, to)
+    for number, state in enumerate(states, 1):
+        STATES[state](to / f"ckpt-{number}")
+    return to
+
+
+def found(done: Pruned) -> tuple[list[int], ...]:
+    return numbers(done.removed), numbers(done.kept), numbers(done.damaged)
+
+
+@pytest.mark.parametrize("verify", [True, False])
+@pytest.mark.parametrize("keep", [1, 2, 5])
+def test_each_state_in_each_position(run: Path, tmp_path: Path, keep: int, verify: bool) -> None:
+    for case, states in enumerate(dict.fromkeys(queues())):
+        directory = copied(run, tmp_path / str(case), states)
+        before = contents(directory)
+        want = expected(states, keep, verify=verify)
+        done = prune(str(directory), keep, verify=verify, dry_run=True)
+        assert found(done) == want, states
+        assert contents(directory) == before
+        assert prune(str(directory), keep, verify=verify) == done, states
+        _, sound, damaged = want
+        left = {path.stem for path in directory.glob("*.index")}
+        assert left == {f"ckpt-{number}" for number in (*sound, *damaged)}, states
+        for number in (*sound, *damaged):
+            assert {name: value for name, value in before.items() if f"ckpt-{number}" in name} == {
+                name: value for name, value in contents(directory).items() if f"-{number}." in name
+            }
+        if verify and "sound" in states:
+            assert any(ckptfmt.verify(directory / f"ckpt-{number}").ok for number in sound)
+        assert found(prune(str(directory), keep, verify=verify))[0] == [], "nothing more"
+
+
+def test_the_newest_of_the_state_file_stays_and_is_checked(run: Path, tmp_path: Path) -> None:
+    directory = copied(run, tmp_path / "run", ["sound", READ, "sound", "sound"])
+    state = directory / "checkpoint"
+    state.write_text(state.read_text().replace('path: "ckpt-4"', 'path: "ckpt-2"', 1))
+    assert found(prune(str(directory), 1)) == ([1, 3], [4], [2])
+
+
+def test_older_ones_are_not_read(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory = copied(run, tmp_path / "run")
+    read: list[str] = []
+    real = completeness.verify_prefix
+
+    def noted(prefix: str, **options: Any) -> Any:
+        read.append(os.path.basename(prefix))
+        return real(prefix, **options)
+
+    monkeypatch.setattr(completeness, "verify_prefix", noted)
+    calls: list[tuple[int, int]] = []
+    prune(str(directory), 2, progress=lambda *call: calls.append(call))
+    assert read == ["ckpt-4", "ckpt-3"]
+    assert len(calls) >= 2 and all(done <= total for done, total in calls)
+
+
+# ---- errors that prove nothing
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.EMFILE, errno.ESTALE, errno.EACCES])
+def test_a_transient_error_is_not_damage(
+    run: Path, tmp_path: Path, number: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory = copied(run, tmp_path / "run")
+    before = contents(directory)
+    error = ckptfmt.StorageError("no luck", path="x", errno=number)
+
+    def fails(*_args: object, **_options: object) -> None:
+        raise error
+
+    with monkeypatch.context() as patch, pytest.raises(ckptfmt.StorageError, match="no luck"):
+        patch.setattr(completeness, "verify_prefix", fails)
+        prune(str(directory), 1)
+    with monkeypatch.context() as patch, pytest.raises(ckptfmt.StorageError, match="no luck"):
+        patch.setattr(completeness, "Reader", fails)
+        prune(str(directory), 1, verify=False)
+    assert contents(directory) == before
+
+
+@pytest.mark.parametrize(
+    ("status", "failure", "kind"),
+    [
+        ("IO", "OS", ckptfmt.StorageError),
+        ("UNSUPPORTED", "UNSUPPORTED", ckptfmt.UnsupportedError),
+        ("NO_MEMORY", "NO_MEMORY", MemoryError),
+    ],
+)
+def test_a_finding_that_proves_nothing(
+    run: Path,
+    tmp_path: Path,
+    status: str,
+    failure: str,
+    kind: type[Exception],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    directory = copied(run, tmp_path / "run")
+    before = contents(directory)
+    damage = ckptfmt.Finding("problem", "CORRUPT", "CHECKSUM", "bad", "x", 0, "w")
+    finding = ckptfmt.Finding("problem", status, failure, "no luck", "x", 0, "w")
+
+    def findings(prefix: str, **_options: object) -> ckptfmt.Report:
+        return ckptfmt.Report(prefix, [damage, finding])
+
+    monkeypatch.setattr(completeness, "verify_prefix", findings)
+    with pytest.raises(kind, match="no luck"):
+        prune(str(directory), 1)
+    assert contents(directory) == before
+
+
+# ---- beside a manager
+
+
+def test_the_directory_is_not_locked_while_tensors_are_read(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A manager saves a fifth one while the fourth is checked, and replaces that one."""
+    directory = copied(run, tmp_path / "run")
+    real, checked = pruning.why_unsound, list[str]()
+
+    def saves(prefix: str, **options: Any) -> str | None:
+        name = os.path.basename(prefix)
+        checked.append(name)
+        why = real(prefix, **options)
+        if checked == ["ckpt-4"]:
+            with CheckpointDirectory(str(directory)) as place, place.lock(timeout=0):
+                pass
+            values = {"w": np.zeros(100)}
+            checkpoint = ckptfmt.Checkpoint(**values)
+            checkpoint.write(directory / "ckpt-4")
+            ckptfmt.CheckpointManager(checkpoint, directory, max_to_keep=9).save(5)
+        return why
+
+    monkeypatch.setattr(pruning, "why_unsound", saves)
+    assert found(prune(str(directory), 2)) == ([1, 2, 3], [4, 5], [])
+    assert checked == ["ckpt-4", "ckpt-5", "ckpt-4"], "the new files of 4"
+
+
+def test_one_that_keeps_changing(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory = copied(run, tmp_path / "run")
+
+    def saves(prefix: str, **_options: object) -> None:
+        index = index_file(Path(prefix))
+        os.utime(index, ns=(0, index.stat().st_mtime_ns + 1))
+
+    monkeypatch.setattr(pruning, "why_unsound", saves)
+    with pytest.raises(ckptfmt.errors.BusyError, match="keeps replacing"):
+        prune(str(directory), 2)
+    assert len(list(directory.glob("*.index"))) == 4
