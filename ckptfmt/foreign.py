@@ -12,6 +12,7 @@ __all__ = [
     "DCP",
     "EMPTY",
     "KERAS_WEIGHTS",
+    "LFS",
     "LFS_POINTER",
     "SAFETENSORS",
     "STATE_FILE",

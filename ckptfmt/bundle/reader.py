@@ -374,10 +374,10 @@ class Reader(Mapping[str, TensorHandle]):
     def verify(self, **options: Any) -> Report:
         """Check every byte of the checkpoint; as `ckptfmt.verify` with the options of this
         reader."""
-        from ckptfmt.bundle.verify import verify_prefix  # noqa: PLC0415 (most readers never check)
+        from ckptfmt.bundle.verify import verify_all  # noqa: PLC0415 (most readers never check)
 
         given = {"limits": self._limits, "follow_symlinks": self._follow_symlinks, **options}
-        return verify_prefix(self._absolute, **given)
+        return verify_all(self._absolute, **given)
 
     def digest(self) -> str:
         """SHA-256 of the contents, as hex: the same for the same tensors, however they are stored.

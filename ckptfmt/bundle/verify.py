@@ -4,21 +4,29 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from ckptfmt import _core
 from ckptfmt.arguments import check_limits, check_progress
 from ckptfmt.bundle.codec import Zstd
-from ckptfmt.bundle.locate import explained, locate
+from ckptfmt.bundle.locate import explained, kind_of_file, locate
 from ckptfmt.errors import CkptfmtError, masked_repr
+from ckptfmt.foreign import LFS
 from ckptfmt.places import store_of
 
-__all__ = ["Finding", "Report", "verify"]
+__all__ = ["MISSING_MESSAGE", "MISSING_TENSOR", "Finding", "Report", "verify"]
 
 # Bytes between two calls of `progress`, and between two checks for Ctrl-C.
 STEP_BYTES = 32 << 20
+# The failure of a tensor that only the object graph knows, and its message.
+MISSING_TENSOR = "MISSING_TENSOR"
+MISSING_MESSAGE = (
+    "the object graph has this tensor and the checkpoint does not: an edit lost it, or its "
+    "variable was never initialised; restoring its object fails (`ckptfmt edit --drop-missing` "
+    "repairs the graph)"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,8 +106,8 @@ def verify(
     limits: Mapping[str, int] | None = None,
     follow_symlinks: bool = True,
 ) -> Report:
-    """Check every index block, every entry and every byte of every tensor. Damage is reported, not
-    raised.
+    """Check every index block, every entry and every byte of every tensor, and that the tensors of
+    the object graph are there. Damage is reported, not raised.
 
     Args:
         path: any path that `ckptfmt.open` takes.
@@ -111,13 +119,56 @@ def verify(
         CheckpointNotFoundError: there is no checkpoint.
         StorageError, InvalidError.
     """
-    return verify_prefix(
+    return verify_all(
         locate(path),
         strict=strict,
         progress=progress,
         limits=limits,
         follow_symlinks=follow_symlinks,
     )
+
+
+def verify_all(
+    prefix: str,
+    *,
+    strict: bool = False,
+    progress: Callable[[int, int], object] | None = None,
+    limits: Mapping[str, int] | None = None,
+    follow_symlinks: bool = True,
+) -> Report:
+    """Verify the checkpoint at a prefix and its object graph; see `verify`."""
+    report = verify_prefix(
+        prefix,
+        strict=strict,
+        progress=progress,
+        limits=limits,
+        follow_symlinks=follow_symlinks,
+    )
+    report.findings.extend(_graph_findings(prefix, limits, follow_symlinks))
+    return report
+
+
+def _graph_findings(
+    prefix: str, limits: Mapping[str, int] | None, follow_symlinks: bool
+) -> Iterator[Finding]:
+    """Yield what is wrong with the object graph, apart from damage of its tensor."""
+    from ckptfmt.bundle.reader import Reader  # noqa: PLC0415 (it imports this module)
+    from ckptfmt.objects import build, graph  # noqa: PLC0415 (the graph is above the tensors)
+
+    try:
+        with Reader(prefix, limits=limits, follow_symlinks=follow_symlinks) as reader:
+            if graph.OBJECT_GRAPH_KEY not in reader:
+                return
+            content = build.read_graph_bytes(reader)
+            try:
+                missing = build.missing_keys(reader, graph.decode_graph(content, prefix))
+            except CkptfmtError as error:
+                yield _finding(_core.Finding(_core.SEVERITY_NOTE + 1, error))
+                return
+    except CkptfmtError:
+        return  # what cannot be read is a finding of the verifier
+    for name in missing:
+        yield Finding("problem", "CORRUPT", MISSING_TENSOR, MISSING_MESSAGE, prefix, None, name)
 
 
 def verify_prefix(
@@ -128,7 +179,7 @@ def verify_prefix(
     limits: Mapping[str, int] | None = None,
     follow_symlinks: bool = True,
 ) -> Report:
-    """Verify the checkpoint at a prefix; see `verify`."""
+    """Verify the bytes of the checkpoint at a prefix; see `verify`."""
     check_limits(limits)
     check_progress(progress)
     verifier = _core.VerifierHandle(
@@ -141,10 +192,21 @@ def verify_prefix(
                 progress(state["bytes_done"], state["bytes_total"])
             if state["finished"]:
                 break
-        findings = [_finding(found) for found in verifier.findings()]
+        findings = _one_for_a_pointer([_finding(found) for found in verifier.findings()])
     finally:
         verifier.close()
     return Report(prefix, findings, state["bytes_done"], state["tensors_done"], strict)
+
+
+def _one_for_a_pointer(findings: list[Finding]) -> list[Finding]:
+    """Return the findings, with one for each file that is a Git LFS pointer."""
+    paths = dict.fromkeys(one.path for one in findings if one.severity == "problem" and one.path)
+    pointers = [path for path in paths if kind_of_file(path) is LFS]
+    message = f"this is {LFS.what}"
+    return [
+        *(Finding("problem", "CORRUPT", "BAD_MAGIC", message, one, None, None) for one in pointers),
+        *(one for one in findings if one.path not in pointers),
+    ]
 
 
 def _finding(found: _core.Finding) -> Finding:

@@ -12,10 +12,11 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from ckptfmt import CkptfmtError, Finding, Reader
+from ckptfmt.bundle.verify import MISSING_MESSAGE, MISSING_TENSOR
 from ckptfmt.cli import text
 from ckptfmt.cli.contents import Contents, Tensors, finding_of
 from ckptfmt.cli.inspect_tree import DEPTH_MAX, Line
-from ckptfmt.objects.build import graph_of, key_groups
+from ckptfmt.objects.build import graph_of, key_groups, missing_keys
 from ckptfmt.objects.graph import (
     ATTRIBUTES,
     OPTIMIZER_SLOT,
@@ -61,13 +62,13 @@ def objects_of(reader: Reader, contents: Contents) -> Objects | None:
     keys = [one.checkpoint_key for node in graph.nodes for one in node.attributes]
     missing = [key for key in dict.fromkeys(keys) if key not in reader]
     groups = key_groups(missing, sorted(set(reader).difference(keys))) if missing else {}
-    missing = [key for key in missing if key not in groups]
+    missing = missing_keys(reader, graph)
     if missing:
-        more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
-        message = f"the object graph refers to this missing tensor{more}"
+        more = f"{len(missing)} such tensors; " if len(missing) > 1 else ""
         contents.problems.append(
             Finding(
-                "problem", "CORRUPT", "BAD_ENTRY", message, contents.index_path, None, missing[0]
+                *("problem", "CORRUPT", MISSING_TENSOR, more + MISSING_MESSAGE),
+                *(contents.index_path, None, missing[0]),
             )
         )
     group_nodes: dict[str, Node] = {}

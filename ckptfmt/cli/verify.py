@@ -7,20 +7,16 @@ import argparse
 import time
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 
 import ckptfmt
-from ckptfmt import CheckpointNotFoundError, CkptfmtError, Finding, Report
+from ckptfmt import CheckpointNotFoundError, CkptfmtError, Report
 from ckptfmt.bundle.locate import locate_all
 from ckptfmt.cli import DAMAGE, error_fields, text
-from ckptfmt.cli.contents import finding_of
 from ckptfmt.cli.findings import grouped
 from ckptfmt.cli.options import count
 from ckptfmt.cli.output import COLORS, Output
 from ckptfmt.cli.progress import Progress
-from ckptfmt.names import index_name
-from ckptfmt.objects.build import missing_keys, read_graph_bytes
-from ckptfmt.objects.graph import OBJECT_GRAPH_KEY, decode_graph
 from ckptfmt.places import is_directory
 
 __all__ = ["EPILOG", "SUMMARY", "add_options", "run"]
@@ -34,12 +30,13 @@ checkpoint, or a SavedModel directory.
 Checks every block and entry of the index, the checksum of every tensor, sizes, overlaps, slices
 without a tensor, missing or unexpected data files, and the tensors of the object graph. Prints one
 line per finding: severity, the rule of spec/format.md that is broken, file, offset and tensor. A
-problem is damage; a note is a sound encoding that a canonical writer would not have written, or a
-tensor that only the object graph knows. Many findings that are alike are printed as one.
+problem is damage, or a tensor that only the object graph knows; a note is a sound encoding that a
+canonical writer would not have written, printed with --strict only. Many findings that are alike
+are printed as one.
 
 Of several PATHs, or with -r, every checkpoint has a line with its findings below it; with --json it
-has a document of its own, and a last one has the totals. Notes are printed with --strict only. With
--r, directories are searched for checkpoints; symbolic links to directories are not followed.
+has a document of its own, and a last one has the totals. With -r, directories are searched for
+checkpoints; symbolic links to directories are not followed.
 
 --json prints {"schema": 1, "path", "prefix", "ok", "strict", "findings": [{"severity", "status",
 "failure", "message", "path", "offset", "tensor", "count"}, ...], "checked": {"blocks", "tensors",
@@ -149,7 +146,7 @@ def _run_one(out: Output, path: str, options: argparse.Namespace) -> int:
     if options.json:
         out.document(_document(found, options.max_findings))
     else:
-        _show_findings(out, found.report, options.max_findings, notes=not options.quiet)
+        _show_findings(out, found.report, options.max_findings)
         if not options.quiet:
             out.line(_last_line(out, found.report, found.checked))
     return found.status
@@ -219,47 +216,23 @@ def _check(path: str, what: str, options: argparse.Namespace) -> Verified:
     began = time.perf_counter()
     with Progress(what, quiet=options.quiet) as progress:
         report = ckptfmt.verify(path, strict=options.strict, progress=progress.update)
-    blocks, findings = _blocks_and_graph(report.prefix)
-    report.findings.extend(findings)
+    blocks = _block_count(report.prefix)
     seconds = time.perf_counter() - began
     checked = Checked(blocks, report.tensors_checked, report.bytes_checked, seconds)
     return Verified(path, report, checked)
 
 
-def _blocks_and_graph(prefix: str) -> tuple[int | None, list[Finding]]:
-    """Return the number of data blocks that the index block names, and check the object graph
-    against the tensors.
-
-    Findings are notes: the tensors can be read without the graph, and TensorFlow saves an
-    uninitialised variable as an object without its tensor.
-    """
-    blocks, missing = None, list[str]()
+def _block_count(prefix: str) -> int | None:
+    """Return the number of data blocks that the index block names; None if it cannot be opened."""
     try:
         with ckptfmt.open(prefix) as reader:
-            blocks = reader.header.block_count
-            if OBJECT_GRAPH_KEY not in reader:
-                return blocks, []
-            try:
-                graph = decode_graph(read_graph_bytes(reader), prefix)
-            except CkptfmtError as error:
-                return blocks, [replace(finding_of(error), severity="note")]
-            missing = missing_keys(reader, graph)
+            return reader.header.block_count
     except CkptfmtError:
-        pass  # an index that cannot be read is a finding of the verifier
-    message = "the object graph refers to this missing tensor"
-    path = index_name(prefix)
-    notes = [Finding("note", "CORRUPT", "BAD_ENTRY", message, path, None, name) for name in missing]
-    return blocks, notes
+        return None
 
 
-def _show_findings(
-    out: Output, report: Report, at_most: int, *, notes: bool, indent: str = ""
-) -> None:
-    shown = [
-        finding
-        for finding in report.findings
-        if finding.severity == "problem" or report.strict or notes
-    ]
+def _show_findings(out: Output, report: Report, at_most: int, *, indent: str = "") -> None:
+    shown = report.findings if report.strict else report.problems
     for group in grouped(shown, at_most):
         severity = group.first.severity
         style = "red" if severity == "problem" else "yellow"
@@ -273,7 +246,7 @@ def _show_one_of_many(out: Output, found: Verified, options: argparse.Namespace)
     size = text.size(found.checked.bytes)
     out.line(f"{verdict}  {tensors:>16}  {size:>10}  {text.printable(found.path)}")
     if found.report is not None:
-        _show_findings(out, found.report, options.max_findings, notes=False, indent="  ")
+        _show_findings(out, found.report, options.max_findings, indent="  ")
     else:
         out.line(f"  {found.error}")
 

@@ -28,10 +28,10 @@ from ckptfmt.bundle.selecting import (
     some,
 )
 from ckptfmt.bundle.writer import check_options
-from ckptfmt.editing.graphs import edited_graph, missing_keys, paths_differ, relocate_keys
+from ckptfmt.editing.graphs import edited_graph, paths_differ, relocate_keys
 from ckptfmt.errors import InvalidError, TensorNotFoundError, masked_repr
 from ckptfmt.names import prefix_text, saved_name
-from ckptfmt.objects.build import graph_of
+from ckptfmt.objects.build import graph_of, missing_keys
 from ckptfmt.objects.graph import OBJECT_GRAPH_KEY, ObjectGraph, encode_graph
 from ckptfmt.objects.roles import ModelRole, model_roles
 from ckptfmt.places import is_file
@@ -184,7 +184,7 @@ def edit(
         texts, moved = {}, False
         missing: tuple[str, ...] = ()
         if graph is not None and OBJECT_GRAPH_KEY in rest:
-            missing = _missing(reader, graph, stored, drop_missing)
+            missing = _missing(reader, graph, drop_missing)
             if missing or any(old != new for old, new in new_names.items()):
                 changed = edited_graph(
                     graph, {**new_names, **dict.fromkeys(missing)}, cut_optimizers=strip_optimizer
@@ -254,9 +254,9 @@ def _check_weights(reader: Reader, dropped: Sequence[str], roles: Mapping[str, M
         )
 
 
-def _missing(reader: Reader, graph: ObjectGraph, stored: list[str], drop: bool) -> tuple[str, ...]:
+def _missing(reader: Reader, graph: ObjectGraph, drop: bool) -> tuple[str, ...]:
     """Return the keys of the object graph that have no tensor."""
-    found = tuple(missing_keys(graph, stored))
+    found = tuple(missing_keys(reader, graph))
     if found and not drop:
         raise InvalidError(
             f"the object graph refers to tensors that are missing: {some(found)}. An edit has lost "

@@ -26,7 +26,7 @@ from ckptfmt.objects.graph import (
 from ckptfmt.objects.nodes import NONE
 from ckptfmt.objects.roles import optimizer_nodes
 
-__all__ = ["edited_graph", "missing_keys", "paths_differ", "relocate_keys"]
+__all__ = ["edited_graph", "paths_differ", "relocate_keys"]
 
 # No path of more names is made up.
 DEPTH_MAX = 1000
@@ -87,15 +87,6 @@ def edited_graph(
     if any(node.has_checkpoint_values is not None for node in graph.nodes):
         mark_checkpoint_values(result)
     return result
-
-
-def missing_keys(graph: ObjectGraph, stored: Iterable[str]) -> list[str]:
-    """Return the keys of attributes that are neither tensors nor stand for several."""
-    present = set(stored)
-    keys = wanted_keys(graph, range(len(graph.nodes)))
-    missing = [key for key in keys if key not in present]
-    groups = key_groups(missing, sorted(present.difference(keys))) if missing else {}
-    return [key for key in missing if key not in groups]
 
 
 def paths_differ(graph: ObjectGraph, other: ObjectGraph) -> bool:

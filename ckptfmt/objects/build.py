@@ -14,6 +14,7 @@ from ckptfmt.bundle.reader import Reader
 from ckptfmt.dtypes import STRING
 from ckptfmt.errors import CorruptError, InvalidError
 from ckptfmt.objects.graph import (
+    OBJECT_CONFIG_JSON,
     OBJECT_GRAPH_KEY,
     VARIABLE_VALUE,
     Node,
@@ -87,10 +88,19 @@ def missing_keys(reader: Reader, graph: ObjectGraph) -> list[str]:
 
     TensorFlow saves an uninitialised variable so: its object is in the graph, its value is not
     stored. Restoring it fails, restoring the other objects does not. Otherwise the checkpoint lost
-    these tensors.
+    these tensors. The configurations of Keras objects, which nothing restores, do not count.
     """
-    missing, groups = _absent(reader, wanted_keys(graph, reachable(graph)))
-    return [key for key in missing if key not in groups]
+    found = reachable(graph)
+    missing, groups = _absent(reader, wanted_keys(graph, found))
+    if not missing:
+        return []
+    configurations = {
+        one.checkpoint_key
+        for number in found
+        for one in graph.nodes[number].attributes
+        if one.name == OBJECT_CONFIG_JSON
+    }
+    return [key for key in missing if key not in groups and key not in configurations]
 
 
 def _absent(reader: Reader, keys: list[str]) -> tuple[list[str], dict[str, list[str]]]:

@@ -594,7 +594,7 @@ def test_strict_counts_notes(command: Command) -> None:
     ran = command("verify", prefix)
     assert ran.status == 0
     assert re.search(r"^sound: \d+ notes?; checked ", ran.out, re.M)
-    assert ran.out.startswith("note: ")
+    assert ran.out.startswith("sound: "), "notes are counted, and printed with --strict"
     assert command("verify", "--quiet", prefix).out == ""
     ran = command("verify", "--strict", "--quiet", prefix)
     assert ran.status == 1

@@ -127,13 +127,13 @@ def test_git_lfs_pointers(command: Command, tmp_path: Path) -> None:
         ckptfmt.load(prefix)
     ran = command("verify", prefix)
     assert ran.status == 1
-    assert "Git LFS pointer" in ran.out.splitlines()[0]
+    assert "Git LFS pointer" in ran.out.splitlines()[0] and ran.out.count("problem") == 2
     index_file(prefix).write_text(POINTER)
     assert list(locate_all(tmp_path)) == [str(prefix)]
     data_file(prefix).unlink()
     assert list(locate_all(tmp_path)) == [str(prefix)], "no data file, but still a checkpoint"
     ran = command("verify", prefix)
     assert ran.status == 1
-    assert "it looks like a Git LFS pointer" in ran.out.splitlines()[0]
+    assert "this is a Git LFS pointer" in ran.out.splitlines()[0]
     with pytest.raises(ckptfmt.CorruptError, match=r"Git LFS pointer.*lfs pull"):
         ckptfmt.open(prefix)
