@@ -18,7 +18,7 @@ from ckptfmt.errors import CheckpointNotFoundError, CkptfmtError, InvalidError, 
 from ckptfmt.names import index_name, is_url, parse_data_name, path_text, prefix_text
 from ckptfmt.places import is_file, store_of
 
-__all__ = ["add_finished", "merge", "merge_v2_checkpoints"]
+__all__ = ["add_finished", "check_one_store", "merge", "merge_v2_checkpoints"]
 
 Path = str | bytes | os.PathLike[Any]
 
@@ -146,13 +146,22 @@ def add_finished(error: CheckpointNotFoundError, prefixes: list[str], destinatio
     )
 
 
-def _store(prefixes: list[str], destination: str) -> _core.Store | None:
+def check_one_store(prefixes: list[str], destination: str) -> None:
+    """Check that the inputs of a merge are where its result is.
+
+    Raises:
+        InvalidError: they are not.
+    """
     for prefix in prefixes:
         if is_url(prefix) != is_url(destination):
             raise InvalidError(
                 "a merge copies no bytes, so that all its checkpoints must be in one store: "
                 f"{prefix} and {destination} are not"
             )
+
+
+def _store(prefixes: list[str], destination: str) -> _core.Store | None:
+    check_one_store(prefixes, destination)
     return store_of(destination)
 
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from ckptfmt import InvalidError
+from ckptfmt.bundle.completeness import identity
 from ckptfmt.bundle.outputs import checkpoint_files, output_path, writing_file
 from ckptfmt.cli.output import Output
 from ckptfmt.names import index_name, prefix_text
@@ -49,11 +50,17 @@ def writing_output(path: str, prefix: str) -> Iterator[Callable[[bytes], object]
         yield write
 
 
-def check_destination(prefix: str, *, overwrite: bool) -> None:
+def check_destination(prefix: str, *, overwrite: bool, consumed: Iterable[str] = ()) -> None:
     """Check the DESTINATION argument of a command.
 
+    Args:
+        prefix: as given.
+        overwrite: whether a checkpoint there is replaced.
+        consumed: prefixes of the sources that the command removes.
+
     Raises:
-        InvalidError: as `prefix_text`, or it holds a checkpoint and `overwrite` is False.
+        InvalidError: as `prefix_text`; it holds a checkpoint and `overwrite` is False; or one of
+            its files is a symbolic link to a file of a source that is removed.
     """
     prefix = prefix_text(prefix, urls=True)
     index = index_name(prefix)
@@ -61,3 +68,15 @@ def check_destination(prefix: str, *, overwrite: bool) -> None:
         raise InvalidError(
             "DESTINATION already holds a checkpoint (--overwrite replaces it)", path=prefix
         )
+    links = [file for file in checkpoint_files(prefix) if os.path.islink(file)] if consumed else []
+    if not links:
+        return
+    removed = {identity(file): file for one in consumed for file in checkpoint_files(one)}
+    for link in links:
+        found = identity(link)
+        if found is not None and found in removed:
+            raise InvalidError(
+                f"DESTINATION has a symbolic link to {removed[found]!r}, which the command would "
+                "remove: remove the link first",
+                path=link,
+            )

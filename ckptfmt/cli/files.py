@@ -9,7 +9,7 @@ import ckptfmt
 from ckptfmt import CheckpointNotFoundError, CorruptError, InvalidError
 from ckptfmt.bundle.locate import locate, recognised
 from ckptfmt.cli.destination import check_destination
-from ckptfmt.names import index_name, path_text
+from ckptfmt.names import index_name, is_url, path_text
 from ckptfmt.places import is_file
 
 __all__ = ["named_checkpoint", "target_of"]
@@ -43,16 +43,30 @@ def named_checkpoint(path: str, *, damaged: bool = False) -> str:
     return prefix
 
 
-def target_of(source: str, destination: str, *, overwrite: bool) -> str:
+def target_of(source: str, destination: str, *, overwrite: bool, consumes: bool = False) -> str:
     """Return the prefix to write to; a DESTINATION that is a directory, or ends with a slash,
     takes the checkpoint under its own name.
 
+    Args:
+        source: prefix of the checkpoint.
+        destination: as given.
+        overwrite: whether a checkpoint there is replaced.
+        consumes: whether the command removes `source`.
+
     Raises:
-        InvalidError: it holds a checkpoint and `overwrite` is False, or is SOURCE itself.
+        InvalidError: as `check_destination`, or it is SOURCE itself.
     """
     if destination.endswith("/") or os.path.isdir(destination):
         destination = os.path.join(destination, os.path.basename(source))
-    if destination == source:
+    if _place(destination) == _place(source):
         raise InvalidError("SOURCE and DESTINATION are the same", path=source)
-    check_destination(destination, overwrite=overwrite)
+    check_destination(destination, overwrite=overwrite, consumed=[source] if consumes else [])
     return destination
+
+
+def _place(prefix: str) -> str:
+    """Return what is the same for all spellings of a prefix."""
+    if is_url(prefix):
+        return prefix
+    directory, base = os.path.split(prefix)
+    return os.path.join(os.path.realpath(directory), base)

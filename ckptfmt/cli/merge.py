@@ -73,7 +73,11 @@ def run(options: argparse.Namespace) -> int:
     prefixes, missing = _found(options)
     # If DESTINATION was forgotten, this is the last input. If an input is missing, nothing is
     # replaced: the merge finishes one that was killed, or fails.
-    check_destination(options.destination, overwrite=options.overwrite or missing)
+    check_destination(
+        options.destination,
+        overwrite=options.overwrite or missing,
+        consumed=prefixes if options.consume else (),
+    )
     ckptfmt.merge(
         prefixes,
         options.destination,

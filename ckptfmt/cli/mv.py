@@ -7,8 +7,9 @@ import argparse
 import contextlib
 
 import ckptfmt
-from ckptfmt import CheckpointNotFoundError, InvalidError
-from ckptfmt.bundle.merge import add_finished
+from ckptfmt import CheckpointNotFoundError, CorruptError, InvalidError
+from ckptfmt.bundle.completeness import why_incomplete
+from ckptfmt.bundle.merge import add_finished, check_one_store
 from ckptfmt.cli import text
 from ckptfmt.cli.files import named_checkpoint, target_of
 from ckptfmt.cli.output import Output
@@ -26,6 +27,7 @@ if both are. If SOURCE was moved already, an error says that DESTINATION is whol
 (`checkpoint`) and TensorFlow 1's .meta file are not changed.
 
 examples:
+  ckptfmt mv --dry-run runs/1/model.ckpt-1000 best/
   ckptfmt mv runs/1/model.ckpt-1000 best/model
 
 exit status:
@@ -41,6 +43,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("source", metavar="SOURCE", help="a checkpoint")
     add("destination", metavar="DESTINATION", help="its new prefix, or a directory")
     add("--overwrite", action="store_true", help="replace a checkpoint at DESTINATION")
+    add("-n", "--dry-run", action="store_true", help="print what would be moved, and stop")
     add("-q", "--quiet", action="store_true", help="print nothing on success")
 
 
@@ -57,8 +60,15 @@ def run(options: argparse.Namespace) -> int:
         with contextlib.suppress(InvalidError):
             add_finished(error, [source], target_of(source, options.destination, overwrite=True))
         raise
-    target = target_of(source, options.destination, overwrite=options.overwrite)
-    ckptfmt.merge([source], target, inputs="consume")
+    target = target_of(source, options.destination, overwrite=options.overwrite, consumes=True)
+    if options.dry_run:
+        check_one_store([source], target)
+        why = why_incomplete(source)
+        if why is not None:
+            raise CorruptError(why)
+    else:
+        ckptfmt.merge([source], target, inputs="consume")
     if not options.quiet:
-        Output().line(f"moved {text.printable(source)} to {text.printable(target)}")
+        word = "would move" if options.dry_run else "moved"
+        Output().line(f"{word} {text.printable(source)} to {text.printable(target)}")
     return 0

@@ -290,3 +290,57 @@ def test_a_source_is_never_its_own_destination(name: str, place: Path, command: 
         ran = command(*_prefix_words(name, prefix), "--overwrite")
         assert ran.status == 2, prefix
         assert contents(place) == before
+
+
+# ---- sources that are removed
+
+LINKED = [("index",), ("data-00000-of-00001",), ("index", "data-00000-of-00001")]
+
+
+@pytest.mark.parametrize("words", [["mv"], ["merge", "--consume"]])
+@pytest.mark.parametrize("linked", LINKED)
+def test_a_destination_with_links_to_the_source(
+    words: list[str], linked: tuple[str, ...], place: Path, command: Command
+) -> None:
+    """The move would take the link for its own file, and remove what it names."""
+    for end in linked:
+        Path(f"l.{end}").symlink_to(f"model.{end}")
+    before = contents(place)
+    ran = command(*words, "model", "l", "--overwrite")
+    assert (ran.status, ran.out) == (2, "") and "symbolic link" in ran.err
+    assert contents(place) == before
+    if "index" not in linked:
+        assert command("cp", "model", "l", "--overwrite").status == 0, "nothing is removed"
+        assert ckptfmt.verify("model").ok and ckptfmt.verify("l").ok
+
+
+def test_dry_run_of_mv(place: Path, command: Command) -> None:
+    before = contents(place)
+    ran = command("mv", "-n", "model", "folder")
+    assert (ran.status, ran.out, ran.err) == (0, "would move model to folder/model\n", "")
+    assert contents(place) == before
+    data_file(Path("other")).unlink()
+    before = contents(place)
+    for words in (
+        ["model", "other"],
+        ["model", "model"],
+        ["model", "./model"],
+        ["model", "new.index"],
+        ["model", "memory://x/model"],
+        ["nothing", "new"],
+        ["other", "new"],
+    ):
+        dry = command("mv", "--dry-run", *words)
+        assert contents(place) == before
+        real = command("mv", *words)
+        assert contents(place) == before
+        assert (dry.status, dry.out) == (real.status, real.out), words
+        assert dry.status in (1, 2), words
+
+
+def test_dry_run_of_rm(place: Path, command: Command) -> None:
+    before = contents(place)
+    ran = command("rm", "-n", "model", "other.index")
+    assert (ran.status, ran.out) == (0, "would remove model\nwould remove other\n")
+    assert command("rm", "-n", "model", "nothing").status == 2
+    assert contents(place) == before
