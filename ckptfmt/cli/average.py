@@ -11,6 +11,7 @@ from ckptfmt.cli import text
 from ckptfmt.cli.destination import check_destination
 from ckptfmt.cli.output import Output
 from ckptfmt.cli.progress import Progress
+from ckptfmt.errors import masked
 
 __all__ = ["EPILOG", "SUMMARY", "add_options", "run"]
 
@@ -62,7 +63,7 @@ def run(options: argparse.Namespace) -> int:
     if options.json:
         taken = list(done.taken)
         Output().document(
-            {"schema": 1, "path": done.path, "averaged": done.averaged, "taken": taken}
+            {"schema": 1, "path": masked(done.path), "averaged": done.averaged, "taken": taken}
         )
     elif not options.quiet:
         output = Output()
@@ -70,5 +71,5 @@ def run(options: argparse.Namespace) -> int:
             output.line(f"from the first: {text.printable(name)}")
         tensors = text.plural(done.averaged, "tensor")
         checkpoints = text.plural(len(sources), "checkpoint")
-        output.line(f"averaged {tensors} of {checkpoints} into {text.printable(done.path)}")
+        output.line(f"averaged {tensors} of {checkpoints} into {text.path(done.path)}")
     return 0

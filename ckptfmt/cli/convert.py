@@ -153,7 +153,7 @@ def run(options: argparse.Namespace) -> int:
             output.line(f"cast {text.printable(name)} from {before} to {after}")
         for name, (before, after) in done.bits.items():
             output.line(f"stored the bits of {text.printable(name)}, {before}, as {after}")
-        output.line(f"converted {text.printable(source)} into {text.printable(done.path)}")
+        output.line(f"converted {text.path(source)} into {text.path(done.path)}")
     return 0
 
 

@@ -57,5 +57,5 @@ def run(options: argparse.Namespace) -> int:
             level: Any = reader.level
         ckptfmt.convert(source, target, to="tensorflow", level=level)
     if not options.quiet:
-        Output().line(f"copied {text.printable(source)} to {text.printable(target)}")
+        Output().line(f"copied {text.path(source)} to {text.path(target)}")
     return 0

@@ -19,6 +19,7 @@ from ckptfmt.cli.options import name_filter, number
 from ckptfmt.cli.output import COLORS, Output
 from ckptfmt.cli.progress import Progress
 from ckptfmt.cli.renaming import renames
+from ckptfmt.errors import masked
 from ckptfmt.formats.convert import format_of
 
 __all__ = ["EPILOG", "SUMMARY", "add_options", "run"]
@@ -222,8 +223,8 @@ def _show_json(
     out.document(
         {
             "schema": SCHEMA,
-            "a": options.a,
-            "b": options.b,
+            "a": masked(options.a),
+            "b": masked(options.b),
             "equal": metadata_equal and not found,
             "metadata_equal": metadata_equal,
             "tensors_equal": equal,

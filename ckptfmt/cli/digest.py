@@ -45,7 +45,7 @@ def run(options: argparse.Namespace) -> int:
     for path in options.paths:
         try:
             with ckptfmt.open(path) as reader:
-                output.line(f"{reader.digest()}  {text.printable(path)}")
+                output.line(f"{reader.digest()}  {text.path(path)}")
         except CkptfmtError as error:
             output.flush()
             status = max(status, complain(error))

@@ -15,6 +15,7 @@ from ckptfmt.cli.destination import check_destination
 from ckptfmt.cli.output import Output
 from ckptfmt.cli.progress import Progress
 from ckptfmt.cli.renaming import renames
+from ckptfmt.errors import masked
 
 __all__ = ["EPILOG", "SUMMARY", "add_options", "run"]
 
@@ -181,7 +182,7 @@ def _metadata(given: list[str], stored: dict[str, Any]) -> dict[str, Any]:
 
 def _document(done: Edit) -> dict[str, Any]:
     return {
-        "path": done.path,
+        "path": masked(done.path),
         "tensors": done.tensors,
         "renamed": done.renamed,
         "dropped": list(done.dropped),
@@ -234,7 +235,7 @@ def _print(done: Edit, *, dry_run: bool) -> None:
         _list(output, [text.printable(name) for name in done.missing])
     verb = "would write" if dry_run else "wrote"
     tensors = text.plural(done.tensors, "tensor")
-    output.line(f"{verb} {tensors} to {text.printable(done.path)}")
+    output.line(f"{verb} {tensors} to {text.path(done.path)}")
 
 
 def _total(pair: tuple[int, int]) -> str:

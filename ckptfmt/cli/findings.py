@@ -8,10 +8,17 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 
 from ckptfmt import Finding
+from ckptfmt.errors import masked
 
-__all__ = ["Group", "grouped"]
+__all__ = ["Group", "fields_of", "grouped"]
 
 _NUMBERS = re.compile(r"0x[0-9a-f]+|\d+")
+
+
+def fields_of(finding: Finding) -> dict[str, object]:
+    """Return the fields of a finding in a JSON document."""
+    path = None if finding.path is None else masked(finding.path)
+    return {**asdict(finding), "path": path}
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +35,7 @@ class Group:
 
     def fields(self) -> dict[str, object]:
         """Return the fields of the JSON document."""
-        return {**asdict(self.first), "count": self.count}
+        return {**fields_of(self.first), "count": self.count}
 
     def __str__(self) -> str:
         line = str(self.first)

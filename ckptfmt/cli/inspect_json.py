@@ -28,8 +28,10 @@ from dataclasses import asdict
 from typing import Any
 
 from ckptfmt.cli.contents import WHOLE, Contents, Tensors
+from ckptfmt.cli.findings import fields_of
 from ckptfmt.cli.layout import FileLayout, Region
 from ckptfmt.cli.output import Output
+from ckptfmt.errors import masked
 
 __all__ = ["show"]
 
@@ -50,8 +52,8 @@ def show(
         shown = chosen.pick(range(min(limit, len(chosen))))
     document: dict[str, Any] = {
         "schema": SCHEMA,
-        "path": path,
-        "prefix": contents.prefix,
+        "path": masked(path),
+        "prefix": masked(contents.prefix),
         "level": contents.level,
         "header": None if contents.header is None else asdict(contents.header),
         "metadata": contents.metadata,
@@ -60,7 +62,7 @@ def show(
     }
     if files is not None:
         document["layout"] = [_layout(file, contents.tensors) for file in files]
-    document["problems"] = [asdict(problem) for problem in contents.problems]
+    document["problems"] = [fields_of(problem) for problem in contents.problems]
     out.document(document)
 
 
@@ -104,14 +106,15 @@ def _totals(contents: Contents, chosen: Tensors | None) -> dict[str, Any]:
     sums["index_bytes"] = contents.index_size
     sums["data_bytes"] = sum(file.size or 0 for file in contents.files)
     sums["files"] = [
-        {"path": file.path, "shard": file.shard, "size": file.size} for file in contents.files
+        {"path": masked(file.path), "shard": file.shard, "size": file.size}
+        for file in contents.files
     ]
     return sums
 
 
 def _layout(file: FileLayout, tensors: Tensors | None) -> dict[str, Any]:
     regions = [_region(region, tensors) for region in file.regions]
-    return {"path": file.path, "size": file.size, "regions": regions}
+    return {"path": masked(file.path), "size": file.size, "regions": regions}
 
 
 def _region(region: Region, tensors: Tensors | None) -> dict[str, Any]:

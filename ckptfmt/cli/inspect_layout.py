@@ -17,7 +17,7 @@ def show(out: Output, contents: Contents, files: list[FileLayout]) -> None:
     """Print all regions of all files in order, offsets in hexadecimal and decimal."""
     for number, file in enumerate(files):
         size = "missing" if file.size is None else f"{file.size:,} bytes"
-        out.line(f"{out.paint(text.printable(file.path), 'bold')}: {size}")
+        out.line(f"{out.paint(text.path(file.path), 'bold')}: {size}")
         if file.regions:
             columns = _index(file.regions) if not number else _data(file.regions, contents.tensors)
             for piece in text.table(columns):

@@ -18,7 +18,7 @@ METADATA_MAX = 400
 def show_header(out: Output, contents: Contents) -> None:
     """Print level, versions and files."""
     header, blocks, count = contents.header, "", len(contents.files)
-    out.line(out.paint(text.printable(contents.prefix), "bold"))
+    out.line(out.paint(text.path(contents.prefix), "bold"))
     if header is None:
         out.line(f"  format    unknown, {out.paint('the index cannot be opened', 'red')}")
     else:
@@ -46,7 +46,7 @@ def show_files(out: Output, contents: Contents) -> None:
     """Print the data files of a checkpoint whose index cannot be opened."""
     if contents.files:
         columns = [
-            text.Column("data file", [text.printable(file.path) for file in contents.files]),
+            text.Column("data file", [text.path(file.path) for file in contents.files]),
             text.Column("bytes", [_size(file.size) for file in contents.files], right=True),
         ]
         for piece in text.table(columns):

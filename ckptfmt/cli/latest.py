@@ -64,5 +64,6 @@ def run(options: argparse.Namespace) -> int:
             f"the directory has no {kind} checkpoint" if there else "there is no such directory",
             path=options.directory,
         )
-    Output(mask=False).line(text.printable(prefix))
+    # Not masked: it is passed back to `open`.
+    Output().line(text.printable(prefix))
     return 0

@@ -86,7 +86,7 @@ def run(options: argparse.Namespace) -> int:
     )
     if not options.quiet:
         inputs = text.plural(len(prefixes), "checkpoint")
-        Output().line(f"merged {inputs} into {text.printable(options.destination)}")
+        Output().line(f"merged {inputs} into {text.path(options.destination)}")
     return 0
 
 

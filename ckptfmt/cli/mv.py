@@ -70,5 +70,5 @@ def run(options: argparse.Namespace) -> int:
         ckptfmt.merge([source], target, inputs="consume")
     if not options.quiet:
         word = "would move" if options.dry_run else "moved"
-        Output().line(f"{word} {text.printable(source)} to {text.printable(target)}")
+        Output().line(f"{word} {text.path(source)} to {text.path(target)}")
     return 0

@@ -10,8 +10,6 @@ import shutil
 import sys
 from typing import Any, TextIO
 
-from ckptfmt.errors import masked
-
 __all__ = ["Output", "OutputError", "colored", "silence"]
 
 COLORS = ("auto", "always", "never")
@@ -40,16 +38,12 @@ class Output:
     Output to a closed pipe (`| head`) is dropped: the exit status of a command does not depend on
     its reader.
 
-    Args:
-        mask: whether the credentials of URLs are masked; not where the output is a path to open.
-
     Attributes:
         gone: True when nothing reads the output any more; a command may stop printing.
         width: cells of a line of the terminal; None if the output is not one.
     """
 
-    def __init__(self, color: str = "auto", *, mask: bool = True) -> None:
-        self._mask = mask
+    def __init__(self, color: str = "auto") -> None:
         self._stream: TextIO | None = sys.stdout
         self.gone = self._stream is None
         self._colored = colored(self._stream, color)
@@ -69,7 +63,7 @@ class Output:
         if self.gone or self._stream is None:
             return
         try:
-            self._stream.write(masked(text) if self._mask else text)
+            self._stream.write(text)
         except OSError as error:
             self._failed(error)
 

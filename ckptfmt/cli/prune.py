@@ -71,14 +71,15 @@ def run(options: argparse.Namespace) -> int:
         )
     output = Output()
     for prefix in done.removed:
-        output.line(text.printable(prefix))
+        output.line(text.path(prefix))
     if sys.stderr is not None:
         kind = "complete" if options.no_verify else "sound"
         messages = [
-            f"'{prefix}' is not {kind}, and stays: {why}" for prefix, why in done.damaged.items()
+            f"'{masked(prefix)}' is not {kind}, and stays: {why}"
+            for prefix, why in done.damaged.items()
         ]
         if messages and not done.kept:
             messages.append(f"no checkpoint is {kind}: nothing is removed")
         for message in messages:
-            print(f"ckptfmt: {text.printable(masked(message))}", file=sys.stderr)
+            print(f"ckptfmt: {text.printable(message)}", file=sys.stderr)
     return 1 if done.damaged else 0

@@ -51,5 +51,5 @@ def run(options: argparse.Namespace) -> int:
             ckptfmt.remove_checkpoint(prefix)
         if not options.quiet:
             word = "would remove" if options.dry_run else "removed"
-            output.line(f"{word} {text.printable(prefix)}")
+            output.line(f"{word} {text.path(prefix)}")
     return 0

@@ -20,6 +20,7 @@ from ckptfmt.cli import text
 from ckptfmt.cli.destination import writing_output
 from ckptfmt.cli.output import Output
 from ckptfmt.dtypes import little_endian, plain_quantized
+from ckptfmt.errors import masked
 from ckptfmt.objects.graph import ATTRIBUTES, VARIABLE_VALUE
 from ckptfmt.report.statistics import statistics_of
 
@@ -281,8 +282,8 @@ def _show_json(
     values = _plain(_values(handle, index))
     document = {
         "schema": SCHEMA,
-        "path": path,
-        "prefix": prefix,
+        "path": masked(path),
+        "prefix": masked(prefix),
         "name": handle.name,
         "dtype": handle.dtype_name,
         "shape": handle.shape,

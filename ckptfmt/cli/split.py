@@ -69,5 +69,5 @@ def run(options: argparse.Namespace) -> int:
     if not options.quiet:
         with ckptfmt.open(options.destination) as reader:
             files = text.plural(reader.header.num_shards, "data file")
-        Output().line(f"wrote {files} to {text.printable(options.destination)}")
+        Output().line(f"wrote {files} to {text.path(options.destination)}")
     return 0

@@ -11,6 +11,8 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from ckptfmt.errors import masked
+
 # A longer cell shifts the rest of its own row instead of widening the column.
 WIDTH_MAX = 72
 ROWS_AT_ONCE = 8192
@@ -31,6 +33,11 @@ def printable(text: str) -> str:
     if text.isprintable() and "\\" not in text:
         return text
     return "".join(map(_escaped, text))
+
+
+def path(value: str) -> str:
+    """Return `printable` of a path, with the credentials of a URL masked."""
+    return printable(masked(value))
 
 
 def _escaped(character: str) -> str:

@@ -17,6 +17,7 @@ from ckptfmt.cli.findings import grouped
 from ckptfmt.cli.options import count
 from ckptfmt.cli.output import COLORS, Output
 from ckptfmt.cli.progress import Progress
+from ckptfmt.errors import masked
 from ckptfmt.places import is_directory
 
 __all__ = ["EPILOG", "SUMMARY", "add_options", "run"]
@@ -200,7 +201,9 @@ def _check_all(path: str, options: argparse.Namespace) -> Iterator[Verified]:
         found = 0
         for prefix in prefixes:
             found += 1
-            shown = prefix if len(prefix) <= SHOWN_CELLS else "..." + prefix[-SHOWN_CELLS:]
+            # Masked first: the cut could remove what shows that it is a URL.
+            shown = masked(prefix)
+            shown = shown if len(shown) <= SHOWN_CELLS else "..." + shown[-SHOWN_CELLS:]
             try:
                 yield _check(prefix, f"checking {text.printable(shown)}", options)
             except CkptfmtError as error:
@@ -244,7 +247,7 @@ def _show_one_of_many(out: Output, found: Verified, options: argparse.Namespace)
     verdict = out.paint(f"{VERDICTS[found.status]:10}", STYLES[found.status])
     tensors = text.plural(found.checked.tensors, "tensor")
     size = text.size(found.checked.bytes)
-    out.line(f"{verdict}  {tensors:>16}  {size:>10}  {text.printable(found.path)}")
+    out.line(f"{verdict}  {tensors:>16}  {size:>10}  {text.path(found.path)}")
     if found.report is not None:
         _show_findings(out, found.report, options.max_findings, indent="  ")
     else:
@@ -276,11 +279,11 @@ def _document(found: Verified, at_most: int) -> dict[str, object]:
     report = found.report
     if report is None:
         assert found.error is not None
-        return {"schema": SCHEMA, "path": found.path, "error": error_fields(found.error)}
+        return {"schema": SCHEMA, "path": masked(found.path), "error": error_fields(found.error)}
     return {
         "schema": SCHEMA,
-        "path": found.path,
-        "prefix": report.prefix,
+        "path": masked(found.path),
+        "prefix": masked(report.prefix),
         "ok": report.ok,
         "strict": report.strict,
         "findings": [group.fields() for group in grouped(report.findings, at_most)],
