@@ -35,7 +35,9 @@ class Difference:
         kind: "only in A", "only in B", "dtype", "shape" (the dtypes may differ as well) or
             "values".
         a, b: the tensor in either; None where it is missing.
-        elements: how many elements have other bits; None where values were not compared.
+        elements: how many elements have other bits, or are farther apart than the tolerance; None
+            where values were not compared. Tensors of different dtypes are compared if there is a
+            tolerance and both are floating-point or complex.
         largest: of floating-point and complex values, the largest absolute difference of two
             numbers; infinite where one of them is. None for other dtypes.
         relative: of the same, the largest absolute difference divided by the absolute value in B.
@@ -50,6 +52,11 @@ class Difference:
     largest: float | None = None
     relative: float | None = None
     nans: int = 0
+
+    @property
+    def is_near(self) -> bool:
+        """Whether only the dtypes differ, and all values are equal within the tolerance."""
+        return self.kind == "dtype" and self.elements == 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +122,8 @@ def difference(
     if one.shape != other.shape:
         return Difference(one.name, "shape", one, other)
     if one.dtype_code != other.dtype_code:
+        if tolerance and _has_distances(one) and _has_distances(other):
+            return _values(one, other, progress, tolerance)
         return Difference(one.name, "dtype", one, other)
     if by_checksum and _checksums_equal(one, other):
         if progress is not None:
@@ -165,6 +174,11 @@ def pieces(shape: tuple[int, ...], itemsize: int) -> Iterator[tuple[slice, ...]]
                 yield (slice(first, first + 1), *rest)
 
 
+def _has_distances(handle: TensorHandle) -> bool:
+    dtype = handle.dtype
+    return dtype is not None and (is_floating(handle.dtype_code) or dtype.kind == "c")
+
+
 def _values(
     a: TensorHandle,
     b: TensorHandle,
@@ -178,11 +192,12 @@ def _values(
     itemsize = -(-max(a.nbytes, b.nbytes) // max(a.size, 1))
     elements = nans = 0
     largest = relative = 0.0
-    numbers = is_floating(a.dtype_code) or a.dtype.kind == "c"
+    numbers = _has_distances(a)
+    retyped = a.dtype_code != b.dtype_code
     for index in pieces(a.shape, itemsize):
         one, other = (plain_quantized(h[index] if index else h.read()) for h in (a, b))
         one, other = one.reshape(-1), other.reshape(-1)
-        differs = np.flatnonzero(_differs(one, other))
+        differs = np.arange(one.size) if retyped else np.flatnonzero(_differs(one, other))
         if differs.size and numbers:
             found = _distances(one[differs], other[differs], tolerance)
             elements += found.elements
@@ -192,11 +207,12 @@ def _values(
             elements += differs.size
         if progress is not None:
             progress(one.size * itemsize)
-    if not elements:
+    if not elements and not retyped:
         return None
     if not numbers:
         return Difference(a.name, "values", a, b, elements)
-    return Difference(a.name, "values", a, b, elements, largest, relative, nans)
+    kind = "dtype" if retyped else "values"
+    return Difference(a.name, kind, a, b, elements, largest, relative, nans)
 
 
 def _differs(one: NDArray[Any], other: NDArray[Any]) -> NDArray[np.bool_]:
@@ -222,7 +238,7 @@ class _Distances(NamedTuple):
 def _distances(one: NDArray[Any], other: NDArray[Any], tolerance: Tolerance) -> _Distances:
     """Return how many elements are farther apart than allowed, their largest absolute and relative
     difference, and how many are NaN in only one."""
-    wide = np.complex128 if one.dtype.kind == "c" else np.float64
+    wide = np.complex128 if "c" in (one.dtype.kind, other.dtype.kind) else np.float64
     left, right = one.astype(wide), other.astype(wide)
     lone = np.isnan(left) != np.isnan(right)
     with np.errstate(invalid="ignore", over="ignore", divide="ignore"):

@@ -19,8 +19,8 @@ from ckptfmt.cli.options import name_filter, number
 from ckptfmt.cli.output import COLORS, Output
 from ckptfmt.cli.progress import Progress
 from ckptfmt.cli.renaming import renames
-from ckptfmt.errors import masked
-from ckptfmt.formats.convert import format_of
+from ckptfmt.formats.convert import Format, format_of
+from ckptfmt.objects.graph import OBJECT_GRAPH_KEY
 
 __all__ = ["EPILOG", "SUMMARY", "add_options", "run"]
 
@@ -32,28 +32,35 @@ and level may differ.
 
 Values are compared bit by bit: 0.0 and -0.0 differ, and a NaN equals a NaN of the same bits. With
 --rtol or --atol, floating-point and complex numbers a, b are equal if |a - b| <= atol + rtol * |b|,
-or both NaN. Their largest absolute and relative differences are printed. One line per difference,
-in byte order of the names in B. Tensors of more than 64 MiB are compared in pieces, which cannot
-be verified at level v2: run `ckptfmt verify` first. With --checksums, tensors with the same
-checksum in both indexes are equal and not read; damage of their data is not noticed.
+or both NaN. Then tensors of different dtypes, such as a cast to bfloat16, are compared as well:
+within the tolerance they are printed, but are not a difference.
+
+The largest absolute and relative differences are printed. One line per difference, in byte order of
+the names in B. Tensors of more than 64 MiB are compared in pieces, which cannot be verified at
+level v2: run `ckptfmt verify` first. With --checksums, tensors with the same checksum in both
+indexes are equal and not read; damage of their data is not noticed.
 
 A or B may also be a safetensors, npz or HDF5 file or a directory of torch.distributed.checkpoint,
-which is converted into a temporary directory first. A filter is a glob for the whole name (* also
-matches /), or /REGEX/ found anywhere in it; with a filter, metadata are not compared.
+which is converted into a temporary directory first. If A and B are of different formats, the object
+graph of TensorFlow and the metadata are not compared: most formats have no place for them. A filter
+is a glob for the whole name (* also matches /), or /REGEX/ found anywhere in it; with a filter,
+metadata are not compared.
 
 --json prints {"schema": 1, "a", "b": paths, "equal", "metadata_equal", "tensors_equal": how many,
 "differences": [{"name", "kind", "a", "b": {"dtype", "shape"} or null, "elements",
 "max_abs_difference", "max_rel_difference", "nan_in_one"}, ...]}; kind is "only in A", "only in B",
-"dtype", "shape" or "values"; an infinite difference is "Infinity".
+"dtype", "shape" or "values"; an infinite difference is "Infinity". A "dtype" with "elements": 0 is
+equal within the tolerance.
 
 examples:
   ckptfmt diff model.ckpt-1000 model.ckpt-2000
   ckptfmt diff --quiet before after && echo the same
   ckptfmt diff --rtol 1e-5 --filter '*/kernel' before after
+  ckptfmt diff --rtol 1e-2 before cast-to-bfloat16
   ckptfmt diff --rename 'bert/*=encoder/*' model.ckpt-1000 model.safetensors
 
 exit status:
-  0  equal
+  0  equal, with --rtol or --atol also of other floating-point dtypes
   1  different, or one of them is damaged
   2  wrong usage, no checkpoint at A or B, or output that could not be written
 """
@@ -104,16 +111,21 @@ def run(options: argparse.Namespace) -> int:
     found: list[Difference] = []
     equal = 0
     filters = [matches for _, matches in options.filter or ()]
+    kind_of_a, kind_of_b = (format_of(path, exists=True) for path in (options.a, options.b))
+    one_format = kind_of_a == kind_of_b
     choice: dict[str, Any] = {
-        "chosen": lambda name: not filters or any(matches(name) for matches in filters),
+        "chosen": lambda name: (
+            (one_format or name != OBJECT_GRAPH_KEY)
+            and (not filters or any(matches(name) for matches in filters))
+        ),
         "tolerance": Tolerance(options.rtol, options.atol),
         "by_checksum": options.checksums,
     }
-    with _opened(options.a) as a, _opened(options.b) as b:
+    with _opened(options.a, kind_of_a) as a, _opened(options.b, kind_of_b) as b:
         if options.rename:
             new_names = renames(options.rename, list(a), a.prefix)
             choice["renamed"] = lambda name: new_names.get(name, name)
-        metadata_equal = bool(options.filter) or a.metadata == b.metadata
+        metadata_equal = bool(options.filter) or not one_format or a.metadata == b.metadata
         with Progress("comparing", quiet=options.quiet) as progress:
             meter = _Meter(progress, min(_bytes_of(a), _bytes_of(b)))
             for difference in compare(a, b, meter.add, **choice):
@@ -121,7 +133,7 @@ def run(options: argparse.Namespace) -> int:
                     equal += 1
                     continue
                 found.append(difference)
-                if options.quiet:
+                if options.quiet and not difference.is_near:
                     break
     if options.filter and not equal and not found:
         given = " or ".join(given for given, _ in options.filter)
@@ -135,13 +147,17 @@ def run(options: argparse.Namespace) -> int:
     elif not options.quiet:
         _show_json(out, options, found, equal, metadata_equal=metadata_equal)
     out.flush()
-    return 0 if metadata_equal and not found else 1
+    return 0 if metadata_equal and _all_near(found) else 1
+
+
+def _all_near(found: list[Difference]) -> bool:
+    return all(difference.is_near for difference in found)
 
 
 @contextlib.contextmanager
-def _opened(path: str) -> Iterator[Reader]:
+def _opened(path: str, kind: Format) -> Iterator[Reader]:
     """Open a checkpoint, or a file of another format through a temporary conversion."""
-    if format_of(path, exists=True) == "tensorflow":
+    if kind == "tensorflow":
         with ckptfmt.open(path) as reader:
             yield reader
         return
@@ -174,9 +190,13 @@ def _line(out: Output, difference: Difference) -> str:
     if a is None or b is None:
         there = a if a is not None else b
         return f"{head}  {_kind_of(there)}" if there is not None else head
-    if difference.kind != "values":
-        return f"{head}  {_kind_of(a)} in A, {_kind_of(b)} in B"
     line = f"{head}  {_kind_of(a)}"
+    if difference.kind != "values":
+        line += f" in A, {_kind_of(b)} in B"
+        if difference.is_near:
+            return f"{line}: equal within the tolerance"
+        if difference.elements is None:
+            return line
     if difference.elements is None:
         return f"{line}: other bytes"
     line += f": {difference.elements:,} of {text.plural(a.size, 'element')}"
@@ -194,9 +214,12 @@ def _kind_of(handle: TensorHandle) -> str:
 
 def _last_line(out: Output, found: list[Difference], equal: int, *, metadata_equal: bool) -> str:
     same = f"{text.plural(equal, 'tensor')} equal"
-    if not found and metadata_equal:
+    near = sum(difference.is_near for difference in found)
+    if near:
+        same += f", {near:,} of another dtype equal within the tolerance"
+    if near == len(found) and metadata_equal:
         return f"{out.paint('equal', 'green')}: {same}"
-    counts = Counter(difference.kind for difference in found)
+    counts = Counter(difference.kind for difference in found if not difference.is_near)
     parts = [f"{count:,} {_VERDICTS[kind]}" for kind, count in counts.items()]
     if not metadata_equal:
         parts.append("other metadata")
@@ -223,9 +246,9 @@ def _show_json(
     out.document(
         {
             "schema": SCHEMA,
-            "a": masked(options.a),
-            "b": masked(options.b),
-            "equal": metadata_equal and not found,
+            "a": options.a,
+            "b": options.b,
+            "equal": metadata_equal and _all_near(found),
             "metadata_equal": metadata_equal,
             "tensors_equal": equal,
             "differences": [_as_json(difference) for difference in found],

@@ -5,7 +5,9 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 from support.files import flip
@@ -94,3 +96,63 @@ def test_other_formats(name: str, command: Command, tmp_path: Path) -> None:
     ran = command("diff", other, b)
     assert ran.status == 1 and "bert/bias" in ran.out
     assert command("diff", tmp_path / "nothing.npz", b).status == 2
+
+
+# ---- casts, and other formats
+
+FLOATS = ["f8", "f4", "f2", ml_dtypes.bfloat16, ml_dtypes.float8_e4m3fn, "c8", "c16"]
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("other", FLOATS)
+def test_other_dtypes_within_a_tolerance(
+    dtype: Any, other: Any, command: Command, tmp_path: Path
+) -> None:
+    a, b = tmp_path / "a", tmp_path / "b"
+    values = np.linspace(0.5, 1, 100)
+    ckptfmt.save(a, {"w": values.astype(dtype)})
+    ckptfmt.save(b, {"w": values.astype(other)})
+    ran = command("diff", "--rtol", "0.1", a, b)
+    assert ran.status == 0, ran.out
+    if dtype != other:
+        assert ran.out.splitlines()[0].endswith(" in B: equal within the tolerance")
+        assert ran.out.splitlines()[1] == (
+            "equal: 0 tensors equal, 1 of another dtype equal within the tolerance"
+        )
+        assert command("diff", a, b).status == 1, "without a tolerance"
+        assert command("diff", "--quiet", "--rtol", "0.1", a, b).status == 0
+        document = json.loads(command("diff", "--json", "--rtol", "0.1", a, b).out)
+        (found,) = document["differences"]
+        assert document["equal"] and (found["kind"], found["elements"]) == ("dtype", 0)
+    ckptfmt.save(b, {"w": (values + (values > 0.9)).astype(other)})
+    ran = command("diff", "--rtol", "0.1", a, b)
+    assert ran.status == 1
+    assert ran.out.splitlines()[-1].startswith("different: 1 ")
+    assert " of 100 elements, largest difference " in ran.out
+    assert command("diff", "--quiet", "--rtol", "0.1", a, b).status == 1
+
+
+def test_other_dtypes_that_are_not_compared(command: Command, tmp_path: Path) -> None:
+    a, b = tmp_path / "a", tmp_path / "b"
+    ckptfmt.save(a, {"i": np.arange(3, dtype=np.int32), "s": np.array(["a"]), "n": np.ones(1)})
+    ckptfmt.save(b, {"i": np.arange(3, dtype=np.int64), "s": np.ones(1), "n": np.array([True])})
+    ran = command("diff", "--rtol", "1", a, b)
+    assert ran.status == 1
+    assert [line.split(":")[0] for line in ran.out.splitlines()] == ["dtype"] * 3 + ["different"]
+
+
+@pytest.mark.parametrize("name", ["b.safetensors", "b.npz", "b.h5"])
+def test_a_format_without_graphs_and_metadata(name: str, command: Command, tmp_path: Path) -> None:
+    a, other = tmp_path / "a", tmp_path / name
+    values = {"w": np.ones(3), "step": np.array(7)}
+    ckptfmt.Checkpoint(**values).write(a)
+    ckptfmt.convert(a, other)
+    for pair in ((a, other), (other, a)):
+        assert command("diff", *pair).out == "equal: 2 tensors equal\n"
+    ckptfmt.save(tmp_path / "c", {"w": np.ones(3)}, metadata={"step": 1})
+    ckptfmt.convert(tmp_path / "c", other)
+    assert command("diff", tmp_path / "c", other).status == 0
+    ckptfmt.save(tmp_path / "d", {"w": np.ones(3)})
+    ran = command("diff", tmp_path / "c", tmp_path / "d")
+    assert ran.status == 1 and "metadata" in ran.out, "two of a format"
+    assert "_CHECKPOINTABLE_OBJECT_GRAPH" in command("diff", a, tmp_path / "d").out
