@@ -108,12 +108,20 @@ def prefix_text(prefix: Path, *, urls: bool = False) -> str:
     data = parse_data_name(text)
     base = text.removesuffix(".index") if data is None else data.prefix
     if base != text:
+        suggested = f", {base!r}" if _can_be_prefix(base) else ""
         raise InvalidError(
-            f"prefix {text!r} is the name of a checkpoint's file: pass the prefix alone, {base!r}",
+            f"prefix {text!r} is the name of a checkpoint's file: pass the prefix alone{suggested}",
             failure="BAD_PATH",
         )
     check_extension(text)
     return text
+
+
+def _can_be_prefix(text: str) -> bool:
+    """Return whether `prefix_text` takes this text, which is the beginning of a path."""
+    if os.path.basename(text) in ("", ".", "..") or text.endswith(".index"):
+        return False
+    return parse_data_name(text) is None and foreign.by_name(text) is None
 
 
 def check_extension(prefix: str) -> None:
@@ -125,9 +133,11 @@ def check_extension(prefix: str) -> None:
     named = foreign.by_name(prefix)
     if named is not None:
         kind, extension = named
+        base = prefix.removesuffix(extension)
+        suggested = f", for example {base!r}" if _can_be_prefix(base) else ""
         raise InvalidError(
             f"prefix {prefix!r} is the name of {kind.what}: {kind.writing}. A checkpoint needs a "
-            f"prefix without that extension, for example {prefix.removesuffix(extension)!r}",
+            f"prefix without that extension{suggested}",
             failure="BAD_PATH",
         )
 

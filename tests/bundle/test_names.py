@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import random
+import re
 from pathlib import Path
 from typing import Any
 
@@ -74,6 +75,19 @@ def test_prefixes_that_are_probably_mistakes(
         assert caught.value.message == message
         assert caught.value.failure == "BAD_PATH"
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("directory", ["", "a/", "s3://b/", "x.zip!/"])
+@pytest.mark.parametrize("base", ["", ".", "..", "x", "x.index", "x.data-00000-of-00001", "x.npz"])
+@pytest.mark.parametrize("end", [".pt", ".PT", ".safetensors.index.json", ".index", ".zip"])
+def test_a_suggested_prefix_is_valid(directory: str, base: str, end: str) -> None:
+    """Errors about a prefix offer another one only if that is a prefix."""
+    with pytest.raises(ckptfmt.InvalidError) as caught:
+        names.prefix_text(f"{directory}{base}{end}", urls=True)
+    suggested = re.findall(r"(?:alone,|example) '(.*)'", caught.value.message)
+    assert len(suggested) == (base == "x"), caught.value.message
+    for one in suggested:
+        assert names.prefix_text(one, urls=True) == one
 
 
 def test_save_v2_takes_any_prefix(tmp_path: Path) -> None:
