@@ -19,6 +19,7 @@ from ckptfmt.cli.options import name_filter, number
 from ckptfmt.cli.output import COLORS, Output
 from ckptfmt.cli.progress import Progress
 from ckptfmt.cli.renaming import renames
+from ckptfmt.errors import masked
 from ckptfmt.formats.convert import Format, format_of
 from ckptfmt.objects.graph import OBJECT_GRAPH_KEY
 
@@ -246,8 +247,8 @@ def _show_json(
     out.document(
         {
             "schema": SCHEMA,
-            "a": options.a,
-            "b": options.b,
+            "a": masked(options.a),
+            "b": masked(options.b),
             "equal": metadata_equal and _all_near(found),
             "metadata_equal": metadata_equal,
             "tensors_equal": equal,
