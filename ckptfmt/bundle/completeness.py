@@ -23,6 +23,7 @@ from ckptfmt.errors import (
     ShardMissingError,
     StorageError,
     UnsupportedError,
+    masked,
 )
 from ckptfmt.places import file_size, object_identity
 from ckptfmt.temporary import raise_storage
@@ -164,7 +165,7 @@ def missing_data(prefix: str) -> str | None:
         except OSError as error:
             if error.errno not in MISSING:
                 raise_storage(error, path)
-            return f"{path}: {error.strerror}"
+            return f"{masked(path)}: {error.strerror}"
         if size < needed:
-            return f"{path} has {size} bytes of {needed}"
+            return f"{masked(path)} has {size} bytes of {needed}"
     return None
