@@ -231,22 +231,24 @@ def _zip(head: bytes) -> Foreign:
     return ZIP
 
 
+# Of names in a directory, what only these formats have: other files are found beside checkpoints.
+_MODEL_FILES = [
+    (r".*\.safetensors\.index\.json", SAFETENSORS_INDEX),
+    (r"(adapter_)?model\.safetensors", SAFETENSORS),
+    (r"(pytorch|adapter)_model\.bin(\.index\.json)?", TORCH),
+]
+
+
 def by_listing(names: Iterable[str]) -> Foreign | None:
-    """Return what a directory with these names is, or holds; None if that is not known."""
+    """Return what a directory with these names is; None unless a name is one that only a format or
+    Hugging Face's models have."""
     found = sorted(names)
     if ".metadata" in found:
         return DCP
     if "_CHECKPOINT_METADATA" in found or "manifest.ocdbt" in found:
         return ORBAX
-    for ends in ((".safetensors.index.json", ".safetensors"), tuple(_EXTENSIONS)):
+    for pattern, kind in _MODEL_FILES:
         for name in found:
-            if name.lower().endswith(ends):
-                kind = _EXTENSIONS[next(one for one in ends if name.lower().endswith(one))]
-                # Of files in a directory, only those of safetensors are converted together.
-                can = kind.convertible if kind.convertible == "safetensors" else None
-                what = f"a directory with '{name}', {kind.what}"
-                return kind._replace(what=what, convertible=can)
-    for name in found:
-        if re.fullmatch(r"(pytorch|adapter)_model.*\.bin", name):
-            return TORCH._replace(what=f"a directory with '{name}', {TORCH.what}")
+            if re.fullmatch(pattern, name, re.S):
+                return kind._replace(what=f"a directory with '{name}', {kind.what}")
     return None

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from ckptfmt import foreign, names
@@ -18,12 +18,21 @@ from ckptfmt.errors import (
     CkptfmtError,
     CorruptError,
     UnsupportedError,
+    masked,
 )
 from ckptfmt.foreign import LFS_POINTER, TABLE_MAGIC, Foreign
 from ckptfmt.names import path_text
 from ckptfmt.places import entries, is_directory, is_file, names_in, names_in_archive, read_ends
 
-__all__ = ["explained", "kind_of_file", "locate", "locate_all", "recognised"]
+__all__ = [
+    "explained",
+    "holds_checkpoints",
+    "kind_of_file",
+    "locate",
+    "locate_all",
+    "recognised",
+    "unmasked",
+]
 
 HEAD_BYTES = 512
 LISTED_MAX = 8
@@ -118,7 +127,7 @@ def _in_directory(directory: str) -> str:
     found = names_in(directory)
     prefixes = _prefixes_in(directory, found)
     if named is not None and is_file(named):
-        raise _refused_file(named)
+        raise _refused_file(named, prefixes)
     if named is not None:
         message = f"its `checkpoint` file names '{os.path.basename(named)}', which is not there"
     elif len(prefixes) == 1:
@@ -170,14 +179,18 @@ def _in_archive(archive: str) -> str:
     )
 
 
-def _refused_file(path: str) -> Exception:
+def _refused_file(path: str, beside: Sequence[str] = ()) -> Exception:
+    """Return the error about a file that is not a checkpoint, with the checkpoints beside it."""
     kind = kind_of_file(path)
+    others = ""
+    if beside:
+        others = f"; the directory also holds V2 checkpoints, open one of {_some(beside)}"
     if kind is foreign.V1:
-        return UnsupportedError(f"{kind.what}. {kind.reading}", path=path)
+        return UnsupportedError(f"{kind.what}. {kind.reading}{others}", path=path)
     if kind is foreign.STATE_FILE:
         directory = os.path.dirname(path) or "."
         return _not_found(path, f"{kind.what}; open its directory, '{directory}'")
-    return _not_found(path, kind.refusal)
+    return _not_found(path, kind.refusal + others)
 
 
 def _missing_index(prefix: str) -> str:
@@ -224,7 +237,7 @@ def _prefixes_in(directory: str, found: list[str]) -> list[str]:
     ]
 
 
-def _some(values: list[str]) -> str:
+def _some(values: Sequence[str]) -> str:
     shown = ", ".join(f"'{value or '.index'}'" for value in values[:LISTED_MAX])
     return shown + (f" and {len(values) - LISTED_MAX} more" if len(values) > LISTED_MAX else "")
 
@@ -251,8 +264,12 @@ def recognised(path: str) -> Foreign | None:
         return None
     found = names_in(path)
     listed = foreign.by_listing(found)
-    ours = any(name == "checkpoint" or name.endswith(".index") for name in found)
-    return None if ours and listed is not foreign.DCP else listed
+    return None if holds_checkpoints(found) and listed is not foreign.DCP else listed
+
+
+def holds_checkpoints(found: list[str]) -> bool:
+    """Return whether a directory with these names is one of checkpoints."""
+    return any(name == "checkpoint" or name.endswith(".index") for name in found)
 
 
 def kind_of_file(path: str) -> Foreign:
@@ -268,12 +285,16 @@ def _kind_of_file(path: str) -> Foreign:
     return foreign.by_head(path, head, tail)
 
 
-def explained(error: CkptfmtError) -> CkptfmtError:
-    """Return the error, and what the index file seems to be instead where that is plain to see."""
-    path = error.path or ""
-    if error.failure in ("BAD_MAGIC", "TRUNCATED") and path.endswith(".index"):
-        kind = kind_of_file(path)
-        if not kind.what.startswith(("a table", "a file")):
+def explained(error: CkptfmtError, prefix: str) -> CkptfmtError:
+    """Return the error about a file of the checkpoint at `prefix`, and what the index file seems to
+    be instead if its bytes show that."""
+    path = unmasked(error.path or "", prefix)
+    if error.failure in ("BAD_MAGIC", "TRUNCATED") and path is not None and path.endswith(".index"):
+        try:
+            kind = _kind_of_file(path)
+        except OSError:
+            return error
+        if kind not in (foreign.V1, foreign.UNKNOWN):
             return CorruptError(
                 f"{error.message} ({kind.seems})",
                 failure=error.failure,
@@ -281,3 +302,12 @@ def explained(error: CkptfmtError) -> CkptfmtError:
                 offset=error.offset,
             )
     return error
+
+
+def unmasked(shown: str, prefix: str) -> str | None:
+    """Return the path of a file of the checkpoint at `prefix` that an error shows, which masks the
+    credentials of URLs; None if that is not known."""
+    path = prefix + shown.removeprefix(masked(prefix))
+    if shown.startswith(masked(prefix)) and masked(path) == shown:
+        return path
+    return shown if masked(prefix) == prefix else None

@@ -158,7 +158,7 @@ class Reader(Mapping[str, TensorHandle]):
                 store_of(prefix, follow_symlinks=follow_symlinks),
             )
         except CorruptError as error:
-            raise explained(error) from None
+            raise explained(error, prefix) from None
         fields = self._handle.header()
         self.header = Header(big_endian=bool(fields.pop("big_endian")), **fields)
 

@@ -11,7 +11,7 @@ from typing import Any
 from ckptfmt import _core
 from ckptfmt.arguments import check_limits, check_progress
 from ckptfmt.bundle.codec import Zstd
-from ckptfmt.bundle.locate import explained, kind_of_file, locate
+from ckptfmt.bundle.locate import explained, kind_of_file, locate, unmasked
 from ckptfmt.errors import CkptfmtError, masked_repr
 from ckptfmt.foreign import LFS
 from ckptfmt.places import store_of
@@ -163,7 +163,7 @@ def _graph_findings(
             try:
                 missing = build.missing_keys(reader, graph.decode_graph(content, prefix))
             except CkptfmtError as error:
-                yield _finding(_core.Finding(_core.SEVERITY_NOTE + 1, error))
+                yield _finding(_core.Finding(_core.SEVERITY_NOTE + 1, error), prefix)
                 return
     except CkptfmtError:
         return  # what cannot be read is a finding of the verifier
@@ -192,16 +192,22 @@ def verify_prefix(
                 progress(state["bytes_done"], state["bytes_total"])
             if state["finished"]:
                 break
-        findings = _one_for_a_pointer([_finding(found) for found in verifier.findings()])
+        findings = _one_for_a_pointer(
+            [_finding(found, prefix) for found in verifier.findings()], prefix
+        )
     finally:
         verifier.close()
     return Report(prefix, findings, state["bytes_done"], state["tensors_done"], strict)
 
 
-def _one_for_a_pointer(findings: list[Finding]) -> list[Finding]:
+def _one_for_a_pointer(findings: list[Finding], prefix: str) -> list[Finding]:
     """Return the findings, with one for each file that is a Git LFS pointer."""
     paths = dict.fromkeys(one.path for one in findings if one.severity == "problem" and one.path)
-    pointers = [path for path in paths if kind_of_file(path) is LFS]
+    pointers = [
+        shown
+        for shown in paths
+        if (path := unmasked(shown, prefix)) is not None and kind_of_file(path) is LFS
+    ]
     message = f"this is {LFS.what}"
     return [
         *(Finding("problem", "CORRUPT", "BAD_MAGIC", message, one, None, None) for one in pointers),
@@ -209,12 +215,12 @@ def _one_for_a_pointer(findings: list[Finding]) -> list[Finding]:
     ]
 
 
-def _finding(found: _core.Finding) -> Finding:
+def _finding(found: _core.Finding, prefix: str) -> Finding:
     severity = "note" if found.severity == _core.SEVERITY_NOTE else "problem"
     error = found.error
     if not isinstance(error, CkptfmtError):
         return Finding(severity, "NO_MEMORY", "NO_MEMORY", str(error), None, None, None)
-    error = explained(error)
+    error = explained(error, prefix)
     return Finding(
         severity, error.status, error.failure, error.message, error.path, error.offset, error.tensor
     )

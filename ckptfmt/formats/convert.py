@@ -22,7 +22,7 @@ from ckptfmt.background import wait_for_saves
 from ckptfmt.bundle import convert as levels
 from ckptfmt.bundle.casting import cast_dtype, cast_values, castable, dtype_text
 from ckptfmt.bundle.convert import HELD_MAX, Options, build, check_result, mapped_array
-from ckptfmt.bundle.locate import locate, recognised
+from ckptfmt.bundle.locate import holds_checkpoints, locate, recognised
 from ckptfmt.bundle.outputs import checkpoint_files, output_path
 from ckptfmt.bundle.reader import Reader
 from ckptfmt.bundle.selecting import Rename
@@ -82,6 +82,10 @@ def format_of(path: str, *, exists: bool) -> Format:
         kind = recognised(path)
         if kind is not None:
             return kind.convertible or "tensorflow"
+        found = names_in(path) if os.path.isdir(path) else []
+        # Such a file does not make a directory a model, but there is nothing else to convert.
+        if any(name.endswith(".safetensors") for name in found) and not holds_checkpoints(found):
+            return "safetensors"
     named = foreign.by_name(path)
     return (named[0].convertible if named is not None else None) or "tensorflow"
 

@@ -394,6 +394,45 @@ def test_names_of_neighbours_are_escaped(tmp_path: Path) -> None:
     assert str(not_found(tmp_path / "ck")).endswith("the directory holds 'a\\x1b[2J\\n'")
 
 
+@pytest.mark.parametrize(
+    "name",
+    ["vocab.npy", "dataset.tar", "x.h5", "x.pt", "x.zip", "x.gguf", "tokens.safetensors", "x.bin"],
+)
+def test_other_files_in_a_directory(tmp_path: Path, name: str) -> None:
+    """They are listed: a file does not say what its directory is."""
+    (tmp_path / name).touch()
+    (tmp_path / "best-7").mkdir()
+    shown = ", ".join(f"'{one}'" for one in sorted([name, "best-7"]))
+    message = f"a directory without a checkpoint; it holds {shown}"
+    assert not_found(tmp_path).message == message
+    (tmp_path / "best-7" / name).touch()
+    assert not_found(tmp_path).message == message
+
+
+@pytest.mark.parametrize("content", [pickle.dumps({}, 2), b"?", None])
+def test_a_state_file_that_names_a_plain_file(
+    tmp_path: Path, ck: str, content: bytes | None
+) -> None:
+    """The checkpoints beside it are offered."""
+    directory = os.path.dirname(ck)
+    if content is None:
+        shutil.copy(f"{ck}.index", f"{directory}/other")
+    else:
+        Path(f"{directory}/other").write_bytes(content)
+    Path(f"{directory}/checkpoint").write_text('model_checkpoint_path: "other"\n')
+    with pytest.raises(ckptfmt.CkptfmtError) as caught:
+        ckptfmt.open(directory)
+    kind = ckptfmt.UnsupportedError if content is None else ckptfmt.CheckpointNotFoundError
+    assert type(caught.value) is kind
+    assert caught.value.path == f"{directory}/other"
+    offer = "; the directory also holds V2 checkpoints, open one of 'ck-1'"
+    assert caught.value.message.endswith(offer)
+    os.unlink(f"{ck}.index")
+    with pytest.raises(kind) as caught:
+        ckptfmt.open(directory)
+    assert "open one of" not in caught.value.message
+
+
 @pytest.mark.parametrize("path", [None, 3, 1.5, ["ck"], object()])
 def test_no_path(path: Any) -> None:
     with pytest.raises(ckptfmt.InvalidError) as caught:

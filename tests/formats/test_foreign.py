@@ -85,6 +85,17 @@ def test_a_checkpoint_beside_other_files(tmp_path: Path) -> None:
     assert list(ckptfmt.load(tmp_path / "result")) == ["a"]
 
 
+def test_a_directory_with_one_safetensors_file(tmp_path: Path) -> None:
+    """`convert` and `load_file` read it, whatever else is there; `open` lists it."""
+    (tmp_path / "d").mkdir()
+    (tmp_path / "d/vocab.npy").touch()
+    path = FOREIGN["safetensors"].make(tmp_path / "d").parent
+    ckptfmt.convert(path, tmp_path / "result")
+    assert list(ckptfmt.load(tmp_path / "result")) == list(load_file(path)) == ["x"]
+    with pytest.raises(ckptfmt.CheckpointNotFoundError, match=r"it holds 'vocab.npy', 'x\.safe"):
+        ckptfmt.open(path)
+
+
 def test_a_shard_that_was_not_fetched(tmp_path: Path) -> None:
     """The index of a safetensors model is there, and its files are Git LFS pointers."""
     path = FOREIGN["safetensors index"].make(tmp_path)

@@ -18,6 +18,7 @@ from support.forking import in_child
 
 import ckptfmt
 from ckptfmt import cli, stores
+from ckptfmt.bundle import locate
 from ckptfmt.stores import waiting
 
 MIB = 1 << 20
@@ -205,6 +206,33 @@ def test_convert_and_diff(server: Server, tmp_path: Path) -> None:
     assert cli.main(["diff", source, "memory://run/copy"]) == 0
 
 
+@pytest.mark.parametrize("content", [b"version https://git-lfs.github.com/spec/v1", b"", b"PK"])
+def test_no_host_of_a_masked_path(
+    server: Server, content: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a file seems to be is read at its own URL, not at the one that errors show."""
+    asked: list[str] = []
+    read_ends = locate.read_ends
+
+    def record(path: str, *sizes: int) -> tuple[bytes, bytes]:
+        asked.append(path)
+        return read_ends(path, *sizes)
+
+    monkeypatch.setattr(locate, "read_ends", record)
+    (server.directory / "model.index").write_bytes(content + bytes(60 * bool(content)))
+    prefix = f"http://user:SECRET@127.0.0.1:{server.server_port}/model"
+    with pytest.raises(ckptfmt.CorruptError) as caught:
+        ckptfmt.open(prefix)
+    report = ckptfmt.verify(prefix)
+    assert set(asked) == {f"{prefix}.index"}
+    shown = f"http://***@127.0.0.1:{server.server_port}/model.index"
+    assert caught.value.path == report.problems[0].path == shown
+    if content != b"PK":
+        what = "an empty file" if not content else "a Git LFS pointer"
+        assert f"it looks like {what}" in caught.value.message
+        assert what in report.problems[0].message
+
+
 def test_credentials_are_masked(
     server: Server,
     tmp_path: Path,
@@ -246,6 +274,11 @@ def test_credentials_are_masked(
     for text in map(str, shown):
         assert "SEC" not in text, text[:300]
     assert "***@127.0.0.1" in output.out
-    assert ckptfmt.errors.masked("s3://b/m?X-Amz-Signature=abc&sig=def#x") == (
-        "s3://b/m?X-Amz-Signature=***&sig=***#x"
-    )
+    for text, expected in (
+        ("s3://b/m?X-Amz-Signature=abc&sig=def#x", "s3://b/m?X-Amz-Signature=***&sig=***#x"),
+        ("http://h/m%3FX-Amz-Signature=abc%26x", "http://h/m%3FX-Amz-Signature=***"),
+        ("http:/u:p@h:1.index", "http:/***@h:1.index"),
+        ("http://u:p@ss@h/a", "http://***@h/a"),
+        ("a key=1 of x@y and http://h/a@b", "a key=1 of x@y and http://h/a@b"),
+    ):
+        assert ckptfmt.errors.masked(text) == expected
