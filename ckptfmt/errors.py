@@ -143,18 +143,20 @@ def _shortened(name: str) -> str:
 
 
 # What a URL carries before its host, and the values of a query that sign it (S3, Azure, Google).
-_USER = re.compile(r"(?<=://)[^/?#\s\"<>]*@")
+# The C library writes one slash where a URL has two.
+_USER = re.compile(r"(?<=:/)(/?)[^/?#\s\"<>]*@")
 _SIGNED = re.compile(
-    r"(?i)(?<=[?&])(x-amz-(?:credential|signature|security-token)|x-goog-(?:credential|signature)"
-    r"|signature|sig|token|access_token|key|api_key|password)=[^&#\s]+"
+    r"(?i)((?:[?&]|%3f|%26)(?:x-amz-(?:credential|signature|security-token)"
+    r"|x-goog-(?:credential|signature)"
+    r"|signature|sig|token|access_token|key|api_key|password))=[^&#\s]+"
 )
 
 
 def masked(text: str) -> str:
     """Return the text with the credentials of URLs masked, for messages, logs and listings."""
-    if "://" not in text:
+    if ":/" not in text:
         return text
-    return _SIGNED.sub(r"\1=***", _USER.sub("***@", text))
+    return _SIGNED.sub(r"\1=***", _USER.sub(lambda found: f"{found[1]}***@", text))
 
 
 def masked_repr(result: Any) -> str:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import _thread
+import functools
 import os
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -85,6 +86,13 @@ def check_stored(
     if raised is not None:
         raise raised
     check(status, record, path)
+
+
+def stored(storage: Storage | None, function: Callable[..., int], *arguments: Any) -> int:
+    """Return the status of a C call that uses a storage, if any."""
+    if storage is None:
+        return function(*arguments)
+    return storage.run(functools.partial(function, *arguments))
 
 
 def path_bytes(path: str) -> bytes:
@@ -227,7 +235,7 @@ class ExclusiveHandle(Handle):
                 raise errors.InvalidError(f"{self._name} is in use by the interrupted call")
             try:
                 self._busy = True
-                status = function(self._usable(), *arguments, error)
+                status = stored(self.storage, function, self._usable(), *arguments, error)
             finally:
                 self._busy = False
                 if self._pointer is CLOSED:
@@ -298,7 +306,7 @@ def open_checkpoint(
     )
     out, error = ffi.new(f"{kind} **"), ffi.new("ckptfmt_error *")
     opening, closing = functions
-    status = opening(raw, options, out, error)
+    status = stored(storage, opening, raw, options, out, error)
     pointer = own(out[0], closing, storage) if status == lib.CKPTFMT_OK else None
     if pointer is None and storage is not None:
         storage.release()

@@ -20,8 +20,8 @@ class Callbacks:
         self._errors.append((get_ident(), error))
 
     def is_failing(self) -> bool:
-        """Whether this thread has an exception that waits for the C call to return."""
-        return any(thread == get_ident() for thread, _ in list(self._errors))
+        """Whether an exception waits for the C call to return."""
+        return bool(self._errors)
 
     def raised(self) -> BaseException | None:
         """Return and clear the recorded exception, preferably this thread's."""

@@ -23,6 +23,7 @@ from ckptfmt._core.border import (
     fields_of,
     open_checkpoint,
     path_bytes,
+    stored,
 )
 from ckptfmt._core.codec import Codec, Coder
 from ckptfmt._core.columns import LENDS_OBJECTS, REGION, ROW, SLICE_ROW, array_at, distinct
@@ -259,7 +260,7 @@ def index_count(path: str, store: Store | None = None) -> int:
     out, error = ffi.new("int32_t *"), ffi.new("ckptfmt_error *")
     storage = None if store is None else Storage(store)
     pointer = ffi.NULL if storage is None else storage.pointer
-    status = lib.ckptfmt_index_count(pointer, path_bytes(path), out, error)
+    status = stored(storage, lib.ckptfmt_index_count, pointer, path_bytes(path), out, error)
     if storage is not None:
         storage.release()
     check_stored(storage, status, error, path)
@@ -310,7 +311,7 @@ class ReaderHandle(Handle):
     def call(self, function: Callable[..., int], *arguments: Any) -> None:
         """Call a C function that takes the reader first and an error last; raise that error."""
         error = ffi.new(_ERROR)
-        status = function(self.use(), *arguments, error)
+        status = stored(self.storage, function, self.use(), *arguments, error)
         del arguments  # the traceback of an error would keep alive what closing frees
         if status != lib.CKPTFMT_OK or self.storage is not None:
             self._finish_call(status, error)

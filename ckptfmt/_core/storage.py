@@ -6,7 +6,9 @@ from __future__ import annotations
 import errno
 import itertools
 import os
+import threading
 import zlib
+from _thread import get_ident
 from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
 from typing import Any, Literal, NamedTuple, Protocol
@@ -46,6 +48,9 @@ class Read(NamedTuple):
 
 class Store(Protocol):
     """Objects named by paths, as `ckptfmt_storage` says; any number of threads at once.
+
+    A store that waits for a server has two methods more: `cancel` ends all its waits with an
+    OSError, and `resume`, before each call, lets it wait again.
 
     An object is what `open` or `create` returned. Paths are those that the checkpoint was opened
     with, and what the format appends to them. A method that fails raises OSError: its errno and
@@ -101,12 +106,14 @@ class Storage(Callbacks):
         pointer: the struct.
     """
 
-    __slots__ = ("_number", "_objects", "pointer", "store")
+    __slots__ = ("_number", "_objects", "pointer", "store", "unsent")
 
     def __init__(self, store: Store) -> None:
         super().__init__()
         self.store = store
         self._objects: dict[int, Any] = {}
+        # Paths to which an object was not published, because an exception came before.
+        self.unsent: set[str] = set()
         # Not weak: the garbage collector clears weak references before it closes a reader.
         self._number = next(_numbers)
         _storages[self._number] = self
@@ -115,6 +122,35 @@ class Storage(Callbacks):
         self.pointer.state = ffi.cast("void *", self._number)
         for name in _FUNCTIONS:
             setattr(self.pointer, name, getattr(lib, f"cf_storage_{name}"))
+
+    def run(self, call: Callable[[], int]) -> int:
+        """Return the status of a C call that uses the storage.
+
+        Signal handlers run in the main thread alone, and C may have other threads wait for the
+        store. So the main thread leaves a call that may wait to another thread, and when it is
+        interrupted, cancels what that waits for.
+        """
+        cancel = getattr(self.store, "cancel", None)
+        if cancel is None:
+            return call()
+        self.store.resume()  # type: ignore[attr-defined]
+        if get_ident() != threading.main_thread().ident:
+            return call()
+        running: _Call | None = None
+        raised: BaseException | None = None
+        while running is None or not running.ended:
+            try:
+                if running is None:
+                    running = _Call(call)
+                    del call  # it keeps alive what closing a handle frees
+                if raised is not None:
+                    self.failed(raised)
+                    raised = None
+                    cancel()
+                running.wait()
+            except BaseException as error:
+                raised = error
+        return running.status()
 
     def release(self) -> None:
         """C no longer uses it."""
@@ -133,6 +169,37 @@ class Storage(Callbacks):
     def drop(self, pointer: Any) -> Any:
         """Return the object of this number, which C no longer holds."""
         return self._objects.pop(int(ffi.cast("uintptr_t", pointer)))
+
+
+class _Call:
+    """A C call in a thread of its own."""
+
+    def __init__(self, call: Callable[[], int]) -> None:
+        self._done = threading.Event()
+        self._status: int | BaseException = 0
+        self._call: Callable[[], int] | None = call
+        threading.Thread(target=self._run, name="ckptfmt-call", daemon=True).start()
+
+    def _run(self) -> None:
+        assert self._call is not None
+        try:
+            self._status = self._call()
+        except BaseException as error:
+            self._status = error
+        self._call = None
+        self._done.set()
+
+    @property
+    def ended(self) -> bool:
+        return self._done.is_set()
+
+    def wait(self) -> None:
+        self._done.wait()
+
+    def status(self) -> int:
+        if isinstance(self._status, BaseException):
+            raise self._status
+        return self._status
 
 
 _numbers = itertools.count(1)
@@ -193,6 +260,10 @@ def _callback(function: Callable[..., Any]) -> None:
 
 @_callback
 def _info(state: Any, path: Any, info: Any, exists: Any, err: Any) -> int:
+    storage = _storage(state, removes=True)
+    if _path(path) in storage.unsent:
+        exists[0] = 0  # a name that was not published is another object's, or nothing's
+        return _OK
     found = _storage(state).store.info(_path(path))
     exists[0] = found is not None
     if found is not None:
@@ -281,7 +352,11 @@ def _adopt(state: Any, source: Any, target: Any, result: Any, err: Any) -> int:
 @_callback
 def _publish(state: Any, source: Any, target: Any, replaces: int, exists: Any, err: Any) -> int:
     exists[0] = 0
-    moved = _storage(state).store.publish(_path(source), _path(target), bool(replaces))
+    name = _path(target)
+    _storage(state, removes=True).unsent.add(name)
+    storage = _storage(state)
+    storage.unsent.discard(name)
+    moved = storage.store.publish(_path(source), name, bool(replaces))
     exists[0] = not moved
     return _OK
 

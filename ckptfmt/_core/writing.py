@@ -12,7 +12,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ckptfmt._ckptfmt import ffi, lib
-from ckptfmt._core.border import CLOSED, ExclusiveHandle, check_stored, limits_of, own, path_bytes
+from ckptfmt._core.border import (
+    CLOSED,
+    ExclusiveHandle,
+    check_stored,
+    limits_of,
+    own,
+    path_bytes,
+    stored,
+)
 from ckptfmt._core.codec import Codec, Coder
 from ckptfmt._core.reading import ReaderHandle, Selection
 from ckptfmt._core.storage import Storage, Store
@@ -53,7 +61,7 @@ class WriterHandle(ExclusiveHandle):
             slot = own(slot, lib.cf_writer_slot_free, storage)
         error = ffi.new("ckptfmt_error *")
         try:
-            status = lib.cf_writer_slot_open(raw, options, slot, error)
+            status = stored(storage, lib.cf_writer_slot_open, raw, options, slot, error)
             check_stored(storage, status, error, prefix)
             pointer = ffi.gc(slot.writer, functools.partial(operator.is_, slot))
             super().__init__(pointer, "writer", prefix, codec, storage, slot)
@@ -121,7 +129,7 @@ def merge(
     storage = None if store is None else Storage(store)
     options.storage = ffi.NULL if storage is None else storage.pointer
     error, raw = ffi.new("ckptfmt_error *"), path_bytes(destination)
-    status = lib.ckptfmt_merge(array, len(owners), raw, options, error)
+    status = stored(storage, lib.ckptfmt_merge, array, len(owners), raw, options, error)
     if storage is not None:
         storage.release()
     check_stored(storage, status, error, destination)

@@ -19,7 +19,6 @@ CREDENTIALS = (
 # What obstore finds by itself.
 _OF_THE_ENVIRONMENT = (
     "AWS_ACCESS_KEY_ID",
-    "AWS_SKIP_SIGNATURE",
     "AWS_WEB_IDENTITY_TOKEN_FILE",
     "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
     "AWS_CONTAINER_CREDENTIALS_FULL_URI",
@@ -38,13 +37,19 @@ def options() -> dict[str, Any]:
         if os.environ.get(name):
             found["endpoint"] = os.environ[name]
             break
-    if not any(os.environ.get(name) for name in _OF_THE_ENVIRONMENT):
-        found |= _of_boto3(found)
+    has_credentials = any(os.environ.get(name) for name in _OF_THE_ENVIRONMENT)
+    unsigned = os.environ.get("AWS_SKIP_SIGNATURE", "").lower() in ("1", "true", "yes", "on")
+    has_region = any(os.environ.get(name) for name in ("AWS_REGION", "AWS_DEFAULT_REGION"))
+    config = os.environ.get("AWS_CONFIG_FILE") or os.path.expanduser("~/.aws/config")
+    wants_profile = not (has_region and "endpoint" in found) and os.path.isfile(config)
+    if wants_profile or not (has_credentials or unsigned):
+        found |= _of_boto3(found, credentials=not (has_credentials or unsigned))
     return found
 
 
-def _of_boto3(found: dict[str, Any]) -> dict[str, Any]:
-    """Return what boto3 finds in ~/.aws and elsewhere; nothing if it is not installed."""
+def _of_boto3(found: dict[str, Any], *, credentials: bool) -> dict[str, Any]:
+    """Return the endpoint and region of a profile, and on demand the credentials that boto3 finds;
+    nothing if it is not installed."""
     try:
         import boto3  # noqa: PLC0415
         import botocore.session  # noqa: PLC0415
@@ -55,11 +60,16 @@ def _of_boto3(found: dict[str, Any]) -> dict[str, Any]:
     try:
         session = botocore.session.Session()
         profile = session.get_scoped_config()
-        if session.get_credentials() is None:
-            raise StorageError(f"no credentials were found. {CREDENTIALS}", errno=errno.EACCES)
-        provider = Boto3CredentialProvider(boto3.Session(botocore_session=session))
-        provider()  # an expired login fails here
-        more: dict[str, Any] = {"credential_provider": provider}
+        more: dict[str, Any] = {}
+        region = session.get_config_variable("region")
+        if region and not os.environ.get("AWS_REGION"):
+            more["region"] = region
+        if credentials:
+            if session.get_credentials() is None:
+                raise StorageError(f"no credentials were found. {CREDENTIALS}", errno=errno.EACCES)
+            provider = Boto3CredentialProvider(boto3.Session(botocore_session=session))
+            provider()  # an expired login fails here
+            more["credential_provider"] = provider
         if "endpoint" not in found and {"endpoint_url", "services"} & set(profile):
             more["endpoint"] = session.create_client("s3").meta.endpoint_url
     except (BotoCoreError, ClientError) as error:

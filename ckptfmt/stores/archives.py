@@ -115,6 +115,9 @@ class Archive:
     def __init__(self, path: str, base: Any | None, *, follow_symlinks: bool = True) -> None:
         self._path = path
         self._base: Any = _Files(follow_symlinks) if base is None else base
+        # Only an archive in a store has waits to cancel.
+        self.cancel = getattr(self._base, "cancel", None)
+        self.resume = getattr(self._base, "resume", None)
         self._found: tuple[ObjectInfo, _Table] | None = None
 
     def names(self) -> list[str]:

@@ -62,7 +62,7 @@ class FsspecClient:
 
     def __init__(self, file_system: Any, root: str | None) -> None:
         self._files, self._root = file_system, root
-        self._under = waiting.Under()
+        self._under = waiting.BytesUnderWay()
 
     def key(self, rest: str) -> str:
         if self._root is None:
@@ -76,7 +76,10 @@ class FsspecClient:
             with _errors(key):
                 return function()
 
-        return self._under.limited(waiting.in_thread(run), size)
+        async def request() -> T:
+            return await self._under.limited(waiting.in_thread(run), size)
+
+        return request()
 
     def call(self, key: str, function: Callable[[], T], size: int = 0) -> T:
         """Return what the file system returns, or raise an OSError."""

@@ -23,7 +23,7 @@ from typing import Any, TypeVar
 from ckptfmt._core import Adopted, ObjectInfo, Read
 from ckptfmt.errors import BusyError, GenerationGoneError, InvalidError
 from ckptfmt.stores.client import Body, BodyError, Client, Upload
-from ckptfmt.stores.waiting import Budget, abandon, cleanup
+from ckptfmt.stores.waiting import Budget, Group, cancel, cleanup, use
 
 __all__ = ["Objects"]
 
@@ -93,14 +93,14 @@ class _Part:
             self.at, self.budget = self.start, Budget()
         return client.get_async(self.opened.key, self.at, self.end)
 
-    def take(self, answer: Future[Body]) -> bool:
+    def take(self, requests: Group, answer: Future[Body]) -> bool:
         """Take what a request brought. Return whether it was the last.
 
         Raises the problem if there is no time for another.
         """
         problem, got = None, 0
         try:
-            body = answer.result()
+            body = requests.wait(answer)
         except FileNotFoundError:
             raise self._gone() from None
         except BodyError as error:
@@ -142,7 +142,7 @@ class Objects:
     """A `_core.Store` over the client of a root, such as "s3://bucket"."""
 
     def __init__(self, root: str, client: Client) -> None:
-        self.root, self.client = root, client
+        self.root, self._client, self._requests = root, client, Group()
         self._written: dict[str, _Written] = {}
         self._listed: dict[str, ObjectInfo] = {}
         self._listings: set[tuple[str, str]] = set()
@@ -150,6 +150,22 @@ class Objects:
         self._same: dict[str, tuple[str, ObjectInfo]] = {}
         self._discarded: set[str] = set()
         self._taken: set[str] = set()  # keys that exist, also where a listing is late
+        # Paths of puts that were sent and not answered: the server may carry them out yet.
+        self._open_puts: set[str] = set()
+
+    @property
+    def client(self) -> Client:
+        """The client; this thread's requests belong to this handle from now on."""
+        use(self._requests)
+        return self._client
+
+    def cancel(self) -> None:
+        """End all waits for the store with an OSError, until `resume`."""
+        self._requests.cancel()
+
+    def resume(self) -> None:
+        """Wait for the store again."""
+        self._requests.resume()
 
     def key(self, path: str) -> str:
         """Return the key of a path, which is a URL."""
@@ -174,6 +190,8 @@ class Objects:
     def info(self, path: str) -> ObjectInfo | None:
         if path in self._written:
             return self._written[path].info
+        if path in self._open_puts:
+            raise OSError(errno.EIO, "it is not known whether the server has put this object")
         try:
             return self._known(path, self._head(self.key(path)))
         except FileNotFoundError:
@@ -283,13 +301,13 @@ class Objects:
                     under_way[part.request(self.client)] = part
                 for future in futures.wait(under_way, return_when=futures.FIRST_COMPLETED).done:
                     part = under_way.pop(future)
-                    if part.take(future):
+                    if part.take(self._requests, future):
                         yield part, part.data()
                     else:
-                        waiting.append(part)
+                        waiting.appendleft(part)
         finally:
             for future in under_way:
-                abandon(future)
+                cancel(future)
 
     def _tail(self, key: str, size: int) -> tuple[Any, ObjectInfo]:
         """Return the last bytes of an object."""
@@ -337,6 +355,7 @@ class Objects:
         return written
 
     def append(self, opened: _Written, data: memoryview) -> None:
+        use(self._requests)
         opened.size += len(data)
         if opened.upload is None:
             opened.data += data
@@ -369,6 +388,7 @@ class Objects:
 
     def finish(self, opened: _Written) -> None:
         if opened.upload is not None:
+            use(self._requests)
             opened.upload.close()
         opened.finished = True
 
@@ -383,10 +403,12 @@ class Objects:
         for path in [path for path, at in self._written.items() if at is written]:
             del self._written[path]
             self._discarded.add(path)
-        if written.upload is not None:
+        if written.key:
+            use(self._requests)
             with cleanup():
                 try:
-                    written.upload.abort()
+                    if written.upload is not None:
+                        written.upload.abort()
                 finally:
                     self.client.remove(written.key)
 
@@ -446,15 +468,21 @@ class Objects:
         there last, and no other."""
         expected = self._seen.get(target) if replaces else None
         data = bytes(written.data)
+        if replaces:
+            self._open_puts.add(target)
         try:
             self._same[target] = self.client.put(key, data, expected), written.info
+            self._open_puts.discard(target)
         except OSError as error:
             # Also a request that was repeated, whose first answer was lost. Equal data may be
             # another writer's, which must not be taken for ours; an index names a number of data
             # files that is ours alone.
             if replaces and self._is_there(key, data):
+                self._open_puts.discard(target)
                 self._same[target] = self._head(key).identity, written.info
                 return True
+            if not isinstance(error, BodyError) or self._is_replaced(key, expected):
+                self._open_puts.discard(target)
             if isinstance(error, FileNotFoundError) and expected is not None:
                 raise BusyError(
                     "another process removed the object meanwhile", path=target
@@ -468,6 +496,14 @@ class Objects:
             self._taken.add(key)
             return False
         return True
+
+    def _is_replaced(self, key: str, expected: str | None) -> bool:
+        """Return whether another object is there than the one that a put was to replace: then the
+        server refuses the put, if it gets to it."""
+        try:
+            return self._head(key).identity != expected
+        except FileNotFoundError:
+            return expected is not None
 
     def _is_there(self, key: str, data: bytes) -> bool:
         if not data:
@@ -485,7 +521,7 @@ class Objects:
         with cleanup():
             if written is None:
                 self.client.remove(self.key(path))
-            elif written.upload is not None:
+            elif written.key:
                 self.client.remove(written.key)
 
 

@@ -167,7 +167,7 @@ class ObstoreClient:
 
     def __init__(self, store: Any) -> None:
         self._store = store
-        self._under = waiting.Under()
+        self._under = waiting.BytesUnderWay()
 
     def key(self, rest: str) -> str:
         return rest.strip("/")

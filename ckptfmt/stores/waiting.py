@@ -16,7 +16,8 @@ import random
 import threading
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
-from concurrent.futures import Future
+from concurrent import futures
+from concurrent.futures import CancelledError, Future
 from typing import Any, TypeVar
 
 from ckptfmt.errors import InvalidError
@@ -24,15 +25,17 @@ from ckptfmt.stores.client import BodyError
 
 __all__ = [
     "Budget",
+    "BytesUnderWay",
+    "Group",
     "StallError",
-    "Under",
-    "abandon",
     "begin",
     "call",
+    "cancel",
     "cleanup",
     "end",
     "in_thread",
     "stall_seconds",
+    "use",
 ]
 
 T = TypeVar("T")
@@ -42,28 +45,27 @@ STALL_VARIABLE, STALL_SECONDS = "CKPTFMT_STALL_SECONDS", 60.0
 # second more for each of these under way.
 SLOWEST = 256 << 10
 # So many tries may bring nothing, with pauses of up to so many seconds; PROGRESS bytes begin the
-# count again. No try begins later than two stalls after the last progress.
-TRIES, PAUSE, PROGRESS = 4, 0.2, 64 << 10
+# count again. No try begins later than two limits after the last progress, nor after STALLS stalls.
+TRIES, STALLS, PAUSE, PROGRESS = 4, 2, 0.2, 64 << 10
 # Removing what a failed save left is not waited for longer than this after Ctrl-C or a stall.
 CLEANUP_SECONDS = 0.5
-_TROUBLE_SECONDS = 60.0
 # At exit, requests under way have so long to end, and the store's threads to notice that they did.
 _EXIT_SECONDS, _SETTLING_SECONDS = 0.3, 0.05
 
 
 class StallError(BodyError):
-    """A server that has moved no byte for too long."""
+    """A server that has not answered, or has moved no byte, for too long."""
 
     def __init__(self, seconds: float) -> None:
         super().__init__(
             errno.ETIMEDOUT,
-            f"the server has not sent or taken a byte for {seconds:.3g} s ({STALL_VARIABLE} sets "
-            "another limit)",
+            f"the server has not answered or moved a byte for {seconds:.3g} s ({STALL_VARIABLE} "
+            "sets another limit)",
         )
 
 
 def stall_seconds() -> float:
-    """Return after how many seconds without a byte a request is given up."""
+    """Return the limit: after how many seconds without a byte a request is cancelled."""
     text = os.environ.get(STALL_VARIABLE)
     if text is None:
         return STALL_SECONDS
@@ -77,6 +79,7 @@ class Budget:
     """The tries of one request."""
 
     def __init__(self) -> None:
+        self._stalls = 0
         self._restart()
 
     def _restart(self) -> None:
@@ -87,16 +90,21 @@ class Budget:
 
         Raises `problem` if there is no other.
         """
+        self._stalls += isinstance(problem, StallError)
         self._moved += moved
         if self._moved >= PROGRESS:
             self._restart()
         self._left -= 1
-        if not self._left or time.monotonic() - self._since >= 2 * stall_seconds():
+        late = time.monotonic() - self._since >= 2 * stall_seconds()
+        if not self._left or late or self._stalls >= STALLS:
+            if isinstance(problem, StallError):
+                _current.group.stalled = problem
             raise problem
-        time.sleep(PAUSE * random.random() * (TRIES - self._left))
+        if not moved:
+            time.sleep(PAUSE * random.random() * (TRIES - self._left))
 
 
-class Under:
+class BytesUnderWay:
     """Bytes of one store that are under way and not seen."""
 
     def __init__(self) -> None:
@@ -112,9 +120,10 @@ class Under:
         task = asyncio.ensure_future(request)
         try:
             while True:
-                left = began + stall + self._bytes / SLOWEST - time.monotonic()
+                limit = stall + self._bytes / SLOWEST
+                left = began + limit - time.monotonic()
                 if left <= 0:
-                    raise StallError(time.monotonic() - began)
+                    raise StallError(limit)
                 await asyncio.wait({task}, timeout=left)
                 if task.done():
                     return task.result()
@@ -126,9 +135,9 @@ class Under:
 async def in_thread(function: Callable[[], T]) -> T:
     """Return the result of a call that blocks. Its thread keeps no interpreter from exiting."""
     future = Future[T]()
+    future.set_running_or_notify_cancel()
 
     def run() -> None:
-        future.set_running_or_notify_cancel()
         try:
             future.set_result(function())
         except BaseException as error:
@@ -151,27 +160,33 @@ class _Loop:
         self._lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread = threading.Thread()
-        self.abandoned = False
+        self._ended = False
+        self.cancelled = False
 
-    def running(self) -> asyncio.AbstractEventLoop:
+    def start(self, request: Coroutine[Any, Any, T]) -> Future[T]:
         with self._lock:
+            if self._ended:
+                request.close()
+                raise OSError(errno.ECANCELED, "the interpreter is exiting")
             if self._loop is None:
                 self._loop = asyncio.new_event_loop()
                 self._thread = threading.Thread(
                     target=self._loop.run_forever, name="ckptfmt-requests", daemon=True
                 )
                 self._thread.start()
-            return self._loop
+            return asyncio.run_coroutine_threadsafe(request, self._loop)
 
     def end(self) -> None:
         with self._lock:
-            loop, self._loop = self._loop, None
+            loop, self._loop, self._ended = self._loop, None, True
         if loop is None:
             return
         with contextlib.suppress(TimeoutError):
             asyncio.run_coroutine_threadsafe(self._end(), loop).result(2 * _EXIT_SECONDS)
         loop.call_soon_threadsafe(loop.stop)
         self._thread.join(_EXIT_SECONDS)
+        if not self._thread.is_alive():
+            loop.close()
 
     async def _end(self) -> None:
         tasks = asyncio.all_tasks() - {asyncio.current_task()}
@@ -180,7 +195,7 @@ class _Loop:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        if tasks or self.abandoned:
+        if tasks or self.cancelled:
             await asyncio.sleep(_SETTLING_SECONDS)  # no answer says that obstore's threads did
 
 
@@ -194,52 +209,115 @@ def end() -> None:
     _loop.end()
 
 
-class _Trouble(threading.local):
-    """When this thread was interrupted or gave a request up, and how long it may tidy up."""
+# ---- requests ------------------------------------------------------------------------------------
 
-    since = float("-inf")
+
+class Group:
+    """The requests of one handle. Several threads may wait for them."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._under_way: set[Future[Any]] = set()
+        self._is_cancelled = False
+        # When the last request stalled or was cancelled; None if it did not.
+        self._trouble: float | None = None
+        # What the first request that has no try left came to: others of the call fail at once.
+        self.stalled: StallError | None = None
+
+    def begin(self, request: Coroutine[Any, Any, T]) -> Future[T]:
+        """Start a request."""
+        with self._lock:
+            if not _current.tidying and (self._is_cancelled or self.stalled is not None):
+                request.close()
+                raise _cancelled() if self.stalled is None else StallError(stall_seconds())
+            future = _loop.start(request)
+            self._under_way.add(future)
+        future.add_done_callback(self._done)
+        return future
+
+    def _done(self, future: Future[Any]) -> None:
+        with self._lock:
+            self._under_way.discard(future)
+
+    def wait(self, future: Future[T]) -> T:
+        """Return the answer to a request. An exception in the waiting thread, such as
+        KeyboardInterrupt, leaves it at once and cancels the request."""
+        left = None
+        if _current.tidying and self._trouble is not None:
+            left = max(self._trouble + CLEANUP_SECONDS - time.monotonic(), 0)
+        try:
+            if left is not None and not futures.wait([future], left).done:
+                raise OSError(errno.ECANCELED, "the server's answer was not waited for")
+            answer = future.result()
+        except CancelledError:
+            raise _cancelled() from None
+        except StallError:
+            self._trouble = time.monotonic()
+            raise
+        except Exception:
+            raise
+        except BaseException:
+            self._trouble = time.monotonic()
+            cancel(future)
+            raise
+        if not self._is_cancelled:
+            self._trouble = None
+        return answer
+
+    def cancel(self) -> None:
+        """End all waits with an OSError, and refuse further requests, until `resume`."""
+        with self._lock:
+            self._is_cancelled, self._trouble = True, time.monotonic()
+            under_way = list(self._under_way)
+        for future in under_way:
+            cancel(future)
+
+    def resume(self) -> None:
+        """Take requests again, of another call."""
+        self._is_cancelled, self.stalled = False, None
+
+
+def _cancelled() -> OSError:
+    return OSError(errno.ECANCELED, "the call was interrupted")
+
+
+class _Current(threading.local):
+    """The group to which the requests of this thread belong, and whether they only tidy up."""
+
+    group = Group()
     tidying = False
 
 
-_trouble = _Trouble()
+_current = _Current()
+
+
+def use(group: Group) -> None:
+    """Let the requests of this thread belong to a group from now on."""
+    _current.group = group
 
 
 def begin(request: Coroutine[Any, Any, T]) -> Future[T]:
-    """Start a request."""
-    return asyncio.run_coroutine_threadsafe(request, _loop.running())
-
-
-def abandon(future: Future[Any]) -> None:
-    """Give up a request; nothing waits for it."""
-    _loop.abandoned |= future.cancel()
+    """Start a request of the current group."""
+    return _current.group.begin(request)
 
 
 def call(request: Coroutine[Any, Any, T]) -> T:
-    """Return the answer to a request. An exception in the waiting thread, such as
-    KeyboardInterrupt, leaves it at once and cancels the request."""
-    future = begin(request)
-    left = None
-    if _trouble.tidying:
-        left = max(_trouble.since + CLEANUP_SECONDS - time.monotonic(), 0)
-    try:
-        return future.result(left)
-    except TimeoutError as error:
-        if left is None or future.done():
-            raise
-        raise StallError(left) from error  # it goes on without us
-    except BaseException as error:
-        if isinstance(error, StallError) or not isinstance(error, Exception):
-            _trouble.since = time.monotonic()
-        abandon(future)
-        raise
+    """Return the answer to a request of the current group."""
+    group = _current.group
+    return group.wait(group.begin(request))
+
+
+def cancel(future: Future[Any]) -> None:
+    """Cancel a request; no thread waits for it."""
+    _loop.cancelled |= future.cancel()
 
 
 @contextlib.contextmanager
 def cleanup() -> Iterator[None]:
-    """Requests inside remove what nobody needs: they are sent, and waited for only briefly if this
-    thread was just interrupted or has given a request up."""
-    _trouble.tidying = time.monotonic() - _trouble.since < _TROUBLE_SECONDS
+    """Requests inside remove what a failed call left: they are sent, and waited for only briefly
+    after the call was interrupted or a request of it stalled."""
+    _current.tidying = True
     try:
         yield
     finally:
-        _trouble.tidying = False
+        _current.tidying = False

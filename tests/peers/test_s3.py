@@ -461,6 +461,33 @@ def test_a_profile(user: S3, tmp_path: Path, profile: str, endpoint: str) -> Non
     assert outcome(user, **environment)[0] == "right 45"
 
 
+def test_keys_of_the_environment_and_a_profile_without_any(user: S3, tmp_path: Path) -> None:
+    (tmp_path / "config").write_text(f"[default]\nregion = eu-west-3\nendpoint_url = {user.url}\n")
+    environment = {
+        **dict.fromkeys(("AWS_ENDPOINT_URL", "AWS_REGION", "AWS_DEFAULT_REGION")),
+        "AWS_CONFIG_FILE": str(tmp_path / "config"), "AWS_SKIP_SIGNATURE": "false",
+    }
+    assert outcome(user, **environment)[0] == "right 45"
+    assert "/eu-west-3/s3/" in user.requests[-1].headers["authorization"]
+
+
+def test_a_put_that_the_server_carries_out_later(user: S3, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The commit is unknown: both checkpoints keep their data."""
+    monkeypatch.setattr(waiting, "SLOWEST", 1 << 40)
+    ckptfmt.save(URL, OLD)
+    monkeypatch.setenv(waiting.STALL_VARIABLE, "0.5")
+    user.fault("delay", operation="PUT", key="index$", seconds=2)
+    with pytest.raises(errors.DurabilityUnknownError, match="not answered"):
+        ckptfmt.save(URL, {"w": np.ones(7)})
+    monkeypatch.delenv(waiting.STALL_VARIABLE)
+    same(ckptfmt.load(URL), OLD)
+    time.sleep(2.5)
+    same(ckptfmt.load(URL), {"w": np.ones(7)})
+    assert ckptfmt.verify(URL).ok
+    ckptfmt.save(URL, OLD)
+    same(ckptfmt.load(URL), OLD)
+
+
 def test_no_credentials(user: S3, tmp_path: Path) -> None:
     said, _ = outcome(user, HOME=str(tmp_path), **NO_KEYS)
     assert said.startswith("StorageError: ") and "no credentials were found" in said
@@ -505,7 +532,7 @@ def test_a_stall(
     url = f"{URL.rpartition('/')[0]}/" if operation == "list" else URL
     user.fault(does, operation=operation, times=1000, seconds=1000)
     began = time.monotonic()
-    with pytest.raises(errors.StorageError, match=r"not sent or taken a byte for 0\.5"):
+    with pytest.raises(errors.StorageError, match=r"not answered or moved a byte for 0\.5"):
         run(url, call, size)
     seconds = time.monotonic() - began
     monkeypatch.setenv(waiting.STALL_VARIABLE, "60")

@@ -317,6 +317,34 @@ def test_a_put_whose_answer_was_lost_is_a_commit(client: DictClient) -> None:
     same(ckptfmt.load(URL), SMALL)
 
 
+def test_an_interrupt_before_the_commit_leaves_nothing(client: DictClient) -> None:
+    """At each request but the commit itself; afterwards, removing works as before."""
+    ckptfmt.save(URL, SMALL)
+    there = set(client.objects)
+    at = 0
+    while True:
+        client.requests.clear()
+
+        def before(method: str, key: str, at: int = at) -> None:
+            if len(client.requests) == at + 1 and method not in ("remove", "abort"):
+                raise KeyboardInterrupt
+
+        client.before = before
+        try:
+            ckptfmt.save(URL, LARGE)
+            break
+        except KeyboardInterrupt:
+            interrupted = client.requests[at]
+        finally:
+            client.before = lambda method, key: None
+        same(ckptfmt.load(URL), SMALL)
+        if interrupted == ("put", "run/model.index"):
+            break
+        assert set(client.objects) == there, interrupted
+        at += 1
+    assert at > 10
+
+
 # ---- what is built on it ------------------------------------------------------------------------
 
 

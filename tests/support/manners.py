@@ -19,6 +19,7 @@ import socket
 import sys
 import threading
 import time
+import zlib
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -32,6 +33,7 @@ import ckptfmt
 from ckptfmt.stores import waiting
 
 ARRAYS = {"w": np.arange(3000.0), "b": np.ones((7, 3), np.float32)}
+LARGE, LARGE_SIZE = [f"w{number}" for number in range(12)], 9 << 20
 SHORT, LONG = "0.3", "60"
 INTERRUPT_SECONDS = 0.2
 
@@ -286,6 +288,9 @@ MANNERS: dict[str, Manner] = {
     "500": _status(500),
     "503": _status(503),
 }
+# Those that never end by themselves.
+STALLS = ("never answers", "half a header", "stalls before the body", "stalls in the body")
+LARGE_MANNERS = ("never answers", "stalls in the body")
 # Those whose bytes are wrong: the checkpoint may be called damaged.
 WRONG = {"zeros", "204"}
 
@@ -323,13 +328,15 @@ class Handler(http.server.BaseHTTPRequestHandler):
             self.send_header("Content-Length", "0")
             self.end_headers()
             return
-        data = self.file.read_bytes()
-        size, first, last = len(data), 0, len(data)
+        size = self.file.stat().st_size
+        first, last = 0, size
         asked = re.fullmatch(r"bytes=(\d*)-(\d*)", self.headers.get("Range", ""))
         if asked is not None:
             first = int(asked[1]) if asked[1] else max(size - int(asked[2]), 0)
             last = min(int(asked[2]) + 1, size) if asked[1] and asked[2] else size
-        made = Answer(self, data[first:last], first, size, asked is not None)
+        with self.file.open("rb") as file:
+            data = os.pread(file.fileno(), last - first, first)
+        made = Answer(self, data, first, size, asked is not None)
         if self.server.suffix in self.path:
             self.server.manner(made)
         else:
@@ -339,12 +346,12 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
 
 @contextlib.contextmanager
-def serving(directory: Path, manner: str, suffix: str) -> Iterator[str]:
+def serving(directory: Path, manner: str, suffix: str, name: str = "m") -> Iterator[str]:
     server = Server(directory)
     server.manner, server.suffix = MANNERS[manner], suffix
     thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
     thread.start()
-    yield f"http://127.0.0.1:{server.server_port}/m"
+    yield f"http://127.0.0.1:{server.server_port}/{name}"
     server.released.set()
     server.shutdown()
     thread.join()
@@ -399,6 +406,25 @@ def _long(row: Row, directory: Path) -> Row:
     return *row[:2], outcome, row[3], seconds if stopped == "interrupted" else None
 
 
+def _large(manner: str, directory: Path) -> Row:
+    """A load by several threads into arrays of the caller's, which nothing touches afterwards."""
+    os.environ[waiting.STALL_VARIABLE] = SHORT
+    with serving(directory, manner, "data", "large") as url:
+        began = time.monotonic()
+        outcome = _outcome(lambda: ckptfmt.load(url))
+        took = time.monotonic() - began
+    os.environ[waiting.STALL_VARIABLE] = LONG
+    targets = {name: np.zeros(LARGE_SIZE, np.uint8) for name in LARGE}
+    with serving(directory, manner, "data", "large") as url:
+        stopped, after = _interrupted(lambda: ckptfmt.load_into(url, targets))
+        then = [zlib.crc32(array) for array in targets.values()]
+    time.sleep(0.3)
+    if then != [zlib.crc32(array) for array in targets.values()]:
+        stopped = "wrong: written into afterwards"
+    outcome = stopped if stopped.startswith(("untyped", "wrong")) else outcome
+    return f"large: {manner}", "data", outcome, took, after if stopped == "interrupted" else None
+
+
 class StallingFiles(LocalFileSystem):
     """A file system one of whose methods does not return."""
 
@@ -449,6 +475,13 @@ def main(directory: Path) -> None:
     os.environ[waiting.STALL_VARIABLE] = LONG
     rows = [_long(row, directory) if row[3] > INTERRUPT_SECONDS else row for row in rows]
     rows += [_of_fsspec(method, directory) for method in CALLS]
+    random = np.random.default_rng(1)
+    ckptfmt.save(
+        directory / "large",
+        {name: random.integers(0, 255, LARGE_SIZE, np.uint8) for name in LARGE},
+        durability="none",
+    )
+    rows += [_large(manner, directory) for manner in LARGE_MANNERS]
     print(json.dumps([time.time(), rows]))
 
 
