@@ -117,7 +117,8 @@ def convert(
     Formats are TensorFlow checkpoints ("tensorflow", at any level), safetensors files (with an
     index for several), NumPy's `.npz`, HDF5 files, and directories of torch.distributed.checkpoint
     ("dcp", which are only read). Names and values stay as they are; a result named `.weights.h5`
-    is refused unless the names are those that Keras has in such files.
+    is refused unless a Keras model can have these names and dtypes in such a file. Whether it fits
+    a certain model, only Keras can say.
     Memory is bounded except for string tensors: larger values go through a temporary file.
 
     Args:
@@ -457,7 +458,8 @@ class _Export:
                 for name, tensor in tensors.items()
             ]
             named = foreign.by_name(self._path)
-            if named is not None and named[0] is foreign.KERAS_WEIGHTS:
+            is_keras = named is not None and named[0] is foreign.KERAS_WEIGHTS
+            if is_keras and self._format == "hdf5":
                 self._check_keras_names(kinds)
             counter = _Counter(progress, kinds)
             by_name = {one.name: one for one in kinds}
@@ -476,17 +478,17 @@ class _Export:
         )
 
     def _check_keras_names(self, kinds: list[Kind]) -> None:
-        """Refuse names that Keras would not find: only a model says which variable is which."""
-        for kind in kinds:
-            if not self._module.is_variable_name(kind.name):
-                raise InvalidError(
-                    "Keras does not find a tensor of this name in a .weights.h5 file. Load the "
-                    "checkpoint into the model, ckptfmt.keras.load_weights(model, PATH), and save "
-                    "that, model.save_weights('NAME.weights.h5'); or name the result .h5 to keep "
-                    "the names",
-                    path=self._path,
-                    tensor=kind.name,
-                )
+        """Refuse what no Keras model loads: only a model says which variable is which."""
+        unlike = self._module.unlike_keras(kinds)
+        if unlike is not None:
+            name, why = unlike
+            raise InvalidError(
+                f"{why}, so that it cannot be in a .weights.h5 file. Load the checkpoint into the "
+                "model, ckptfmt.keras.load_weights(model, PATH), and save that, "
+                "model.save_weights('NAME.weights.h5'); or name the result .h5 to keep the names",
+                path=self._path,
+                tensor=name,
+            )
 
     def _write_files(
         self,

@@ -16,10 +16,12 @@ os.environ.setdefault("KERAS_BACKEND", "torch")
 
 import jax.numpy as jnp
 import keras
+import ml_dtypes
 import orbax.checkpoint as ocp
 import safetensors.torch
 import torch
 import torch.distributed.checkpoint as dcp
+from support import keras_models
 from support.foreign import CONVERT, FOREIGN, ORBAX, TORCH, check_refusal
 
 import ckptfmt
@@ -165,6 +167,132 @@ def test_convert_to_weights_h5(tmp_path: Path) -> None:
     (again := layered(3)).load_weights(tmp_path / "y.weights.h5")
     assert _equal(model, again)
     assert ckptfmt.convert(tmp_path / "graph", tmp_path / "y.h5").format == "hdf5"
+
+
+ONE = np.ones(2, np.float32)
+REFUSED: dict[str, dict[str, Any]] = {
+    "other names": {"step": ONE},
+    "no group": {"0": ONE},
+    "a group below the variables": {"dense/vars/kernel/0": ONE},
+    "a gap": {"dense/vars/0": ONE, "dense/vars/2": ONE},
+    "not from 0": {"dense/vars/1": ONE},
+    "another number": {"dense/vars/0": ONE, "dense/vars/01": ONE},
+    "names and numbers": {"dense/vars/0": ONE, "dense/vars/kernel": ONE},
+    "one group of several": {"a/vars/0": ONE, "b/vars/1": ONE},
+    "no attribute": {"layer 1/vars/0": ONE},
+    "a number": {"layers/1/vars/0": ONE},
+    "no part": {"a//b/vars/0": ONE},
+    "a list itself": {"layers/vars/0": ONE},
+    "no class": {"layers/Dense/vars/0": ONE},
+    "a property": {"dtype_policy/vars/0": ONE},
+    "an attribute after `layers`": {"x/vars/0": ONE},
+    "a private attribute": {"_dense/vars/0": ONE},
+    "a layer named vars": {"vars/vars/0": ONE},
+    "strings": {"dense/vars/0": np.array([b"a"], object)},
+    "complex numbers": {"dense/vars/0": ONE.astype(np.complex64)},
+    "float8": {"dense/vars/0": ONE.astype(ml_dtypes.float8_e4m3fn)},
+    "int4": {"dense/vars/0": ONE.astype(ml_dtypes.int4)},
+}
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_what_no_model_loads(tmp_path: Path, what: str) -> None:
+    ckptfmt.save(tmp_path / "ck", REFUSED[what])
+    with pytest.raises(ckptfmt.InvalidError, match=r"model\.save_weights") as caught:
+        ckptfmt.convert(tmp_path / "ck", tmp_path / "x.weights.h5")
+    assert caught.value.tensor in REFUSED[what]
+    assert not list(tmp_path.glob("x*"))
+
+
+class Group(keras.Layer):
+    """A layer with variables of the shapes and dtypes of these, and with layers as attributes."""
+
+    def __init__(self, arrays: list[Any]) -> None:
+        super().__init__()
+        self.own = _variables(self, arrays)
+        self.built = True
+
+
+def _variables(layer: Any, arrays: list[Any]) -> list[Any]:
+    options = {"initializer": "zeros", "trainable": False}
+    return [
+        layer.add_weight(shape=array.shape, dtype=array.dtype.name, **options) for array in arrays
+    ]
+
+
+def _model_of(tensors: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+    """Return a model with these variables in its `.weights.h5`, and its layers by path."""
+
+    class Model(keras.Model):
+        pass
+
+    groups: dict[str, list[Any]] = {}
+    for name in sorted(tensors, key=lambda name: (name.count("/"), len(name), name)):
+        groups.setdefault(name.rpartition("vars/")[0].rstrip("/"), []).append(tensors[name])
+    root: Any = Model()
+    root.own = _variables(root, groups.get("", []))
+    made: dict[str, Any] = {"": root}
+    for path, arrays in groups.items():
+        parent = root
+        parts = path.split("/") if path else []
+        for at in range(1, len(parts) + 1):
+            below = "/".join(parts[:at])
+            if below not in made:
+                made[below] = Group(arrays if below == path else groups.get(below, []))
+                setattr(parent, parts[at - 1], made[below])
+            parent = made[below]
+    root.built = True
+    return root, {path: made[path] for path in groups}
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_model_loads_what_is_written(tmp_path: Path, seed: int) -> None:
+    """Of any names that are accepted, there is a model with such layers, and Keras fills it."""
+    random = np.random.default_rng(seed)
+    dtypes = [np.float32, np.float16, np.int32, np.uint8, np.bool_, ml_dtypes.bfloat16]
+    tensors: dict[str, Any] = {}
+    for _ in range(random.integers(1, 6)):
+        depth = random.integers(1, 4)
+        path = "/".join(
+            [
+                random.choice(["a", "dense", "block_1", "H"]),
+                *random.choice(["x", "layers", "é", "_p"], depth - 1),
+            ]
+        )
+        path = path if random.integers(5) else ""
+        for number in range(random.integers(1, 13)):
+            shape = random.integers(0, 4, random.integers(0, 3))
+            values = random.integers(0, 2, shape)
+            name = f"{path}/vars/{number}".lstrip("/")
+            tensors[name] = values.astype(random.choice(dtypes))
+    ckptfmt.save(tmp_path / "ck", tensors)
+    ckptfmt.convert(tmp_path / "ck", tmp_path / "x.weights.h5")
+    model, layers = _model_of(tensors)
+    model.load_weights(tmp_path / "x.weights.h5")
+    for path, layer in layers.items():
+        for number, variable in enumerate(layer.own):
+            found = keras.ops.convert_to_numpy(variable)
+            expected = tensors[f"{path}/vars/{number}".lstrip("/")]
+            assert np.array_equal(found.astype(np.float64), expected.astype(np.float64))
+    model.save_weights(tmp_path / "theirs.weights.h5")
+    ckptfmt.convert(tmp_path / "theirs.weights.h5", tmp_path / "theirs")
+    assert ckptfmt.load(tmp_path / "theirs").keys() == tensors.keys(), "and they are its names"
+
+
+@pytest.mark.parametrize("name", keras_models.SHAPES)
+def test_files_of_keras_come_back(tmp_path: Path, name: str) -> None:
+    """What was converted from a `.weights.h5` file, or has its names, is converted to one."""
+    model = keras_models.made(name)
+    expected = keras_models.values(model)
+    model.save_weights(tmp_path / "theirs.weights.h5")
+    ckptfmt.convert(tmp_path / "theirs.weights.h5", tmp_path / "converted")
+    ckptfmt.keras.save_weights(model, tmp_path / "saved", by="h5")
+    for source in ("theirs.weights.h5", "converted", "saved"):
+        ckptfmt.convert(tmp_path / source, tmp_path / "x.weights.h5")
+        other = keras_models.built(name)
+        other.optimizer.build(other.trainable_variables)
+        other.load_weights(tmp_path / "x.weights.h5")
+        assert keras_models.values(other) == expected, source
 
 
 def _equal(one: keras.Model, other: keras.Model) -> bool:

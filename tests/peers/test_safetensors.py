@@ -99,7 +99,7 @@ def test_their_bytes(tmp_path: Path) -> None:
     assert load_file(theirs).keys() == arrays.keys()
 
 
-@pytest.mark.parametrize(("name", "step"), [("x.weights.h5", "vars/1"), ("x.h5", "step")])
+@pytest.mark.parametrize(("name", "step"), [("x.weights.h5", "vars/0"), ("x.h5", "step")])
 def test_hdf5(tmp_path: Path, name: str, step: str) -> None:
     import h5py  # noqa: PLC0415
 
