@@ -68,7 +68,7 @@ class CkptfmtError(Exception):
         tensor: str | None = None,
         errno: int | None = None,
     ) -> None:
-        self.message = masked(message)
+        self.message = message
         super().__init__(self.message)
         self.status = self.default_status
         self.failure = failure or (self.failures[0] if self.failures else self.default_status)
@@ -76,6 +76,16 @@ class CkptfmtError(Exception):
         self.offset = offset
         self.tensor = tensor
         self.errno = errno
+
+    @property
+    def message(self) -> str:
+        """The sentence, with the credentials of URLs masked; `args` has it as well."""
+        return self._message
+
+    @message.setter
+    def message(self, message: str) -> None:
+        self._message = masked(message)
+        self.args = (self._message, *self.args[1:])
 
     @property
     def path(self) -> str | None:

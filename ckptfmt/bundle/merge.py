@@ -14,7 +14,7 @@ from ckptfmt import _core
 from ckptfmt.arguments import Durability, check_choice, check_limits, listed
 from ckptfmt.bundle.completeness import missing_data
 from ckptfmt.bundle.locate import locate
-from ckptfmt.errors import CheckpointNotFoundError, CkptfmtError, InvalidError, masked
+from ckptfmt.errors import CheckpointNotFoundError, CkptfmtError, InvalidError
 from ckptfmt.names import index_name, is_url, parse_data_name, path_text, prefix_text
 from ckptfmt.places import is_file, store_of
 
@@ -23,6 +23,8 @@ __all__ = ["add_finished", "check_one_store", "merge", "merge_v2_checkpoints"]
 Path = str | bytes | os.PathLike[Any]
 
 LISTED_MIN = 16
+# Inputs that an error names.
+NAMED_MAX = 8
 
 
 def merge(
@@ -141,8 +143,12 @@ def add_finished(error: CheckpointNotFoundError, prefixes: list[str], destinatio
             return
     except CkptfmtError:  # it cannot be read now, or not by this version
         return
+    inputs = ""
+    if len(prefixes) > 1:
+        more = f" and {len(prefixes) - NAMED_MAX} more" * (len(prefixes) > NAMED_MAX)
+        inputs = f"; {', '.join(prefixes[:NAMED_MAX])}{more} do not exist"
     error.message += (
-        f"; {masked(destination)} exists and is whole; an earlier call may have finished"
+        f"{inputs}; {destination} exists and is whole; an earlier call may have finished"
     )
 
 

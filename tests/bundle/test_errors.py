@@ -156,7 +156,7 @@ def test_no_memory_is_the_builtin() -> None:
     assert str(error) == "BLK-4: wrong"
 
 
-# ---- what they tell ------------------------------------------------------------------------------
+# ---- attributes ----------------------------------------------------------------------------------
 
 
 @each_class()
@@ -167,6 +167,17 @@ def test_attributes(kind: type[errors.CkptfmtError]) -> None:
     assert bare.args == ("a sentence",)
     full = kind("a sentence", **DETAILS)
     assert {name: getattr(full, name) for name in DETAILS} == DETAILS
+
+
+@each_class()
+def test_a_message_with_more(kind: type[errors.CkptfmtError]) -> None:
+    """`args`, `repr` and a copy have what was added, masked."""
+    error = kind("a sentence", **DETAILS)
+    error.message += "; see s3://key:word@bucket/m"
+    expected = "a sentence; see s3://***@bucket/m"
+    for one in (error, pickle.loads(pickle.dumps(error))):
+        assert (one.message, one.args) == (expected, (expected,))
+        assert expected in repr(one) and expected in str(one)
 
 
 @each_class()

@@ -398,12 +398,13 @@ ckptfmt.merge(inputs, destination, inputs="consume")
         ckptfmt.merge(paths, target, inputs="consume")
 
 
-@pytest.mark.parametrize("where", ["{}", "memory://merge-told"])
+@pytest.mark.parametrize("where", ["{}", "memory://merge-again"])
 def test_a_call_that_finished_made_again(tmp_path: Path, where: str) -> None:
     """Its error says that the result is there, if that is sure."""
     root = where.format(tmp_path)
     parts, target = [f"{root}/a", f"{root}/b"], f"{root}/m"
-    told = f"; {target} exists and is whole; an earlier call may have finished"
+    missing = f"; {parts[0]}, {parts[1]} do not exist"
+    reported = f"{missing}; {target} exists and is whole; an earlier call may have finished"
 
     def save_parts() -> None:
         for prefix in parts:
@@ -413,16 +414,17 @@ def test_a_call_that_finished_made_again(tmp_path: Path, where: str) -> None:
         with pytest.raises(CheckpointNotFoundError) as caught:
             ckptfmt.merge(prefixes, target, inputs="consume" if consume else "keep")
         assert caught.value.path == missing
+        assert caught.value.args == (caught.value.message,)
         return caught.value.message
 
     assert "whole" not in refused(parts, missing=parts[0])
     save_parts()
     ckptfmt.merge(parts, target, inputs="consume")
-    assert refused(parts, missing=parts[0]).endswith(told)
+    assert refused(parts, missing=parts[0]).endswith(reported)
     for allow_missing in (False, True):
         with pytest.raises(CheckpointNotFoundError, match="MRG-1") as caught:
             ckptfmt.merge_v2_checkpoints(parts, target, allow_missing_files=allow_missing)
-        assert caught.value.message.endswith(told)
+        assert caught.value.message.endswith(reported)
     # An earlier call that removes its inputs is meant, and all of them.
     assert "whole" not in refused(parts, missing=parts[0], consume=False)
     ckptfmt.save(parts[1], {"b": VALUE}, level="v2", shards=1)

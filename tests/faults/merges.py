@@ -90,7 +90,7 @@ def again(root: Path, name: str) -> str:
         assert FINISHED.format(root / "whole") in error.message, f"raised: {error}"
         assert name != "keep", "no input of it is ever missing"
         check(root, parts)
-        return "told"
+        return "reported"
     check(root, parts)
     return "finished"
 
@@ -146,7 +146,7 @@ def main(scratch: str, step: int) -> None:
                     end = middle
             for last in range(end - LAST, end - 1) if step > 1 else ():
                 kill(last, root, name, over, counts)
-    ends = ", ".join(f"{counts[end]:,} {end}" for end in ("finished", "told", "wrong"))
+    ends = ", ".join(f"{counts[end]:,} {end}" for end in ("finished", "reported", "wrong"))
     print(f"faults: merges: {counts['killed']:,} kills: {ends}")
 
 

@@ -34,5 +34,5 @@ def test_killed_merges(preload: Path, tmp_path: Path, step: int) -> None:
     assert ran.returncode == 0, ran.stderr[-3000:]
     *wrong, last = ran.stdout.splitlines()
     assert not wrong, "\n".join(wrong)
-    assert " 0 told" not in last, last
+    assert " 0 reported" not in last, last
     print(last)
