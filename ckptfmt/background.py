@@ -15,7 +15,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 
 from ckptfmt._core import Memory
-from ckptfmt.errors import InvalidError
+from ckptfmt.errors import InvalidError, masked
 
 __all__ = ["SaveFuture", "SaveQueue", "wait_for_saves"]
 
@@ -104,7 +104,7 @@ class SaveFuture(Future[str]):
         if error is not None:
             logging.getLogger("ckptfmt").error(
                 "the background save of %s failed and its error was never asked for: %r",
-                self.prefix,
+                masked(self.prefix),
                 error,
             )
 

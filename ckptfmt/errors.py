@@ -154,7 +154,8 @@ def _shortened(name: str) -> str:
 
 # What a URL carries before its host, and the values of a query that sign it (S3, Azure, Google).
 # The C library writes one slash where a URL has two.
-_USER = re.compile(r"(?<=:/)(/?)[^/?#\s\"<>]*@")
+# A password may contain slashes; a port does not.
+_USER = re.compile(r"(?<=:/)(/?)(?:[^/?#\s\"<>]*|[^/?#\s\"<>@:]*:(?![0-9]+/)[^?#\s\"<>@]*)@")
 _SIGNED = re.compile(
     r"(?i)((?:[?&]|%3f|%26)(?:x-amz-(?:credential|signature|security-token)"
     r"|x-goog-(?:credential|signature)"

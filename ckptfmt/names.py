@@ -43,6 +43,7 @@ _DATA_NAME = re.compile(r"(?s)(.*)\.data-([0-9]{5,10})-of-([0-9]{5,10})")
 
 
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
+_SQUEEZED = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/(?!/)")
 _IN_ARCHIVE = re.compile(r"(?s)(.*?\.(?:tar|zip))!((?:/.*)?)$")
 _FILE_URL = re.compile(r"file://(localhost)?(?=/)")
 
@@ -77,6 +78,12 @@ def path_text(path: Path, *, urls: bool = False) -> str:
         ) from None
     if "\0" in text:
         raise InvalidError("a path cannot contain a NUL byte", failure="BAD_PATH")
+    if not isinstance(path, (str, bytes)) and _SQUEEZED.match(text):
+        raise InvalidError(
+            f"{text[:200]!r} seems to be a URL that was made a pathlib.Path, which drops a slash: "
+            "pass URLs as str",
+            failure="BAD_PATH",
+        )
     url = _FILE_URL.match(text)
     if url:
         return text[url.end() :]

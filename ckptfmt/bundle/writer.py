@@ -274,7 +274,7 @@ class Writer:
         handle = getattr(self, "_handle", None)
         if handle is not None and not handle.foreign:
             warnings.warn(
-                f"the writer of {self.prefix} was neither committed nor abandoned",
+                f"the writer of {masked(self.prefix)} was neither committed nor abandoned",
                 ResourceWarning,
                 stacklevel=2,
                 source=self,

@@ -94,8 +94,6 @@ def _objects(url: str) -> Objects:
         bucket = rest.partition("/")[0]
         root = f"{scheme}://" if scheme == "memory" else f"{scheme}://{bucket}"
         package = "obstore" if scheme in _OBSTORE else "fsspec"
-        if package == "fsspec":
-            root = f"{scheme}://"
         try:
             client: Client = _adapter(package, url).open_root(root)
         except OSError as error:

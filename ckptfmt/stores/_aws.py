@@ -7,7 +7,7 @@ import errno
 import os
 from typing import Any
 
-from ckptfmt.errors import StorageError
+from ckptfmt.errors import InvalidError, StorageError
 
 __all__ = ["CREDENTIALS", "options"]
 
@@ -34,8 +34,8 @@ def options() -> dict[str, Any]:
     found: dict[str, Any] = {}
     # The names of the AWS tools, in their order, and obstore's own.
     for name in ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT"):
-        if os.environ.get(name):
-            found["endpoint"] = os.environ[name]
+        if name in os.environ:
+            found["endpoint"] = _endpoint(name, os.environ[name])
             break
     has_credentials = any(os.environ.get(name) for name in _OF_THE_ENVIRONMENT)
     unsigned = os.environ.get("AWS_SKIP_SIGNATURE", "").lower() in ("1", "true", "yes", "on")
@@ -45,6 +45,16 @@ def options() -> dict[str, Any]:
     if wants_profile or not (has_credentials or unsigned):
         found |= _of_boto3(found, credentials=not (has_credentials or unsigned))
     return found
+
+
+def _endpoint(name: str, text: str) -> str:
+    """Return an endpoint as obstore takes it."""
+    scheme, separator, rest = text.partition("://")
+    if scheme.lower() not in ("http", "https") or not separator or not rest.strip("/"):
+        raise InvalidError(
+            f"{name} must be a URL such as http://127.0.0.1:9000 or unset, not {text!r}"
+        )
+    return f"{scheme.lower()}://{rest}"
 
 
 def _of_boto3(found: dict[str, Any], *, credentials: bool) -> dict[str, Any]:

@@ -52,6 +52,7 @@ class _Opened:
 
     key: str
     info: ObjectInfo
+    shown: ObjectInfo | None = None  # to the core
     at_hand: tuple[int, Any] = (0, b"")  # bytes in memory, and where they begin
     end: int = -1  # of the last range read, and how far to read ahead of the next
     ahead: int = 0
@@ -192,16 +193,18 @@ class Objects:
             return self._written[path].info
         if path in self._open_puts:
             raise OSError(errno.EIO, "it is not known whether the server has put this object")
+        key = self.key(path)
         try:
-            return self._known(path, self._head(self.key(path)))
+            return self._known(path, key, self._head(key))
         except FileNotFoundError:
             return None
 
-    def _known(self, path: str, found: ObjectInfo) -> ObjectInfo:
-        """Describe what this handle copied or put here as the object that it was before: for the
-        core it has another name, no more."""
+    def _known(self, path: str, key: str, found: ObjectInfo) -> ObjectInfo:
+        """Describe an object to the core: what this handle copied or put here as the object that it
+        was before, for which it has another name, no more. Two objects of the same content are two,
+        although their etags are equal."""
         etag, before = self._same.get(path, ("", found))
-        return before if etag == found.identity else found
+        return before if etag == found.identity else _distinct(key, found)
 
     def entries(self, directory: str) -> tuple[list[str], list[str]]:
         """Return the names of the objects right below a directory, and of the directories there."""
@@ -229,7 +232,8 @@ class Objects:
             self._seen[path] = None
             return None
         self._seen[path] = opened.info.identity
-        return opened, self._known(path, opened.info)
+        opened.shown = self._known(path, key, opened.info)
+        return opened, opened.shown
 
     def _open(self, key: str, tail_bytes: int | None) -> _Opened:
         data = _DATA.match(key)
@@ -237,7 +241,7 @@ class Objects:
             tail_bytes = TAIL_BYTES
         if tail_bytes:
             tail, info = self._tail(key, tail_bytes)
-            return _Opened(key, info, (info.size - len(tail), tail))
+            return _Opened(key, info, at_hand=(info.size - len(tail), tail))
         if data is not None and not data[2].endswith("-of-00001"):
             self._list_data(key, data[1], data[2])
         listed = self._listed.pop(key, None)
@@ -393,7 +397,7 @@ class Objects:
         opened.finished = True
 
     def object_info(self, opened: _Opened | _Written) -> ObjectInfo:
-        return opened.info
+        return opened.info if isinstance(opened, _Written) else opened.shown or opened.info
 
     def close(self, opened: _Opened | _Written) -> None:
         if isinstance(opened, _Written) and not opened.finished:
@@ -418,7 +422,7 @@ class Objects:
         if _TEMPORARY.match(target) or source in self._written:
             return "impossible"
         try:
-            info = self._head(self.key(source))
+            info = self._known(source, self.key(source), self._head(self.key(source)))
         except FileNotFoundError:
             return "no source"
         if info.size > COPY_BYTES_MAX:
@@ -523,6 +527,10 @@ class Objects:
                 self.client.remove(self.key(path))
             elif written.key:
                 self.client.remove(written.key)
+
+
+def _distinct(key: str, info: ObjectInfo) -> ObjectInfo:
+    return ObjectInfo(info.size, f"{info.identity} of {key}")
 
 
 def _read_ahead(part: _Part) -> None:

@@ -18,7 +18,7 @@ import obstore.store
 from obstore import exceptions
 
 from ckptfmt._core import ObjectInfo
-from ckptfmt.errors import InvalidError
+from ckptfmt.errors import CkptfmtError, InvalidError
 from ckptfmt.stores import _aws, waiting
 from ckptfmt.stores.client import Body, BodyError
 
@@ -77,8 +77,11 @@ def _errors(key: str) -> Iterator[None]:
         raise _os_error(error, key) from None
     except FileNotFoundError as error:
         raise _os_error(error, key) from None
-    except (ValueError, NotImplementedError) as error:
-        raise OSError(errno.EIO, _one_line(str(error)), key) from None
+    except (OSError, CkptfmtError):
+        raise
+    except Exception as error:  # a panic of its Rust code among them
+        text = _one_line(str(error)) or type(error).__name__
+        raise OSError(errno.EIO, f"obstore: {text}", key) from None
 
 
 _NUMBERS = {
@@ -133,7 +136,7 @@ def _last_parts(paths: list[str]) -> list[str]:
     return [path.rstrip("/").rpartition("/")[2] for path in paths]
 
 
-async def _body(request: Awaitable[Any], most: int, key: str) -> Body:
+async def _body(begin: Callable[[], Awaitable[Any]], most: int, key: str) -> Body:
     """Return the body of an answer, of which no more than `most` bytes are wanted."""
     chunks: list[Any] = []
     size, info = 0, None
@@ -142,7 +145,7 @@ async def _body(request: Awaitable[Any], most: int, key: str) -> Body:
     try:
         with _errors(key):
             async with asyncio.timeout(stall) as limit:
-                result = await request
+                result = await begin()
                 info = _info(result.meta)
                 async for chunk in result.stream(min_chunk_size=1):
                     limit.reschedule(asyncio.get_running_loop().time() + stall)
@@ -188,7 +191,9 @@ class ObstoreClient:
     def _get(self, key: str, wanted: Any, most: int) -> Coroutine[Any, Any, Body]:
         async def request() -> Body:
             options: Any = {"range": wanted}
-            return await _body(obstore.get_async(self._store, key, options=options), most, key)
+            return await _body(
+                lambda: obstore.get_async(self._store, key, options=options), most, key
+            )
 
         _check_process(key)
         return request()

@@ -40,7 +40,7 @@ __all__ = [
 
 T = TypeVar("T")
 
-STALL_VARIABLE, STALL_SECONDS = "CKPTFMT_STALL_SECONDS", 60.0
+STALL_VARIABLE, STALL_SECONDS, STALL_MAX = "CKPTFMT_STALL_SECONDS", 60.0, 1e9
 # Of uploads, and of file systems that return an answer whole, no byte is seen before the last: a
 # second more for each of these under way.
 SLOWEST = 256 << 10
@@ -70,9 +70,12 @@ def stall_seconds() -> float:
     if text is None:
         return STALL_SECONDS
     with contextlib.suppress(ValueError):
-        if 0 < float(text) < float("inf"):
+        if 0 < float(text) <= STALL_MAX:
             return float(text)
-    raise InvalidError(f"{STALL_VARIABLE} must be a number of seconds above 0, not {text!r}")
+    raise InvalidError(
+        f"{STALL_VARIABLE} must be a number of seconds above 0 and at most {STALL_MAX:.0f}, "
+        f"not {text!r}"
+    )
 
 
 class Budget:
@@ -118,6 +121,7 @@ class BytesUnderWay:
         stall, began = stall_seconds(), time.monotonic()
         self._bytes += size
         task = asyncio.ensure_future(request)
+        task.add_done_callback(_seen)
         try:
             while True:
                 limit = stall + self._bytes / SLOWEST
@@ -132,6 +136,12 @@ class BytesUnderWay:
             task.cancel()
 
 
+def _seen(task: asyncio.Future[Any]) -> None:
+    """Take the exception of a task that may have been left behind."""
+    if not task.cancelled():
+        task.exception()
+
+
 async def in_thread(function: Callable[[], T]) -> T:
     """Return the result of a call that blocks. Its thread keeps no interpreter from exiting."""
     future = Future[T]()
@@ -140,8 +150,10 @@ async def in_thread(function: Callable[[], T]) -> T:
     def run() -> None:
         try:
             future.set_result(function())
-        except BaseException as error:
+        except Exception as error:
             future.set_exception(error)
+        except BaseException as error:  # one of these would end the loop
+            future.set_exception(BodyError(errno.EIO, f"{type(error).__name__}: {error}"))
 
     threading.Thread(target=run, name="ckptfmt-request", daemon=True).start()
     return await asyncio.wrap_future(future)
@@ -161,7 +173,6 @@ class _Loop:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread = threading.Thread()
         self._ended = False
-        self.cancelled = False
 
     def start(self, request: Coroutine[Any, Any, T]) -> Future[T]:
         with self._lock:
@@ -195,8 +206,8 @@ class _Loop:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        if tasks or self.cancelled:
-            await asyncio.sleep(_SETTLING_SECONDS)  # no answer says that obstore's threads did
+        # The loop hears of an answer before obstore's thread has left Python.
+        await asyncio.sleep(_SETTLING_SECONDS)
 
 
 _loop = _Loop()
@@ -309,7 +320,7 @@ def call(request: Coroutine[Any, Any, T]) -> T:
 
 def cancel(future: Future[Any]) -> None:
     """Cancel a request; no thread waits for it."""
-    _loop.cancelled |= future.cancel()
+    future.cancel()
 
 
 @contextlib.contextmanager

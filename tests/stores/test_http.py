@@ -278,6 +278,8 @@ def test_credentials_are_masked(
         ("s3://b/m?X-Amz-Signature=abc&sig=def#x", "s3://b/m?X-Amz-Signature=***&sig=***#x"),
         ("http://h/m%3FX-Amz-Signature=abc%26x", "http://h/m%3FX-Amz-Signature=***"),
         ("http:/u:p@h:1.index", "http:/***@h:1.index"),
+        ("s3://AK:a/b/c@bucket/x", "s3://***@bucket/x"),
+        ("http://h:8000/a@b", "http://h:8000/a@b"),
         ("http://u:p@ss@h/a", "http://***@h/a"),
         ("a key=1 of x@y and http://h/a@b", "a key=1 of x@y and http://h/a@b"),
     ):

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import errno
 import itertools
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -389,6 +390,26 @@ def test_a_merge_that_is_killed_anywhere_can_be_repeated(client: DictClient) -> 
         assert not [key for key in keys(client) if key.startswith("model-")]
         number += 1
     assert number > 10
+
+
+def test_equal_contents_are_two_objects(client: DictClient, tmp_path: Path) -> None:
+    """S3's etags are checksums of the content."""
+    put = client.set
+
+    def set_by_content(key: str, data: bytes) -> None:
+        put(key, data)
+        client.objects[key] = data, f"md5-{zlib.crc32(data)}"
+
+    client.set = set_by_content  # type: ignore[method-assign]
+    for name in ("a", "b", "c"):
+        ckptfmt.save(f"{URL}-{name}", SMALL)
+    ckptfmt.merge([f"{URL}-a"], f"{URL}-b")
+    for _ in range(2):
+        ckptfmt.convert(f"{URL}-a", f"{URL}-d")
+    with pytest.raises(errors.MergeConflictError):
+        ckptfmt.merge([f"{URL}-a", f"{URL}-c"], f"{URL}-e")
+    for name in ("a", "b", "c", "d"):
+        same(ckptfmt.load(f"{URL}-{name}"), SMALL)
 
 
 def test_merge_between_stores_is_refused(client: DictClient, tmp_path: Path) -> None:
