@@ -328,8 +328,9 @@ class Objects:
             if missing < 0:
                 budget.again(_too_long(-missing))
                 continue
+            budget.again(body.problem or _too_short(missing), len(body.data))
             start = body.info.size - missing
-            rest = _Part(_Opened(key, body.info), start, body.info.size, [])
+            rest = _Part(_Opened(key, body.info), start, body.info.size, [], [], start, budget)
             try:
                 ((_, data),) = self._bodies([rest])
             except GenerationGoneError:
