@@ -135,7 +135,8 @@ def edit(
             variables (`w/Adam`, `w/Momentum`, `beta1_power`). What may be state or not stays.
             Weights that Keras 3 stores under the path of the optimizer get the names of their paths
             in the model.
-        drop_weights: True allows the other arguments to drop weights of the model.
+        drop_weights: True allows the other arguments to drop weights of the model, and tensors that
+            may be.
         drop_missing: True drops what the object graph says of tensors that are missing.
         compact: True copies the tensors that stay in every data file that loses one.
         dry_run: True writes nothing; what casts lose is not counted.
@@ -221,7 +222,7 @@ def edit(
         {name: lost.zeros for name, lost in done.losses.items() if lost.zeros},
         _totals(rest, roles, sizes),
         _totals(dropped, roles, sizes),
-        undecided,
+        tuple(name for name in undecided if name in rest),
         missing,
     )
 
@@ -245,11 +246,11 @@ def _optimizer_state(
 
 
 def _check_weights(reader: Reader, dropped: Sequence[str], roles: Mapping[str, ModelRole]) -> None:
-    weights = [name for name in dropped if roles[name] == "weight"]
+    weights = [name for name in dropped if roles[name] in ("weight", "unknown")]
     if weights:
         raise InvalidError(
-            f"{len(weights)} of the {len(dropped)} tensors that would be dropped are weights of "
-            f"the model: {some(weights)}; drop_weights=True (--drop-weights) drops them",
+            f"{len(weights)} of the {len(dropped)} tensors that would be dropped are weights, "
+            f"or may be: {some(weights)}; drop_weights=True (--drop-weights) drops them",
             path=reader.prefix,
         )
 

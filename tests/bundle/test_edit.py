@@ -245,7 +245,7 @@ MISTAKES: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"cast": 3}, InvalidError, "cast"),
     ({"metadata": {"a": None}}, InvalidError, "metadata 'a' cannot be stored"),
     ({"drop": "w"}, InvalidError, "1 of the 1 tensors that would be dropped are weights"),
-    ({"rename": ("^w$", None)}, InvalidError, "are weights of the model: 'w'"),
+    ({"rename": ("^w$", None)}, InvalidError, "are weights, or may be: 'w'"),
     ({"strip_optimizer": True}, TensorNotFoundError, "no tensor is known to be the state"),
 ]
 

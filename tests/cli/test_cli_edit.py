@@ -231,8 +231,8 @@ def test_cp_and_mv(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     capsys.readouterr()
     ckptfmt.save("big", {"x": np.full(3, 1e30)})
     assert main(["edit", "big", "half", "--cast", "half"]) == 0
-    said = "  x from float64 to float16: 3 elements beyond its range\n"
-    assert said in capsys.readouterr().out
+    line = "  x from float64 to float16: 3 elements beyond its range\n"
+    assert line in capsys.readouterr().out
     assert main(["mv", "--overwrite", "a", "c"]) == 0
     assert (place / "checkpoint").read_text() == 'model_checkpoint_path: "a"\n'
     assert not list(place.glob("a.*"))

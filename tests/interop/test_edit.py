@@ -6,12 +6,14 @@ from __future__ import annotations
 
 import hashlib
 import os
+import random
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from support.drawn_edits import Drawn, drawn_edit
 
 import ckptfmt
 from ckptfmt import TensorNotFoundError
@@ -74,7 +76,7 @@ def strip(source: str, prefix: str, tensors: dict[str, Any]) -> Edited | None:
     with ckptfmt.open(source) as reader:
         state = {name for name, role in model_roles(reader).items() if role == "optimizer"}
     if not state:
-        with pytest.raises(TensorNotFoundError, match="no tensor is the state"):
+        with pytest.raises(TensorNotFoundError, match="no tensor is known to be the state"):
             ckptfmt.edit(source, prefix, strip_optimizer=True)
         return None
     done = ckptfmt.edit(source, prefix, strip_optimizer=True)
@@ -145,6 +147,26 @@ def test_tensorflow_restores_edited_checkpoints(made: Path) -> None:
     ckptfmt.edit(made / "slots", made / "slots-rename", rename=("^v/", "w/"))
     assert ask("tf_edit.py", "check", made, question=expected) == []
     print(f"{len(expected)} edited checkpoints restored")
+
+
+def test_tensorflow_restores_drawn_edits(made: Path, seed: int) -> None:
+    """Of objects that look like optimizers; tests/properties/test_edits.py says what they hold."""
+    expected: dict[str, dict[str, str]] = {}
+    for number in range(200):
+        chance = random.Random(seed + number)
+        drawn, prefix = Drawn(chance), made / f"drawn-{number}"
+        drawn.save(prefix)
+        given = drawn_edit(chance, list(drawn.values))
+        try:
+            done = ckptfmt.edit(prefix, f"{prefix}-edited", **given)
+        except (ckptfmt.InvalidError, TensorNotFoundError):
+            continue
+        values = ckptfmt.load(done.path)
+        values.pop(OBJECT_GRAPH_KEY, None)
+        expected[done.path] = digests(values)
+    assert len(expected) > 30
+    assert ask("tf_edit.py", "restore", made, question=expected) == []
+    print(f"{len(expected)} drawn edits restored")
 
 
 def test_roles_of_what_tensorflow_writes(made: Path) -> None:

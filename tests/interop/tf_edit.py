@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """TensorFlow writes checkpoints for test_edit.py to edit, and restores what came of them.
 
-Run as `tf_edit.py make FOLDER`, and as `tf_edit.py check FOLDER` with a question on its input:
-prefixes, each with the digests of its tensors by name. Prints what went wrong, in JSON.
+Run as `tf_edit.py make FOLDER`, and as `tf_edit.py check FOLDER` or `... restore FOLDER` with
+a question on its input: prefixes, each with the digests of its tensors by name. Prints what went
+wrong, in JSON. "check" also restores edits of what "make" wrote.
 """
 
 from __future__ import annotations
@@ -117,6 +118,7 @@ def restored(prefix: str, reader: Any) -> str | None:
     else:
         status.expect_partial()
     status.assert_nontrivial_match()
+    status.assert_existing_objects_matched()
     slots = {slot.slot_variable_node_id for node in graph.nodes for slot in node.slot_variables}
     for number, (node, one) in enumerate(zip(graph.nodes, made, strict=True)):
         # Only optimizers restore slot variables; see `consumed`.
@@ -177,7 +179,8 @@ def main() -> None:
                 message = f"{type(error).__name__}: {error}"
             if message is not None:
                 wrong.append(f"{Path(prefix).name}: {message}")
-        wrong += consumed(folder)
+        if sys.argv[1] == "check":
+            wrong += consumed(folder)
     print(json.dumps(wrong))
 
 
