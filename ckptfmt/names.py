@@ -140,11 +140,12 @@ def check_extension(prefix: str) -> None:
     named = foreign.by_name(prefix)
     if named is not None:
         kind, extension = named
+        elsewhere = ", on paths: upload what that writes" if is_url(prefix) else ""
         base = prefix.removesuffix(extension)
         suggested = f", for example {base!r}" if _can_be_prefix(base) else ""
         raise InvalidError(
-            f"prefix {prefix!r} is the name of {kind.what}: {kind.writing}. A checkpoint needs a "
-            f"prefix without that extension{suggested}",
+            f"prefix {prefix!r} is the name of {kind.what}: {kind.writing}{elsewhere}. A checkpoint "
+            f"needs a prefix without that extension{suggested}",
             failure="BAD_PATH",
         )
 

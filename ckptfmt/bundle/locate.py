@@ -135,7 +135,7 @@ def _in_directory(directory: str) -> str:
     elif prefixes:
         message = "a directory with several checkpoints"
     elif kind := _kind_of_directory(directory, found):
-        message = kind.refusal
+        message = _refusal(kind, directory)
     else:
         message = "a directory without a checkpoint" + (
             f"; it holds {_some(found)}" if found else ", empty"
@@ -190,7 +190,13 @@ def _refused_file(path: str, beside: Sequence[str] = ()) -> Exception:
     if kind is foreign.STATE_FILE:
         directory = os.path.dirname(path) or "."
         return _not_found(path, f"{kind.what}; open its directory, '{directory}'")
-    return _not_found(path, kind.refusal + others)
+    return _not_found(path, _refusal(kind, path) + others)
+
+
+def _refusal(kind: Foreign, path: str) -> str:
+    """Return why this is not opened, and what reads it where it is."""
+    elsewhere = kind.reading and names.is_url(path)
+    return kind.refusal + (". Download it first: that reads paths only" if elsewhere else "")
 
 
 def _missing_index(prefix: str) -> str:

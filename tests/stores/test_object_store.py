@@ -454,6 +454,18 @@ def test_checkpoint(client: DictClient) -> None:
     assert other.w.tolist() == [0, 1, 2, 3, 4]
 
 
+def test_another_format_in_a_store(client: DictClient) -> None:
+    """What reads and writes it works on paths."""
+    head = b'{"x":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}'
+    client.set("run/x.safetensors", len(head).to_bytes(8, "little") + head + bytes(4))
+    for path in ("dict://bucket/run/x.safetensors", "dict://bucket/run"):
+        with pytest.raises(errors.CheckpointNotFoundError) as raised:
+            ckptfmt.load(path)
+        assert path.endswith("run") or "Download it first" in str(raised.value)
+    with pytest.raises(errors.InvalidError, match="upload what that writes"):
+        ckptfmt.save("dict://bucket/run/y.safetensors", SMALL)
+
+
 def test_trees(client: DictClient) -> None:
     tree = {"layers": [{"w": np.ones(3)}, {"w": np.zeros(2)}], "step": 3}
     ckptfmt.save_tree(URL, tree)
