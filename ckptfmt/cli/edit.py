@@ -29,10 +29,10 @@ tenth of its bytes is written again without them. An object graph of TensorFlow 
 A FILTER is a glob for the whole name (* matches / too), or /REGEX/ that is found anywhere in it.
 Options can be repeated. All of them refer to the stored names, so that two can be swapped.
 
-Nothing is lost without being said: weights of the model are dropped with --drop-weights only, and
-what a cast makes infinite, 0 or another integer is counted. Which tensors are the state of an
-optimizer is decided by the object graph, by the metadata of ckptfmt.torch, or by TensorFlow 1's
-names; what cannot be decided stays.
+Losses are reported: weights of the model are dropped with --drop-weights only, and what a cast
+makes infinite, 0 or another integer is counted. Which tensors are the state of an optimizer is
+decided by the object graph, by the metadata of ckptfmt.torch, or by TensorFlow 1's names; what
+cannot be decided stays.
 
 rename:
   OLD=NEW             a whole name; each * of NEW stands for what the same * of OLD matched
@@ -211,11 +211,11 @@ def _print(done: Edit, *, dry_run: bool) -> None:
     output = Output()
     for role, what in _ROLES.items():
         kept, lost = done.kept.get(role), done.lost.get(role)
-        said = [
+        counts = [
             f"{word} {_total(pair)}" for word, pair in (("kept", kept), ("dropped", lost)) if pair
         ]
-        if said:
-            output.line(f"{what}: {', '.join(said)}")
+        if counts:
+            output.line(f"{what}: {', '.join(counts)}")
     if done.renamed:
         output.line(f"renamed {text.plural(len(done.renamed), 'tensor')}")
         _list(

@@ -41,9 +41,9 @@ def merge(root: Path, inputs: Any) -> None:
 
 
 def command(*arguments: str) -> None:
-    with contextlib.redirect_stderr(io.StringIO()) as said:
+    with contextlib.redirect_stderr(io.StringIO()) as printed:
         if cli.main([*arguments, "--quiet", "--overwrite"]) != 0:
-            raise ckptfmt.CheckpointNotFoundError(said.getvalue())
+            raise ckptfmt.CheckpointNotFoundError(printed.getvalue())
 
 
 def merge_command(root: Path) -> None:

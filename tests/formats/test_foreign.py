@@ -55,7 +55,7 @@ def test_reading(tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str) 
 
 @pytest.mark.parametrize("name", FOREIGN)
 def test_pointers_to_our_own_calls(tmp_path: Path, name: str) -> None:
-    """`convert`, `diff` and `load_file` read what the errors say they read, whatever its name; of
+    """`convert`, `diff` and `load_file` read what the errors say they read, under any name; of
     the rest they say what it is."""
     made = FOREIGN[name]
     path = made.make(tmp_path)
@@ -86,7 +86,7 @@ def test_a_checkpoint_beside_other_files(tmp_path: Path) -> None:
 
 
 def test_a_directory_with_one_safetensors_file(tmp_path: Path) -> None:
-    """`convert` and `load_file` read it, whatever else is there; `open` lists it."""
+    """`convert` and `load_file` read it beside any other files; `open` lists it."""
     (tmp_path / "d").mkdir()
     (tmp_path / "d/vocab.npy").touch()
     path = FOREIGN["safetensors"].make(tmp_path / "d").parent

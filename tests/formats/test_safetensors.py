@@ -195,8 +195,8 @@ def test_f8_e8m0(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     ckptfmt.convert(path, tmp_path / "y.safetensors")
     assert (tmp_path / "y.safetensors").read_bytes() == path.read_bytes()
     assert main(["convert", str(path), str(tmp_path / "command")]) == 0
-    said = "stored the bits of scales, float8_e8m0fnu, as uint8\n"
-    assert capsys.readouterr().out.startswith(said)
+    line = "stored the bits of scales, float8_e8m0fnu, as uint8\n"
+    assert capsys.readouterr().out.startswith(line)
     with pytest.raises(ckptfmt.InvalidError, match=r"npz cannot hold float8_e8m0fnu.*cast"):
         ckptfmt.convert(path, tmp_path / "x.npz")
 

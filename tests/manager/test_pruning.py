@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`prune`: N sound checkpoints stay, whatever is damaged and wherever it is in the queue."""
+"""`prune`: N sound checkpoints stay, with damaged ones at any place in the queue."""
 
 from __future__ import annotations
 
