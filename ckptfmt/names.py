@@ -144,8 +144,8 @@ def check_extension(prefix: str) -> None:
         base = prefix.removesuffix(extension)
         suggested = f", for example {base!r}" if _can_be_prefix(base) else ""
         raise InvalidError(
-            f"prefix {prefix!r} is the name of {kind.what}: {kind.writing}{elsewhere}. A checkpoint "
-            f"needs a prefix without that extension{suggested}",
+            f"prefix {prefix!r} is the name of {kind.what}: {kind.writing}{elsewhere}. A "
+            f"checkpoint needs a prefix without that extension{suggested}",
             failure="BAD_PATH",
         )
 

@@ -64,11 +64,8 @@ _SLOT = re.compile(
     r"|Adafactor|AddSign|PowerSign|GGT|Shampoo|adam_[mv]|lamb_[mv]|slot_v[rc]?|slot_m)(?:_[0-9]+)?"
 )
 _SLOT_SUFFIX = re.compile(r"_(?:slot_v[rc]?|slot_m|adam_[mv])$")
-# What all of these and _NAME have in common, to decide about most names at once.
-_HINT = re.compile(
-    r"(?i)opti?m|opt_|adam|amsgrad|lamb|lars|moment|rmsprop|adagrad|adadelta|ftrl|adafactor|sign"
-    r"|ggt|shampoo|slot|power"
-)
+# What those of these have that do not begin with a capital, and accumulators.
+_OF_SLOTS = ("slot_", "adam_", "lamb_", "power")
 # The slots of a partitioned variable are named after its parts; it is stored as one tensor.
 _PART = re.compile(r"/part_[0-9]+$")
 _ACCUMULATOR = re.compile(r"(?:.*/)?beta[12]_power(?:_[0-9]+)?")
@@ -272,8 +269,10 @@ def _role_of(name: str, present: set[str], states: tuple[str, ...]) -> ModelRole
     optimizer: `OptimizeLoss/w/Adam` of `w`."""
     if states:
         return "optimizer" if name.startswith(states) else "weight"
-    if not _HINT.search(name):
-        return "weight"
+    last = name[name.rfind("/") + 1 :]
+    of_slot = last[:1].isupper() or any(map(last.__contains__, _OF_SLOTS))
+    if not of_slot and "opt" not in name.lower():
+        return "weight"  # as most names, at once
     parts = name.split("/")
     if OPTIMIZER_SLOT in parts or _ACCUMULATOR.fullmatch(name):
         return "optimizer"
