@@ -1,0 +1,47 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The interpreter ends while daemon threads read from a store, and right after a request."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+BESIDE_THREADS = """
+import threading, time, numpy as np, ckptfmt
+url = "memory://x/m"
+ckptfmt.save(url, {f"w{number}": np.ones(300_000, np.float32) for number in range(10)})
+
+def load():
+    while True:
+        ckptfmt.load(url)
+
+for _ in range(4):
+    threading.Thread(target=load, daemon=True).start()
+time.sleep(0.3)
+"""
+AT_ONCE = """
+import numpy as np, ckptfmt
+ckptfmt.save("memory://x/m", {"w": np.ones(3)})
+ckptfmt.load("memory://x/m")
+"""
+IN_AN_EXIT_HANDLER = """
+import atexit, numpy as np, ckptfmt
+
+@atexit.register
+def save():
+    ckptfmt.save("memory://x/m", {"w": np.ones(3)})
+    assert ckptfmt.load("memory://x/m")["w"].sum() == 3
+    print("saved")
+"""
+
+
+@pytest.mark.parametrize("program", [BESIDE_THREADS, AT_ONCE, IN_AN_EXIT_HANDLER])
+def test_exit(program: str) -> None:
+    for _ in range(3):
+        done = subprocess.run(
+            [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False
+        )
+        assert done.returncode == 0, done.stderr[-1000:]
+        assert program is not IN_AN_EXIT_HANDLER or done.stdout == "saved\n"
