@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from typing import Any, NamedTuple, Protocol
 
@@ -20,14 +20,19 @@ class Body(NamedTuple):
     """Bytes of an object.
 
     Attributes:
-        data: fewer than were asked for if the body ended before.
+        chunks: in order; fewer bytes than were asked for if the body ended before.
         info: of the object that they are part of.
         problem: why there are fewer, if that is known.
     """
 
-    data: Any
+    chunks: Sequence[Any]
     info: ObjectInfo
     problem: BodyError | None = None
+
+    @property
+    def size(self) -> int:
+        """Bytes of all chunks."""
+        return sum(map(len, self.chunks))
 
 
 class Upload(Protocol):

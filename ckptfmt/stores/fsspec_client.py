@@ -96,7 +96,7 @@ class FsspecClient:
         def get() -> Body:
             # Its answer does not say which object the bytes are from.
             data = self._files.cat_file(key, start=start, end=end)
-            return Body(data, self._head(key))
+            return Body([data], self._head(key))
 
         return waiting.begin(self._request(key, get, end - start))
 
@@ -104,7 +104,7 @@ class FsspecClient:
         def get() -> Body:
             info = self._head(key)
             data = self._files.cat_file(key, start=max(info.size - size, 0), end=info.size)
-            return Body(data, self._head(key))
+            return Body([data], self._head(key))
 
         return self.call(key, get, size)
 

@@ -109,10 +109,10 @@ class _Part:
         else:
             if body.info != self.opened.info:
                 raise self._gone()
-            got = len(body.data)
+            got = body.size
             missing = self.end - self.at - got
             if missing >= 0:
-                self.chunks.append(body.data)
+                self.chunks.extend(body.chunks)
                 self.at += got
             if not missing:
                 return True
@@ -126,9 +126,6 @@ class _Part:
             "the object was replaced or removed after the checkpoint was opened",
             path=self.opened.key,
         )
-
-    def data(self) -> Any:
-        return self.chunks[0] if len(self.chunks) == 1 else b"".join(self.chunks)
 
 
 def _too_short(missing: int) -> BodyError:
@@ -274,8 +271,8 @@ class Objects:
         parts = [part for group in by_object.values() for part in _parts(group)]
         for part in parts:
             _read_ahead(part)
-        for part, data in self._bodies(parts):
-            _deliver(part, data)
+        for part in self._bodies(parts):
+            _deliver(part)
         return sizes
 
     def _copy_at_hand(self, read: Read) -> bool:
@@ -293,8 +290,8 @@ class Objects:
         opened.end = read.offset + len(read.memory)
         return True
 
-    def _bodies(self, parts: Iterable[_Part]) -> Iterator[tuple[_Part, Any]]:
-        """Yield the bytes of each part as they arrive. A body that ends early is continued by
+    def _bodies(self, parts: Iterable[_Part]) -> Iterator[_Part]:
+        """Yield each part when its bytes have arrived. A body that ends early is continued by
         another request."""
         waiting = collections.deque(parts)
         under_way: dict[Future[Body], _Part] = {}
@@ -306,7 +303,7 @@ class Objects:
                 for future in futures.wait(under_way, return_when=futures.FIRST_COMPLETED).done:
                     part = under_way.pop(future)
                     if part.take(self._requests, future):
-                        yield part, part.data()
+                        yield part
                     else:
                         waiting.appendleft(part)
         finally:
@@ -322,21 +319,21 @@ class Objects:
             except BodyError as error:
                 budget.again(error)
                 continue
-            missing = min(size, body.info.size) - len(body.data)
+            missing = min(size, body.info.size) - body.size
             if not missing:
-                return body.data, body.info
+                return b"".join(body.chunks), body.info
             if missing < 0:
                 budget.again(_too_long(-missing))
                 continue
-            budget.again(body.problem or _too_short(missing), len(body.data))
+            budget.again(body.problem or _too_short(missing), body.size)
             start = body.info.size - missing
             rest = _Part(_Opened(key, body.info), start, body.info.size, [], [], start, budget)
             try:
-                ((_, data),) = self._bodies([rest])
+                (rest,) = self._bodies([rest])
             except GenerationGoneError:
                 budget.again(BodyError(errno.EIO, "the object changed while it was read"))
             else:
-                return bytes(body.data) + bytes(data), body.info
+                return b"".join([*body.chunks, *rest.chunks]), body.info
 
     def _head(self, key: str) -> ObjectInfo:
         return self._retried(lambda: self.client.head(key))
@@ -546,10 +543,22 @@ def _read_ahead(part: _Part) -> None:
     part.end = max(part.end, min(part.start + opened.ahead, opened.info.size))
 
 
-def _deliver(part: _Part, data: Any) -> None:
+def _reaches(read: Read, end: int) -> bool:
+    return read.offset + len(read.memory) >= end
+
+
+def _deliver(part: _Part) -> None:
     """Copy the bytes of a part to where they are wanted."""
-    view = memoryview(data)
     start, end = part.start, part.end
+    if len(part.reads) == 1 and part.reads[0].offset <= start and _reaches(part.reads[0], end):
+        # One read of all of it, as of a large tensor: without a copy of the whole.
+        to = start - part.reads[0].offset
+        for chunk in part.chunks:
+            part.reads[0].memory[to : to + len(chunk)] = memoryview(chunk)
+            to += len(chunk)
+        return
+    data = part.chunks[0] if len(part.chunks) == 1 else b"".join(part.chunks)
+    view = memoryview(data)
     wanted = start
     for read in part.reads:
         first, last = max(read.offset, start), min(read.offset + len(read.memory), end)

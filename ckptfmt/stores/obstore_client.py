@@ -162,7 +162,7 @@ async def _body(begin: Callable[[], Awaitable[Any]], most: int, key: str) -> Bod
     if info is None:
         assert problem is not None
         raise problem
-    return Body(chunks[0] if len(chunks) == 1 else b"".join(chunks), info, problem)
+    return Body(chunks, info, problem)
 
 
 class ObstoreClient:
@@ -210,7 +210,7 @@ class ObstoreClient:
             # Azure and some servers have no suffix ranges; others refuse those of empty objects.
             info = self.head(key)
         if info.size == 0:
-            return Body(b"", info)
+            return Body([], info)
         start = max(info.size - size, 0)
         return waiting.call(self._get(key, (start, info.size), info.size - start))
 

@@ -71,7 +71,7 @@ class DictClient:
     def get(self, key: str, start: int, end: int) -> Body:
         self._begin("get", key)
         data, info = self._find(key)
-        return Body(self._deliver(data[start:end]), info)
+        return Body([self._deliver(data[start:end])], info)
 
     def get_async(self, key: str, start: int, end: int) -> Future[Body]:
         future = Future[Body]()
@@ -84,7 +84,7 @@ class DictClient:
     def tail(self, key: str, size: int) -> Body:
         self._begin("get", key)
         data, info = self._find(key)
-        return Body(self._deliver(data[max(len(data) - size, 0) :]), info)
+        return Body([self._deliver(data[max(len(data) - size, 0) :])], info)
 
     def list(self, directory: str) -> tuple[list[str], list[str]]:
         self._begin("list", directory)
