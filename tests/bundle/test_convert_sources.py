@@ -313,7 +313,8 @@ def test_commands_want_a_name_for_the_result(
     monkeypatch.chdir(tmp_path)
     ckptfmt.save("a", {"x": np.ones(3)})
     assert main([command, "--overwrite", "a", destination]) == 2
-    assert "must end with a file name" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "has no file name" in said or "add a file name" in said
     assert len(list(tmp_path.iterdir())) == 2
 
 
@@ -322,9 +323,8 @@ def test_a_prefix_without_a_name_can_only_be_the_source(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     ckptfmt.save_v2("in/", ["x"], [""], [np.ones(3)])
-    assert main(["convert", "in/", "in/"]) == 2
-    assert "--overwrite replaces it" in capsys.readouterr().err
-    assert main(["convert", "-q", "--overwrite", "in/", "in/"]) == 2
-    assert "prefix 'in/' ends with '/'" in capsys.readouterr().err
+    for options in ([], ["--overwrite"]):
+        assert main(["convert", "-q", *options, "in/", "in/"]) == 2
+        assert "prefix 'in/' ends with '/'" in capsys.readouterr().err
     assert main(["convert", "-q", "in/", "out"]) == 0
     assert list(ckptfmt.load("out")) == ["x"]
