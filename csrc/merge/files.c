@@ -71,14 +71,16 @@ static ckptfmt_status make_room(cf_merge_files *files, int32_t count, ckptfmt_er
 
 /* ---- the number ------------------------------------------------------------------------------------------ */
 
-/* Whether the file with this name of the result is the one that the merge would put there. */
+/* Whether the file with this name of the result is the one that the merge would put there. A symbolic link to the
+ * input's file is not: the file is removed with the input. */
 static ckptfmt_status is_ours(const cf_merge_files *files, int32_t shard, int32_t count, bool *ours,
 	ckptfmt_error *err)
 {
 	char name[CF_NAME_SIZE];
 	cf_file_info info;
 	cf_data_name(files->commit->prefix->base, shard, count, name);
-	CF_TRY(cf_os_stat(files->commit->directory, name, &info, ours, err));
+	CF_TRY(cf_os_lstat(files->commit->directory, name, &info, ours, err));
+	*ours = *ours && info.regular;
 	if (!*ours)
 		return CKPTFMT_OK;
 	if (shard < files->file_count && files->copies == NULL)
@@ -294,8 +296,8 @@ static ckptfmt_status link_file(cf_merge_files *files, int32_t row, const char *
 	if (result == CF_LINK_NO_SOURCE)
 		return changed(source, err);
 	/* The source may have been replaced since it was checked, and the target may be that of a killed merge. */
-	CF_TRY(cf_os_stat(files->commit->directory, target, &info, &exists, err));
-	if (exists && cf_same_file(&info, &file_of(source)->info))
+	CF_TRY(cf_os_lstat(files->commit->directory, target, &info, &exists, err));
+	if (exists && info.regular && cf_same_file(&info, &file_of(source)->info))
 		return info.size == file_of(source)->info.size ? CKPTFMT_OK : changed(source, err);
 	if (source->made)
 		return changed(source, err);
@@ -312,7 +314,7 @@ static ckptfmt_status name_empty(cf_merge_files *files, int32_t row, const char 
 	files->sources[row].made = !exists;
 	if (!exists)
 		return CKPTFMT_OK;
-	CF_TRY(cf_os_stat(files->commit->directory, target, &info, &exists, err));
+	CF_TRY(cf_os_lstat(files->commit->directory, target, &info, &exists, err));
 	if (!exists || !info.regular || info.size != 0)
 		*out = CF_NAMES_TAKEN;
 	return CKPTFMT_OK;

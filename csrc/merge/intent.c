@@ -310,7 +310,7 @@ static ckptfmt_status lists_files(const cf_commit *commit, const intent *one, co
 		at = cf_cursor_over(one->files + (uint64_t)group[i].shard * IDENTITY_SIZE, IDENTITY_SIZE, 0);
 		(void)!take_identity(&at, &known);
 		cf_data_name(commit->prefix->base, group[i].shard, group[i].count, name);
-		CF_TRY(cf_os_stat(commit->directory, name, &info, lists, err));
+		CF_TRY(cf_os_lstat(commit->directory, name, &info, lists, err));
 		*lists = *lists && info.regular && (known.inode == 0 ? info.size == 0 : cf_same_state(&info, &known));
 	}
 	return CKPTFMT_OK;
@@ -422,7 +422,8 @@ static ckptfmt_status sync_file(const cf_directory *directory, const char *name,
 	return status;
 }
 
-/* Whether the data files of the result have the sizes that the intent lists. With durability FULL they, the index and
+/* Whether the data files of the result have the sizes that the intent lists, and none was replaced by a symbolic link,
+ * perhaps to an input that would be removed. With durability FULL they, the index and
  * the directory are then synced: the merge was killed before all that it wrote had reached the device. */
 static ckptfmt_status settle_result(const cf_commit *commit, const intent *one, bool *whole, ckptfmt_error *err)
 {
@@ -434,8 +435,8 @@ static ckptfmt_status settle_result(const cf_commit *commit, const intent *one, 
 		cf_file_info info, known;
 		bool exists;
 		cf_data_name(commit->prefix->base, shard, one->file_count, name);
-		CF_TRY(cf_os_stat(commit->directory, name, &info, &exists, err));
-		if (!take_identity(&at, &known) || !exists || info.size != known.size)
+		CF_TRY(cf_os_lstat(commit->directory, name, &info, &exists, err));
+		if (!take_identity(&at, &known) || !exists || !info.regular || info.size != known.size)
 			return CKPTFMT_OK;
 		if (full)
 			CF_TRY(sync_file(commit->directory, name, err));

@@ -21,7 +21,7 @@ typedef struct cf_file_info {
 	int64_t mtime_seconds;
 	int64_t mtime_nanoseconds;
 	uint64_t link_count;
-	bool regular;           /* a regular file: not a directory, FIFO or device */
+	bool regular;           /* a regular file: not a directory, symbolic link, FIFO or device */
 } cf_file_info;
 
 typedef struct cf_directory {
@@ -75,6 +75,9 @@ CF_MUST_CHECK ckptfmt_status cf_os_create(const cf_directory *directory, const c
 bool cf_os_hold(const cf_directory *directory, const char *name, const cf_file *file);
 /* Describes a file, directory or device; of a symbolic link its target. OK with *exists false if there is none. */
 CF_MUST_CHECK ckptfmt_status cf_os_stat(const cf_directory *directory, const char *name, cf_file_info *info,
+	bool *exists, ckptfmt_error *err);
+/* As cf_os_stat, but describes a symbolic link itself, which is not regular. */
+CF_MUST_CHECK ckptfmt_status cf_os_lstat(const cf_directory *directory, const char *name, cf_file_info *info,
 	bool *exists, ckptfmt_error *err);
 CF_MUST_CHECK ckptfmt_status cf_os_file_info(const cf_file *file, const char *path, cf_file_info *info,
 	ckptfmt_error *err);

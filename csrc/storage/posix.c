@@ -307,14 +307,14 @@ ckptfmt_status cf_local_create(const cf_directory *directory, const char *name, 
 	return CKPTFMT_OK;
 }
 
-ckptfmt_status cf_local_stat(const cf_directory *directory, const char *name, cf_file_info *info, bool *exists,
-	ckptfmt_error *err)
+static ckptfmt_status look_up(const cf_directory *directory, const char *name, int flags, cf_file_info *info,
+	bool *exists, ckptfmt_error *err)
 {
 	struct stat found;
 	assert(cf_posix_is_name(name));
 	memset(info, 0, sizeof *info);
 	*exists = false;
-	if (cf_posix_stat(directory->fd, name, &found, 0) != 0) {
+	if (cf_posix_stat(directory->fd, name, &found, flags) != 0) {
 		if (errno != ENOENT)
 			return cf_posix_fail(err, errno, directory, name, "cannot look up the file");
 		return CKPTFMT_OK;
@@ -322,6 +322,18 @@ ckptfmt_status cf_local_stat(const cf_directory *directory, const char *name, cf
 	fill_info(&found, info);
 	*exists = true;
 	return CKPTFMT_OK;
+}
+
+ckptfmt_status cf_local_stat(const cf_directory *directory, const char *name, cf_file_info *info, bool *exists,
+	ckptfmt_error *err)
+{
+	return look_up(directory, name, 0, info, exists, err);
+}
+
+ckptfmt_status cf_local_lstat(const cf_directory *directory, const char *name, cf_file_info *info, bool *exists,
+	ckptfmt_error *err)
+{
+	return look_up(directory, name, AT_SYMLINK_NOFOLLOW, info, exists, err);
 }
 
 ckptfmt_status cf_local_file_info(const cf_file *file, const char *path, cf_file_info *info, ckptfmt_error *err)

@@ -24,6 +24,7 @@ CF_LOCAL(directory_list);
 CF_LOCAL(open);
 CF_LOCAL(create);
 CF_LOCAL(stat);
+CF_LOCAL(lstat);
 CF_LOCAL(file_info);
 CF_LOCAL(close);
 CF_LOCAL(close_held);

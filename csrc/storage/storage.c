@@ -190,6 +190,13 @@ ckptfmt_status cf_os_stat(const cf_directory *directory, const char *name, cf_fi
 	return CKPTFMT_OK;
 }
 
+ckptfmt_status cf_os_lstat(const cf_directory *directory, const char *name, cf_file_info *info, bool *exists,
+	ckptfmt_error *err)
+{
+	return directory->storage == NULL ? cf_local_lstat(directory, name, info, exists, err)
+		: cf_os_stat(directory, name, info, exists, err);
+}
+
 ckptfmt_status cf_os_file_info(const cf_file *file, const char *path, cf_file_info *info, ckptfmt_error *err)
 {
 	ckptfmt_object_info found = {0, 0};

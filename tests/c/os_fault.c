@@ -217,6 +217,7 @@ void real_path(const cf_directory *directory, const char *name, char *to, uint64
 #define cf_local_open real_open
 #define cf_local_create real_create
 #define cf_local_stat real_stat
+#define cf_local_lstat real_lstat
 #define cf_local_file_info real_file_info
 #define cf_local_close real_close
 #define cf_local_close_held real_close_held
@@ -260,6 +261,7 @@ void real_path(const cf_directory *directory, const char *name, char *to, uint64
 #undef cf_local_open
 #undef cf_local_create
 #undef cf_local_stat
+#undef cf_local_lstat
 #undef cf_local_file_info
 #undef cf_local_close
 #undef cf_local_close_held
@@ -523,6 +525,17 @@ ckptfmt_status cf_local_stat(const cf_directory *directory, const char *name, cf
 	if (given.fails)
 		return refuse_named(&given, directory, name, err);
 	return real_stat(directory, name, info, exists, err);
+}
+
+ckptfmt_status cf_local_lstat(const cf_directory *directory, const char *name, cf_file_info *info, bool *exists,
+	ckptfmt_error *err)
+{
+	verdict given = judge(OS_FAULT_STAT, name, "", 0, 0);
+	memset(info, 0, sizeof *info);
+	*exists = false;
+	if (given.fails)
+		return refuse_named(&given, directory, name, err);
+	return real_lstat(directory, name, info, exists, err);
 }
 
 ckptfmt_status cf_local_file_info(const cf_file *file, const char *path, cf_file_info *info, ckptfmt_error *err)

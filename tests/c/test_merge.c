@@ -265,8 +265,9 @@ static void test_resume_of_a_part(void)
 	CHECK(parts >= 2);
 }
 
-/* The result of a merge that was killed lost its bytes: nothing is removed for it. */
-static void test_resume_without_the_bytes(void)
+/* The result of a merge that was killed lost its bytes, or has a symbolic link to an input instead: nothing is removed
+ * for it. */
+static void test_resume_without_the_bytes(const char *change)
 {
 	const ckptfmt_merge_options options = {.struct_size = sizeof options, .consume = 1};
 	set_stage(2, false);
@@ -275,7 +276,7 @@ static void test_resume_without_the_bytes(void)
 	os_fault_clear();
 	CHECK(has_inputs(2) && access(path_of("out/m.merge-intent"), F_OK) == 0);
 	/* As copies that were not synced might be. */
-	shell("cd '%s'/out && rm m.data-00001-of-00002 && : > m.data-00001-of-00002");
+	shell(change);
 	CHECK_OK(merge(2, &options), err);
 	CHECK(has_result(2) && !has_inputs(1));
 }
@@ -459,7 +460,8 @@ int main(void)
 	fail_allocations();
 	test_resume_with_others();
 	test_resume_of_a_part();
-	test_resume_without_the_bytes();
+	test_resume_without_the_bytes("cd '%s'/out && rm m.data-00001-of-00002 && : > m.data-00001-of-00002");
+	test_resume_without_the_bytes("cd '%s'/out && ln -sf ../in/b.data-00000-of-00001 m.data-00001-of-00002");
 	test_twice_at_once();
 	test_intent_of_another();
 	for (int kind = 0; kind < 4; kind++)

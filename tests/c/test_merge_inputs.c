@@ -319,6 +319,26 @@ static void test_links_of_inputs(void)
 	CHECK_FAILS(ckptfmt_merge(&prefix, 1, path_of("in/../in/a"), &options, &err), err, CKPTFMT_FAIL_ARGUMENT, "MRG-10");
 }
 
+/* A symbolic link to an input's data file is not a file that a killed merge moved; a hard link may be. */
+static void test_links_to_inputs(bool symbolic)
+{
+	const ckptfmt_merge_options options = {.struct_size = sizeof options, .consume = 1,
+		.durability = CKPTFMT_DURABILITY_NONE};
+	char from[64], to[64];
+	for (int linked = 1; linked <= 2; linked++) {
+		set_stage(2, false);
+		CHECK_EQ(mkdir(path_of("out"), 0777), 0);
+		for (int i = 0; i < linked; i++) {
+			snprintf(from, sizeof from, "%s.data-00000-of-00001", input_names[i]);
+			snprintf(to, sizeof to, "out/m.data-%05d-of-00002", i);
+			CHECK_EQ(symbolic ? symlink(path_of(from), path_of(to)) : link(path_of(from), path_of(to)), 0);
+		}
+		CHECK_OK(merge(2, &options), err);
+		CHECK(has_result(2) && !has_inputs(1));
+		CHECK_EQ(access(path_of("out/m.data-00000-of-00003"), F_OK) == 0, symbolic);
+	}
+}
+
 int main(void)
 {
 	if (!make_memory_directory())
@@ -334,6 +354,8 @@ int main(void)
 	test_many_blocks(false);
 	test_many_blocks(true);
 	test_links_of_inputs();
+	test_links_to_inputs(true);
+	test_links_to_inputs(false);
 	os_fault_log_clear();
 	remove_tree(directory);
 	return test_finish("merge_inputs");

@@ -126,7 +126,11 @@ static void test_links(void)
 	CHECK_OS(cf_os_open(&here, "to_five", false, &file, &info, &error), CKPTFMT_FAIL_BAD_PATH, 0, "/to_five");
 	CHECK_EQ(file.fd, -1);
 	CHECK_OK(cf_os_stat(&here, "to_five", &info, &exists, &error), error);
-	CHECK(exists && info.size == 5);
+	CHECK(exists && info.size == 5 && info.regular);
+	CHECK_OK(cf_os_lstat(&here, "to_five", &info, &exists, &error), error);
+	CHECK(exists && !info.regular);
+	CHECK_OK(cf_os_lstat(&here, "five", &info, &exists, &error), error);
+	CHECK(exists && info.size == 5 && info.regular);
 	CHECK_OK(cf_os_create(&here, "to_five", &file, &exists, &error), error);
 	CHECK(exists && file.fd == -1);
 
@@ -134,6 +138,10 @@ static void test_links(void)
 	CHECK_OK(cf_os_open(&here, "dangling", true, &file, &info, &error), error);
 	CHECK_EQ(file.fd, -1);
 	CHECK_OK(cf_os_stat(&here, "dangling", &info, &exists, &error), error);
+	CHECK(!exists);
+	CHECK_OK(cf_os_lstat(&here, "dangling", &info, &exists, &error), error);
+	CHECK(exists && !info.regular);
+	CHECK_OK(cf_os_lstat(&here, "none", &info, &exists, &error), error);
 	CHECK(!exists);
 	CHECK_OK(cf_os_create(&here, "dangling", &file, &exists, &error), error);
 	CHECK(exists && file.fd == -1 && !is_there("nowhere"));
