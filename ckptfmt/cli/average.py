@@ -24,7 +24,10 @@ differ in another one, such as steps, are listed.
 
 --json prints {"schema": 1, "path", "averaged": how many, "taken": [name, ...]}.
 
+--dry-run checks the sources but does not read the tensors that would be averaged.
+
 examples:
+  ckptfmt average --dry-run model.ckpt-900 model.ckpt-950 mean/model
   ckptfmt average model.ckpt-900 model.ckpt-950 model.ckpt-1000 mean/model
 
 exit status:
@@ -45,6 +48,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="replace what is at DESTINATION, which may be a SOURCE",
     )
+    add("-n", "--dry-run", action="store_true", help="print what would be done, and write nothing")
     add("--json", action="store_true", help="print what was done as one JSON document")
     add("-q", "--quiet", action="store_true", help="print nothing on success")
 
@@ -59,7 +63,9 @@ def run(options: argparse.Namespace) -> int:
     # If DESTINATION was forgotten, this is the last source.
     check_destination(options.destination, overwrite=options.overwrite)
     with Progress("averaging", quiet=options.quiet or options.json) as progress:
-        done = ckptfmt.average(sources, options.destination, progress=progress.update)
+        done = ckptfmt.average(
+            sources, options.destination, dry_run=options.dry_run, progress=progress.update
+        )
     if options.json:
         taken = list(done.taken)
         Output().document(
@@ -71,5 +77,6 @@ def run(options: argparse.Namespace) -> int:
             output.line(f"from the first: {text.printable(name)}")
         tensors = text.plural(done.averaged, "tensor")
         checkpoints = text.plural(len(sources), "checkpoint")
-        output.line(f"averaged {tensors} of {checkpoints} into {text.path(done.path)}")
+        verb = "would average" if options.dry_run else "averaged"
+        output.line(f"{verb} {tensors} of {checkpoints} into {text.path(done.path)}")
     return 0

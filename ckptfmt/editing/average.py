@@ -17,6 +17,7 @@ from ckptfmt.arguments import Durability, check_choice, check_progress, listed
 from ckptfmt.arrays import Sources
 from ckptfmt.background import wait_for_saves
 from ckptfmt.bundle.casting import is_float
+from ckptfmt.bundle.completeness import why_incomplete
 from ckptfmt.bundle.convert import (
     BATCH_BYTES,
     HELD_MAX,
@@ -32,7 +33,7 @@ from ckptfmt.bundle.reader import Reader
 from ckptfmt.bundle.selecting import some
 from ckptfmt.bundle.tensor import TensorHandle
 from ckptfmt.bundle.writer import Writer
-from ckptfmt.errors import InvalidError, masked_repr
+from ckptfmt.errors import CorruptError, InvalidError, masked_repr
 from ckptfmt.names import prefix_text
 from ckptfmt.objects.graph import OBJECT_GRAPH_KEY
 from ckptfmt.progress import Meter, Progress
@@ -44,7 +45,7 @@ Path = str | bytes | os.PathLike[Any]
 
 @dataclass(frozen=True)
 class Average:
-    """What `average` did.
+    """What `average` did, or would do.
 
     Attributes:
         path: prefix of the result.
@@ -64,6 +65,7 @@ def average(
     sources: Iterable[Path],
     destination: Path,
     *,
+    dry_run: bool = False,
     durability: Durability = "full",
     progress: Progress | None = None,
     limits: Mapping[str, int] | None = None,
@@ -71,7 +73,8 @@ def average(
     """Write the mean of several checkpoints with the same tensors, all or nothing.
 
     Floating-point and complex tensors are added in float64 (complex128) in the order of the
-    sources, divided by their number and rounded to the stored dtype. Everything else (integers such
+    sources, divided by their number and rounded to the stored dtype; the mean of finite numbers is
+    finite, and infinities and NaN are propagated as in any sum. Everything else (integers such
     as steps, bools, strings, the object graph, the metadata, the level of the format, the division
     of tensors into slices) is that of the first source. Every source is verified. Memory is
     bounded: values above 256 MiB go through unnamed temporary files beside the destination.
@@ -79,6 +82,8 @@ def average(
     Args:
         sources: two or more of the paths that `ckptfmt.open` takes.
         destination: prefix of the result, which may be that of a source.
+        dry_run: True checks the sources and writes nothing. Tensors that would be averaged are not
+            read; the sizes of all data files are checked.
         durability: as in Writer.
         progress: called as `progress(bytes_done, bytes_total)` with bytes of arrays of all sources.
         limits: as in `ckptfmt.open`.
@@ -104,7 +109,8 @@ def average(
         ]
         for reader in readers[1:]:
             _check_alike(readers[0], reader)
-        return _Mean(readers, target, progress).write(durability)
+        mean = _Mean(readers, target, progress)
+        return mean.plan() if dry_run else mean.write(durability)
 
 
 def _check_alike(first: Reader, other: Reader) -> None:
@@ -130,7 +136,7 @@ def _check_alike(first: Reader, other: Reader) -> None:
 
 
 class _Mean:
-    """The mean of checkpoints with the same tensors, being written."""
+    """The mean of checkpoints with the same tensors."""
 
     def __init__(self, readers: list[Reader], target: str, progress: Progress | None) -> None:
         self._readers, self._target = readers, target
@@ -139,17 +145,26 @@ class _Mean:
         self._meter = Meter(progress, total)
         self._averaged, self._taken = 0, list[str]()
 
+    def plan(self) -> Average:
+        """Check the sources and return what `write` would do."""
+        for reader in self._readers:
+            why = why_incomplete(reader.prefix)
+            if why is not None:
+                raise CorruptError(why)
+        self._folder = None  # the destination's directory may not exist
+        for handle in self._readers[0].values():
+            self._classify(handle, self._others(handle))
+            self._meter.add(handle.nbytes * len(self._readers))
+        return self._result()
+
     def write(self, durability: Durability) -> Average:
         first = self._readers[0]
         level: Any = first.level
         with Writer(self._target, level=level, durability=durability) as writer:
             sources, held = Sources(), 0
             for handle in first.values():
-                others = [reader[handle.raw_name] for reader in self._readers[1:]]
-                mean = handle.dtype is not None and _has_fractions(handle.dtype)
-                self._averaged += mean
-                if not mean:
-                    self._compare(handle, others)
+                others = self._others(handle)
+                mean = self._classify(handle, others)
                 for piece in pieces_of(handle):
                     size = piece_size(piece)
                     if held and held + size > BATCH_BYTES:
@@ -163,7 +178,21 @@ class _Mean:
                 writer._add(sources)
             if names.METADATA in first:
                 writer._open_handle().add_metadata(first[names.METADATA].read().item())
+        return self._result()
+
+    def _result(self) -> Average:
         return Average(self._target, self._averaged, tuple(self._taken))
+
+    def _others(self, handle: TensorHandle) -> list[TensorHandle]:
+        return [reader[handle.raw_name] for reader in self._readers[1:]]
+
+    def _classify(self, handle: TensorHandle, others: list[TensorHandle]) -> bool:
+        """Count a tensor, and return whether it is averaged."""
+        mean = handle.dtype is not None and _has_fractions(handle.dtype)
+        self._averaged += mean
+        if not mean:
+            self._compare(handle, others)
+        return mean
 
     def _value(self, piece: Piece) -> NDArray[Any]:
         return piece_value(piece, self._folder)
@@ -183,25 +212,54 @@ class _Mean:
         """Return the mean of a stored value of the first source and the same box of the others."""
         dtype = piece.handle.dtype
         assert dtype is not None
-        wide = np.dtype(np.complex128 if dtype.kind == "c" else np.float64)
+        wide = _wide(dtype)
+        count, step = 1 + len(others), STEP_BYTES // wide.itemsize
+        # At most 1 / count, and a power of two: scaling rounds only subnormal numbers.
+        scale = 0.5 ** len(others).bit_length()
+        result = self._array(piece, dtype)
+        flat = result.reshape(-1)
+        with np.errstate(all="ignore"):
+            total, scaled = self._sum(piece, others), None
+            for at in range(0, len(total), step):
+                mean = total[at : at + step].view(np.float64) / count
+                lost = ~np.isfinite(mean)
+                if dtype == wide and lost.any():  # sums of smaller dtypes do not overflow
+                    if scaled is None:
+                        scaled = self._sum(piece, others, scale)
+                    again = scaled[at : at + step].view(np.float64)[lost]
+                    most = np.where(np.isfinite(again), np.finfo(np.float64).max, np.inf)
+                    mean[lost] = np.clip(again / (count * scale), -most, most)
+                flat[at : at + step] = mean.view(wide).astype(dtype)
+        return result
+
+    def _sum(
+        self, piece: Piece, others: list[TensorHandle], scale: float = 1.0
+    ) -> NDArray[np.float64] | NDArray[np.complex128]:
+        """Return the sum of the first source's value and the others', each times `scale`."""
+        assert piece.handle.dtype is not None
+        wide = _wide(piece.handle.dtype)
         total = self._array(piece, wide).reshape(-1)
         step = STEP_BYTES // wide.itemsize
         for number, handle in enumerate([piece.handle, *others]):
             value = self._value(Piece(handle, piece.shape, piece.box, None)).reshape(-1)
             for at in range(0, len(total), step):
-                part = value[at : at + step].astype(wide)
-                total[at : at + step] = part if number == 0 else total[at : at + step] + part
-        result = self._array(piece, dtype)
-        flat = result.reshape(-1)
-        for at in range(0, len(total), step):
-            flat[at : at + step] = (total[at : at + step] / (1 + len(others))).astype(dtype)
-        return result
+                # Real and imaginary parts are scaled one by one: a product of complex numbers is
+                # NaN where one part is infinite.
+                part = value[at : at + step].astype(wide).view(np.float64) * scale
+                into = total[at : at + step].view(np.float64)
+                into[:] = part if number == 0 else into + part
+        return total
 
     def _array(self, piece: Piece, dtype: np.dtype[Any]) -> NDArray[Any]:
         """Return a new array for a stored value; a large one in a temporary file."""
         if int(np.prod(piece.shape, dtype=np.float64)) * dtype.itemsize <= HELD_MAX:
             return np.empty(piece.shape, dtype)
         return mapped_array(piece.handle.name, piece.shape, dtype, self._folder)
+
+
+def _wide(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    """Return the dtype in which values are added."""
+    return np.dtype(np.complex128 if dtype.kind == "c" else np.float64)
 
 
 def _has_fractions(dtype: np.dtype[Any]) -> bool:

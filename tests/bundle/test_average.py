@@ -34,9 +34,11 @@ def values(seed: int) -> dict[str, Any]:
 
 
 def mean(arrays: list[Any]) -> Any:
-    """By float64, in the order given."""
-    total = sum(np.asarray(one).astype("c16" if one.dtype.kind == "c" else "f8") for one in arrays)
-    return (total / len(arrays)).astype(arrays[0].dtype)
+    """By float64, in the order given; real and imaginary parts on their own."""
+    wide = "c16" if arrays[0].dtype.kind == "c" else "f8"
+    total = np.asarray(sum(np.asarray(one).astype(wide) for one in arrays))
+    parts = total.reshape(-1).view("f8") / len(arrays)
+    return parts.view(wide).reshape(total.shape).astype(arrays[0].dtype)
 
 
 @pytest.mark.parametrize("large", [False, True])
@@ -66,6 +68,130 @@ def test_mean(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int, large:
     after = contents(tmp_path)
     assert {name: after[name] for name in before} == before
     assert {name.split(".")[0] for name in after.keys() - before.keys()} == {"m"}
+
+
+TINY, MAX, INF, NAN = 5e-324, np.finfo("f8").max, np.inf, np.nan
+# Elements of the sources, and their mean.
+EXTREMES = [
+    ((1e308, 1.7e308), 1.35e308),
+    ((MAX, MAX), MAX),
+    ((MAX, MAX, MAX), MAX),
+    ((-MAX,) * 7, -MAX),
+    ((MAX, MAX, -MAX, -MAX), 0.0),
+    ((MAX, MAX, -MAX), MAX / 3),
+    ((TINY, TINY), TINY),
+    ((TINY,) * 5, TINY),
+    ((INF, 1.0), INF),
+    ((-INF, MAX, MAX), -INF),
+    ((INF, -INF), NAN),
+    ((NAN, MAX, MAX), NAN),
+]
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("large", [False, True])
+@pytest.mark.parametrize(("elements", "expected"), EXTREMES)
+def test_extremes(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    elements: tuple[float, ...],
+    expected: float,
+    large: bool,
+) -> None:
+    """No mean of finite numbers overflows, and nothing warns."""
+    if large:
+        for module in ("bundle.convert", "editing.average"):
+            monkeypatch.setattr(f"ckptfmt.{module}.HELD_MAX", 100)
+        monkeypatch.setattr("ckptfmt.editing.average.STEP_BYTES", 64)
+    paths = [tmp_path / str(number) for number in range(len(elements))]
+    for path, element in zip(paths, elements, strict=True):
+        real = np.arange(40.0)
+        real[17] = element
+        parts = np.empty(40, "c16")
+        parts.real, parts.imag = real, real[::-1]
+        ckptfmt.save(path, {"d": real, "c": parts}, durability="none")
+    ckptfmt.average(paths, tmp_path / "m")
+    wanted = np.arange(40.0)
+    wanted[17] = expected
+    loaded = ckptfmt.load(tmp_path / "m")
+    for found, want in (
+        (loaded["d"], wanted),
+        (loaded["c"].real, wanted),
+        (loaded["c"].imag, wanted[::-1]),
+    ):
+        np.testing.assert_allclose(found, want, rtol=1e-15, atol=0)
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize(
+    "dtype",
+    ["f2", "f4", "c8", ml_dtypes.bfloat16, ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2],
+)
+def test_extremes_of_small_dtypes(tmp_path: Path, dtype: Any) -> None:
+    part = np.dtype("f4" if dtype == "c8" else dtype)
+    most = float(ml_dtypes.finfo(part).max)
+    rows = np.array([[most, most, NAN, -most], [most, 0, 1, -most], [most, 0, 1, -most]])
+    for number, row in enumerate(rows):
+        ckptfmt.save(tmp_path / str(number), {"x": row.astype(dtype)}, durability="none")
+    ckptfmt.average([tmp_path / str(number) for number in range(3)], tmp_path / "m")
+    found = ckptfmt.load(tmp_path / "m")["x"].astype("c16" if dtype == "c8" else "f8")
+    want = np.array([most, most / 3, NAN, -most]).astype(dtype).astype(found.dtype)
+    np.testing.assert_array_equal(found.real, want.real)
+
+
+# ---- dry runs ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("large", [False, True])
+def test_a_dry_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, large: bool) -> None:
+    if large:  # no temporary file beside the destination
+        for module in ("bundle.convert", "editing.average"):
+            monkeypatch.setattr(f"ckptfmt.{module}.HELD_MAX", 10)
+    paths = [tmp_path / "a", tmp_path / "b"]
+    for number, path in enumerate(paths):
+        ckptfmt.save(path, values(number), compression="zstd")
+    before = contents(tmp_path)
+    calls: list[tuple[int, int]] = []
+    target = tmp_path / "new" / "m"
+    planned = ckptfmt.average(
+        paths, target, dry_run=True, progress=lambda *call: calls.append(call)
+    )
+    assert contents(tmp_path) == before and not target.parent.exists()
+    assert calls[-1][0] == calls[-1][1]
+    assert planned == ckptfmt.average(paths, target)
+    assert (planned.averaged, planned.taken) == (6, ("step",))
+
+
+def test_a_dry_run_checks(tmp_path: Path) -> None:
+    """As the call itself: other tensors, mistakes, missing and damaged files."""
+    ckptfmt.save(tmp_path / "a", {"w": np.ones(300), "n": np.arange(300)})
+    ckptfmt.save(tmp_path / "b", {"w": np.ones(300, "f4"), "n": np.arange(300)})
+    for name in "cde":
+        ckptfmt.save(tmp_path / name, {"w": np.ones(300), "n": np.arange(300)})
+    (tmp_path / "c.data-00000-of-00001").unlink()
+    with (tmp_path / "d.data-00000-of-00001").open("r+b") as file:
+        file.truncate(3000)
+    with ckptfmt.open(tmp_path / "e") as reader:
+        flip(tmp_path / "e.data-00000-of-00001", (reader["n"].offset or 0) + 8)
+    before = contents(tmp_path)
+    cases: list[tuple[str, str, type[Exception]]] = [
+        ("a", "m", InvalidError),
+        ("ab", "m", InvalidError),
+        ("aa", "m/", InvalidError),
+        ("ac", "m", ckptfmt.CkptfmtError),
+        ("ad", "m", CorruptError),
+        ("ae", "m", CorruptError),
+        ("az", "m", ckptfmt.CheckpointNotFoundError),
+    ]
+    for names, target, kind in cases:
+        for dry_run in (True, False):
+            sources = [tmp_path / name for name in names]
+            with pytest.raises(kind):
+                ckptfmt.average(sources, f"{tmp_path}/{target}", dry_run=dry_run)
+            assert contents(tmp_path) == before
+
+
+# ---- other dtypes and shapes ---------------------------------------------------------------------
 
 
 def test_slices_are_those_of_the_first(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -188,6 +189,36 @@ def test_average(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert document == {"schema": 1, "path": "m", "averaged": 4, "taken": ["step"]}
     assert main(["average", "a", "b"]) == 2  # DESTINATION is forgotten
     assert "DESTINATION already holds a checkpoint" in capsys.readouterr().err
+
+
+def test_a_dry_run_of_average(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    save(place / "b", 3)
+    before = contents(place)
+    assert main(["average", "-n", "a", "b", "new/m"]) == 0
+    assert capsys.readouterr() == (
+        "from the first: step\nwould average 4 tensors of 2 checkpoints into new/m\n",
+        "",
+    )
+    assert main(["average", "--dry-run", "--json", "a", "b", "m"]) == 0
+    planned = capsys.readouterr().out
+    assert main(["average", "--dry-run", "a", "b"]) == 2
+    assert main(["average", "--dry-run", "a", "nothing", "m"]) == 2
+    assert "nothing" in capsys.readouterr().err
+    assert contents(place) == before and not Path("new").exists()
+    assert main(["average", "--json", "a", "b", "m"]) == 0
+    assert capsys.readouterr().out == planned
+
+
+def test_average_prints_no_warnings(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    ckptfmt.save("b", {"a": np.array([3, np.nan, np.inf], "f"), "d": np.array([1e308, 1.7e308])})
+    ckptfmt.save("c", {"a": np.array([3, 1, -np.inf], "f"), "d": np.array([1.7e308, 1.7e308])})
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        assert main(["average", "-q", "b", "c", "mean"]) == 0
+    assert not warned and capsys.readouterr() == ("", "")
+    mean = ckptfmt.load("mean")
+    np.testing.assert_allclose(mean["d"], [1.35e308, 1.7e308], rtol=1e-15)
+    np.testing.assert_array_equal(mean["a"], [3, np.nan, np.nan])
 
 
 @pytest.mark.parametrize("level", ["v2", "v2+", "ckptfmt"])
