@@ -6,7 +6,6 @@ from __future__ import annotations
 import errno
 import itertools
 import os
-import threading
 import zlib
 from _thread import get_ident
 from collections.abc import Callable, Iterable, Sequence
@@ -133,6 +132,8 @@ class Storage(Callbacks):
         cancel = getattr(self.store, "cancel", None)
         if cancel is None:
             return call()
+        import threading  # noqa: PLC0415 (local files need no threads of Python)
+
         self.store.resume()  # type: ignore[attr-defined]
         if get_ident() != threading.main_thread().ident:
             return call()
@@ -175,6 +176,8 @@ class _Call:
     """A C call in a thread of its own."""
 
     def __init__(self, call: Callable[[], int]) -> None:
+        import threading  # noqa: PLC0415 (as above)
+
         self._done = threading.Event()
         self._status: int | BaseException = 0
         self._call: Callable[[], int] | None = call

@@ -12,8 +12,10 @@ from ckptfmt import _core
 from ckptfmt.arguments import check_limits, check_progress
 from ckptfmt.bundle.codec import Zstd
 from ckptfmt.bundle.locate import explained, kind_of_file, locate, unmasked
+from ckptfmt.bundle.reader import Reader
 from ckptfmt.errors import CkptfmtError, masked_repr
 from ckptfmt.foreign import LFS
+from ckptfmt.objects import build, graph
 from ckptfmt.places import store_of
 
 __all__ = ["MISSING_MESSAGE", "MISSING_TENSOR", "Finding", "Report", "verify"]
@@ -152,9 +154,6 @@ def _graph_findings(
     prefix: str, limits: Mapping[str, int] | None, follow_symlinks: bool
 ) -> Iterator[Finding]:
     """Yield what is wrong with the object graph, apart from damage of its tensor."""
-    from ckptfmt.bundle.reader import Reader  # noqa: PLC0415 (it imports this module)
-    from ckptfmt.objects import build, graph  # noqa: PLC0415 (the graph is above the tensors)
-
     try:
         with Reader(prefix, limits=limits, follow_symlinks=follow_symlinks) as reader:
             if graph.OBJECT_GRAPH_KEY not in reader:
