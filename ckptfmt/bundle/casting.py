@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
@@ -90,10 +91,16 @@ def losses_of(before: NDArray[Any], after: NDArray[Any]) -> Losses:
     """Return what a cast lost."""
     old, new = dtypes.plain_quantized(before), dtypes.plain_quantized(after)
     if new.dtype.kind == "b":
-        return Losses()
+        return Losses(int(((old != 0) & (old != 1)).sum()))
     with np.errstate(over="ignore", invalid="ignore"):
         if is_integer(new.dtype):
             apart = np.abs(old.astype(np.float64) - new.astype(np.float64))
             return Losses(int((~(apart < 1)).sum()))  # nor is NaN an integer
+        if is_integer(old.dtype):
+            changed = old.astype(np.float64) != new.astype(np.float64)
+            return Losses(int(changed.sum()))
         beyond = np.isfinite(old) & ~np.isfinite(new)
+        if new.dtype.kind != "c" and old.dtype.kind != "c":  # some dtypes have no infinity
+            most = float(ml_dtypes.finfo(new.dtype).max)  # type: ignore[no-untyped-call]
+            beyond |= np.isfinite(old) & (np.abs(old) > most)
         return Losses(int(beyond.sum()), int(((old != 0) & (new == 0)).sum()))

@@ -13,7 +13,7 @@ import numpy as np
 
 from ckptfmt import _core, names
 from ckptfmt.bundle.reader import Reader
-from ckptfmt.bundle.verify import verify_prefix
+from ckptfmt.bundle.verify import verify_all
 from ckptfmt.errors import (
     CheckpointNotFoundError,
     CkptfmtError,
@@ -115,7 +115,7 @@ def why_unsound(prefix: str, *, progress: Callable[[int, int], object] | None = 
         MemoryError.
     """
     try:
-        report = verify_prefix(prefix, progress=progress)
+        report = verify_all(prefix, progress=progress)
     except CkptfmtError as error:
         if not proves_damage(error):
             raise

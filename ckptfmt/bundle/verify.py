@@ -164,8 +164,10 @@ def _graph_findings(
             except CkptfmtError as error:
                 yield _finding(_core.Finding(_core.SEVERITY_NOTE + 1, error), prefix)
                 return
-    except CkptfmtError:
-        return  # what cannot be read is a finding of the verifier
+    except CkptfmtError as error:
+        if error.message.startswith("OBJ-"):  # other damage is a finding of the verifier
+            yield _finding(_core.Finding(_core.SEVERITY_NOTE + 1, error), prefix)
+        return
     for name in missing:
         yield Finding("problem", "CORRUPT", MISSING_TENSOR, MISSING_MESSAGE, prefix, None, name)
 

@@ -13,7 +13,7 @@ import numpy as np
 from ckptfmt import _core, dtypes
 from ckptfmt.arguments import Durability, check_choice, check_progress, wrong
 from ckptfmt.background import wait_for_saves
-from ckptfmt.bundle.casting import cast_dtype, castable, dtype_text, is_float, is_integer
+from ckptfmt.bundle.casting import cast_dtype, castable, dtype_text, is_float
 from ckptfmt.bundle.locate import locate
 from ckptfmt.bundle.reader import Reader
 from ckptfmt.bundle.rewriting import Rewrite, Rewritten, rewrite
@@ -406,7 +406,7 @@ def _check_cast(name: str, before: np.dtype[Any] | None, to: np.dtype[Any]) -> N
     if before is None or not castable(before, to):
         stored = "an unknown dtype" if before is None else dtype_text(before)
         raise InvalidError(f"cannot cast {stored} to {dtype_text(to)}", tensor=name)
-    if is_float(before) and is_integer(to):
+    if is_float(before) and not is_float(to) and to.kind != "c":
         raise InvalidError(
             f"a cast from {dtype_text(before)} to {dtype_text(to)} would drop fractions",
             tensor=name,

@@ -31,15 +31,16 @@ ModelRole = Literal["weight", "optimizer", "other", "unknown"]
 
 # The list of the model's variables in an optimizer of Keras.
 MODEL_VARIABLES = "_trainable_variables"
-# Children that an object has if it is an optimizer of Keras 3 or 2 (since 2.11), of Keras 2 before,
-# or Sonnet's Adam, Momentum and RMSProp.
-_MARKS = (
-    {"_iterations", "_variables"},
-    {"iterations", "_variables"},
-    {"iter", "decay", "learning_rate"},
-    {"step", "m", "v"},
-    {"accumulated_momentum"},
-    {"mom", "ms"},
+# The list of all variables of an optimizer of Keras 3 or 2 (since 2.11), and its counter, which is
+# one of them.
+OWN_VARIABLES, _COUNTERS = "_variables", ("_iterations", "iterations")
+# Children that an optimizer of Keras 2 before that has.
+_LEGACY_MARK = {"iter", "decay", "learning_rate"}
+# The lists of Sonnet's Adam, Momentum and RMSProp, by marks.
+_SONNET = (
+    ({"step", "m", "v"}, {"m", "v"}),
+    ({"accumulated_momentum"}, {"accumulated_momentum"}),
+    ({"mom", "ms"}, {"mom", "ms", "mg"}),
 )
 # Children that wrap another optimizer, and one of those that its wrapper has besides.
 _INNER = {"inner_optimizer", "base_optimizer", "_optimizer", "optimizer"}
@@ -70,10 +71,8 @@ _OF_SLOTS = ("slot_", "adam_", "lamb_", "power")
 _PART = re.compile(r"/part_[0-9]+$")
 _ACCUMULATOR = re.compile(r"(?:.*/)?beta[12]_power(?:_[0-9]+)?")
 # Counters of steps and saves, and the metrics in a SavedModel of Keras.
-_OTHER = re.compile(
-    r"(?:.*/)?(?:global_step|save_counter|step)(?:/\.ATTRIBUTES/VARIABLE_VALUE)?"
-    r"|keras_api/metrics/.*"
-)
+_OTHER = re.compile(r"(?:.*/)?(?:global_step|save_counter|step)(?:/\.ATTRIBUTES/VARIABLE_VALUE)?")
+_METRICS = re.compile(r"keras_api/metrics/")
 # The member of the metadata in which ckptfmt.torch describes a state.
 _TORCH = "ckptfmt.torch"
 
@@ -81,17 +80,25 @@ _TORCH = "ckptfmt.torch"
 def model_roles(reader: Reader) -> dict[str, ModelRole]:
     """Return the role of every tensor: "weight"; "optimizer"; "unknown" for what may be either; or
     "other" for the object graph, steps, strings and the metrics of Keras."""
-    found = tensor_roles(list(reader), graph_of(reader), reader.metadata)
     table = reader.table()
-    for name, dtype in zip(table["name"].tolist(), table["dtype"].tolist(), strict=True):
-        number = dtype not in ("string", "variant", "resource")
-        if found[name] != "optimizer" and (not number or _OTHER.fullmatch(name)):
+    names, shapes = table["name"].tolist(), table["shape"].tolist()
+    graph = graph_of(reader)
+    of_graph = {} if graph is None else dict(zip(names, shapes, strict=True))
+    found = tensor_roles(list(reader), graph, reader.metadata, of_graph)
+    for name, dtype, shape in zip(names, table["dtype"].tolist(), shapes, strict=True):
+        is_counter = shape == () and dtype.startswith(("int", "uint")) and _OTHER.fullmatch(name)
+        if found[name] != "optimizer" and (
+            dtype in ("string", "variant", "resource") or is_counter or _METRICS.match(name)
+        ):
             found[name] = "other"
     return found
 
 
 def tensor_roles(
-    stored: Iterable[str], graph: ObjectGraph | None, metadata: Mapping[str, Any] | None = None
+    stored: Iterable[str],
+    graph: ObjectGraph | None,
+    metadata: Mapping[str, Any] | None = None,
+    shapes: Mapping[str, Any] | None = None,
 ) -> dict[str, ModelRole]:
     """Return the role of every tensor by its name and place: all but "other".
 
@@ -99,13 +106,14 @@ def tensor_roles(
         stored: the names of all tensors.
         graph: the object graph; None if the checkpoint has none.
         metadata: the user's metadata.
+        shapes: of the tensors; without them, Sonnet's optimizers are unknown.
     """
     names = list(stored)
     if graph is None:
         return _by_names(names, metadata or {})
     found: dict[str, ModelRole] = dict.fromkeys(names, "weight")
     keys: dict[str, ModelRole] = {}
-    of_nodes = _node_roles(graph)
+    of_nodes = _node_roles(graph, shapes or {})
     for number, node in enumerate(graph.nodes):
         for one in node.attributes:
             role = of_nodes.get(number, "weight")
@@ -126,13 +134,13 @@ _RANK: dict[ModelRole, int] = {"optimizer": 0, "unknown": 1, "weight": 2}
 # ---- objects -------------------------------------------------------------------------------------
 
 
-def optimizer_nodes(graph: ObjectGraph) -> set[int]:
+def optimizer_nodes(graph: ObjectGraph, shapes: Mapping[str, Any] | None = None) -> set[int]:
     """Return the nodes of optimizers. The root is never one: a saved optimizer is the model."""
     nodes = graph.nodes
     found: set[int] = set()
     waiting = [number for number, node in enumerate(nodes) if number and _may_be(node)]
     for _ in range(_NESTING_MAX):
-        new = {number for number in waiting if _is_optimizer(nodes, number, found)}
+        new = {number for number in waiting if _is_optimizer(nodes, number, found, shapes or {})}
         if not new:
             break
         found |= new
@@ -142,30 +150,88 @@ def optimizer_nodes(graph: ObjectGraph) -> set[int]:
 
 def _may_be(node: Node) -> bool:
     names = {name for name, _ in node.children}
-    return bool(node.slot_variables or names & _INNER) or any(mark <= names for mark in _MARKS)
-
-
-def _is_optimizer(nodes: list[Node], number: int, known: set[int]) -> bool:
-    node = nodes[number]
-    if node.slot_variables:
-        return True
-    names = {name for name, _ in node.children}
-    wraps = any(name in _INNER and child in known for name, child in node.children)
-    if not any(mark <= names for mark in _MARKS) and not (wraps and names & _WRAPPER_MARKS):
-        return False
-    return all(
-        child in known or _state_of(nodes, name, child) is not None for name, child in node.children
+    return bool(
+        node.slot_variables
+        or names & _INNER
+        or OWN_VARIABLES in names
+        or names >= _LEGACY_MARK
+        or any(mark <= names for mark, _ in _SONNET)
     )
 
 
-def _state_of(
-    nodes: list[Node], name: str, child: int, *, any_variable: bool = False
-) -> list[int] | None:
-    """Return the variables of a known child of an optimizer; None if the child is not known."""
+def _is_optimizer(
+    nodes: list[Node], number: int, known: set[int], shapes: Mapping[str, Any]
+) -> bool:
+    """Return whether an object owns slot variables, or has what a known optimizer has, and nothing
+    besides."""
+    node = nodes[number]
+    if node.slot_variables:
+        return True
+    children = dict(node.children)
+    lists: dict[str, set[int]] = {}  # lists of variables that it may have, and what is in them
+    if OWN_VARIABLES in children:
+        own = {child for _, child in nodes[children[OWN_VARIABLES]].children}
+        if not any(children.get(name) in own for name in _COUNTERS):
+            return False
+        lists = dict.fromkeys(children, own)
+    elif any(child in known for name, child in node.children if name in _INNER):
+        if not children.keys() & _WRAPPER_MARKS:
+            return False
+    elif not children.keys() >= _LEGACY_MARK:
+        names = next((names for mark, names in _SONNET if mark <= children.keys()), None)
+        if names is None or not _mirror_weights(nodes, number, names, shapes):
+            return False
+        lists = {
+            name: {child for _, child in nodes[children[name]].children}
+            for name in names & children.keys()
+        }
+    return all(
+        child in known
+        or name == MODEL_VARIABLES
+        or _is_known_child(nodes, name, child, known, lists.get(name, set()))
+        for name, child in node.children
+    )
+
+
+def _mirror_weights(
+    nodes: list[Node], number: int, names: set[str], shapes: Mapping[str, Any]
+) -> bool:
+    """Return whether each variable of these lists has the shape of a variable elsewhere, and each
+    list the same shapes."""
+
+    def shape_of(node: Node) -> Any:
+        return next((shapes.get(one.checkpoint_key) for one in node.attributes), None)
+
+    children = [child for name, child in nodes[number].children if name in names]
+    lists = [[one for _, one in nodes[child].children] for child in children]
+    inside = {number, *children, *(one for listed in lists for one in listed)}
+    elsewhere = {shape_of(node) for one, node in enumerate(nodes) if one not in inside} - {None}
+    found = {tuple(shape_of(nodes[one]) for one in listed) for listed in lists}
+    return len(found) == 1 and bool(elsewhere) and all(map(elsewhere.__contains__, *found))
+
+
+def _is_known_child(
+    nodes: list[Node], name: str, child: int, known: set[int], listed: set[int]
+) -> bool:
+    """Return whether a child is one that an optimizer has: a single variable of a known name, an
+    object without variables, or a list of optimizers or of the variables `listed`."""
     node = nodes[child]
     if not node.children:
-        is_known = any_variable or not node.attributes or name in _VARIABLES
-        return [child] if is_known else None
+        return not node.attributes or name in _VARIABLES or child in listed
+    if node.attributes:
+        return False
+    below = [one for _, one in node.children]
+    if name in _LOSS_SCALES:
+        return not any(nodes[one].children for one in below)
+    numbered = all(one.isdecimal() for one, _ in node.children)
+    return numbered and all(one in known or one in listed for one in below)
+
+
+def _state_of(nodes: list[Node], name: str, child: int) -> list[int] | None:
+    """Return the variables of a child of an optimizer; None if the child is another object."""
+    node = nodes[child]
+    if not node.children:
+        return [child]
     listed = all(one.isdecimal() for one, _ in node.children) or name in _LOSS_SCALES
     if node.attributes or not listed or any(nodes[one].children for _, one in node.children):
         return None
@@ -193,7 +259,9 @@ def _parts(nodes: list[Node], number: int, optimizers: set[int]) -> _Parts:
         if name == MODEL_VARIABLES:
             found.weights.extend(variable for _, variable in nodes[child].children)
             continue
-        state = _state_of(nodes, name, child, any_variable=True)
+        state = _state_of(nodes, name, child)
+        if node.slot_variables and nodes[child].children:
+            state = None  # of an optimizer that is known by its slots, only single variables are
         if state is None and _is_list_of(nodes, child, optimizers):
             continue
         if state is None:
@@ -207,9 +275,9 @@ def _is_list_of(nodes: list[Node], child: int, optimizers: set[int]) -> bool:
     return all(name.isdecimal() and one in optimizers for name, one in nodes[child].children)
 
 
-def _node_roles(graph: ObjectGraph) -> dict[int, ModelRole]:
+def _node_roles(graph: ObjectGraph, shapes: Mapping[str, Any]) -> dict[int, ModelRole]:
     """Return the roles of the nodes that are reached."""
-    nodes, optimizers = graph.nodes, optimizer_nodes(graph)
+    nodes, optimizers = graph.nodes, optimizer_nodes(graph, shapes)
     suspects = {
         child
         for node in nodes
@@ -267,12 +335,13 @@ def _by_names(stored: list[str], metadata: Mapping[str, Any]) -> dict[str, Model
 def _role_of(name: str, present: set[str], states: tuple[str, ...]) -> ModelRole:
     """Return the role of a tensor by its name. A slot variable may be in the name scope of an
     optimizer: `OptimizeLoss/w/Adam` of `w`."""
-    if states:
-        return "optimizer" if name.startswith(states) else "weight"
+    if states and name.startswith(states):
+        return "optimizer"
     last = name[name.rfind("/") + 1 :]
     of_slot = last[:1].isupper() or any(map(last.__contains__, _OF_SLOTS))
     if not of_slot and "opt" not in name.lower():
-        return "weight"  # as most names, at once
+        # As most names, at once. A slot of an optimizer with a name of its own is below its owner.
+        return "unknown" if _PART.sub("", name.rpartition("/")[0]) in present else "weight"
     parts = name.split("/")
     if OPTIMIZER_SLOT in parts or _ACCUMULATOR.fullmatch(name):
         return "optimizer"
@@ -287,7 +356,10 @@ def _role_of(name: str, present: set[str], states: tuple[str, ...]) -> ModelRole
     short = _SLOT_SUFFIX.sub("", name)
     if short != name:
         return "optimizer" if short in present else "unknown"
-    return "unknown" if any(map(_NAME.fullmatch, re.split(r"[/.]", name)[:-1])) else "weight"
+    may_be = _PART.sub("", owner) in present or any(
+        map(_NAME.fullmatch, re.split(r"[/.]", name)[:-1])
+    )
+    return "unknown" if may_be else "weight"
 
 
 def _torch_states(metadata: Mapping[str, Any]) -> Iterator[str]:
@@ -299,9 +371,18 @@ def _torch_states(metadata: Mapping[str, Any]) -> Iterator[str]:
     waiting: list[tuple[str, Any]] = [("", described)]
     while waiting:
         path, node = waiting.pop()
-        if not isinstance(node, dict):
-            continue
-        if {"state", "param_groups"} <= node.keys():
+        if isinstance(node, dict) and {"state", "param_groups"} <= node.keys():
             yield f"{path}state."
-        else:
+        elif isinstance(node, dict) and {"$tuple", "$dict"} & node.keys():
+            waiting += [(path, value) for value in node.values()]
+        elif isinstance(node, dict):
             waiting += [(f"{path}{key}.", value) for key, value in node.items()]
+        elif isinstance(node, list) and node and all(_is_pair(one) for one in node):
+            waiting += [(f"{path}{key}.", value) for key, value in node]
+        elif isinstance(node, list):
+            waiting += [(f"{path}{number}.", value) for number, value in enumerate(node)]
+
+
+def _is_pair(value: Any) -> bool:
+    """Return whether this is a key and a value of a dict whose keys are not all names."""
+    return isinstance(value, list) and len(value) == 2 and isinstance(value[0], (str, int))

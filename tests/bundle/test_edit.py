@@ -155,7 +155,14 @@ def test_casts(tmp_path: Path) -> None:
     ckptfmt.save(tmp_path / "z", {"w": np.array([1e-9, 0, 1, 1e9], "f4")})
     done = ckptfmt.edit(tmp_path / "z", tmp_path / "e", cast="float16")
     assert (done.overflows, done.zeros) == ({"w": 1}, {"w": 1})
-    for cast in ("int8", {"f": "int64"}):
+    ckptfmt.save(
+        tmp_path / "n", {"n": np.array([2**24 + 1, 3, 0]), "f": np.array([300.0, 1], "f4")}
+    )
+    done = ckptfmt.edit(tmp_path / "n", tmp_path / "g", cast={"n": "float32", "f": "float4_e2m1fn"})
+    assert done.overflows == {"n": 1, "f": 1}
+    done = ckptfmt.edit(tmp_path / "n", tmp_path / "h", cast={"n": "bool"})
+    assert done.overflows == {"n": 2}
+    for cast in ("int8", {"f": "int64"}, {"f": "bool"}, {"f": "qint8"}):
         with pytest.raises(InvalidError, match="would drop fractions"):
             ckptfmt.edit(tmp_path / "i", tmp_path / "f", cast=cast)  # type: ignore[arg-type]
 

@@ -134,13 +134,13 @@ def test_older_ones_are_not_read(
 ) -> None:
     directory = copied(run, tmp_path / "run")
     read: list[str] = []
-    real = completeness.verify_prefix
+    real = completeness.verify_all
 
     def noted(prefix: str, **options: Any) -> Any:
         read.append(os.path.basename(prefix))
         return real(prefix, **options)
 
-    monkeypatch.setattr(completeness, "verify_prefix", noted)
+    monkeypatch.setattr(completeness, "verify_all", noted)
     calls: list[tuple[int, int]] = []
     prune(str(directory), 2, progress=lambda *call: calls.append(call))
     assert read == ["ckpt-4", "ckpt-3"]
@@ -162,7 +162,7 @@ def test_a_transient_error_is_not_damage(
         raise error
 
     with monkeypatch.context() as patch, pytest.raises(ckptfmt.StorageError, match="no luck"):
-        patch.setattr(completeness, "verify_prefix", fails)
+        patch.setattr(completeness, "verify_all", fails)
         prune(str(directory), 1)
     with monkeypatch.context() as patch, pytest.raises(ckptfmt.StorageError, match="no luck"):
         patch.setattr(completeness, "Reader", fails)
@@ -194,7 +194,7 @@ def test_a_finding_that_proves_nothing(
     def findings(prefix: str, **_options: object) -> ckptfmt.Report:
         return ckptfmt.Report(prefix, [damage, finding])
 
-    monkeypatch.setattr(completeness, "verify_prefix", findings)
+    monkeypatch.setattr(completeness, "verify_all", findings)
     with pytest.raises(kind, match="no luck"):
         prune(str(directory), 1)
     assert contents(directory) == before

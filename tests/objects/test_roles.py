@@ -37,7 +37,8 @@ class Graph:
         self.nodes[parent].children.append((name, child))
 
     def paths(self, role: str) -> list[str]:
-        found = tensor_roles(self.keys, ObjectGraph(self.nodes))
+        shapes = dict.fromkeys(self.keys, (3,))
+        found = tensor_roles(self.keys, ObjectGraph(self.nodes), None, shapes)
         keys = [key for key in self.keys if found[key] == role]
         return sorted(key.removesuffix("/.ATTRIBUTES/VARIABLE_VALUE") for key in keys)
 
@@ -117,7 +118,8 @@ def test_variables_shared_with_the_model_stay() -> None:
     optimizer = graph.add(0, "optimizer")
     state = graph.add(optimizer, "_variables")
     shared = graph.leaf(state, "0", "optimizer/_variables/0")
-    graph.leaf(optimizer, "_iterations", "optimizer/_iterations")
+    steps = graph.leaf(optimizer, "_iterations", "optimizer/_iterations")
+    graph.link(state, "1", steps)
     graph.link(graph.add(0, "model"), "scale", shared)
     assert graph.optimizer_paths() == ["optimizer/_iterations"]
     assert graph.paths("weight") == ["optimizer/_variables/0"]
@@ -155,13 +157,42 @@ def test_a_network_of_an_optimizer_with_slots_is_not_decided() -> None:
 
 
 @pytest.mark.parametrize(
+    "children",
+    [
+        ("iter", "decay", "learning_rate", "maps/0", "maps/1"),
+        ("iterations", "_variables/0"),
+        ("_iterations", "_variables/0", "prototypes/0"),
+        ("mom/0", "ms/0", "heads/0"),
+        ("step_counter", "params/0"),
+        ("loss_scale", "_iterations", "policy/0"),
+    ],
+)
+def test_lists_of_variables_are_not_state(children: tuple[str, ...]) -> None:
+    """Of objects with some children of an optimizer, and perhaps with an optimizer."""
+    graph = Graph()
+    graph.leaf(graph.add(0, "model"), "w", "model/w")
+    owner = graph.add(0, "o")
+    places = {"": owner}
+    for name in children:
+        folder, _, last = name.rpartition("/")
+        if folder not in places:
+            places[folder] = graph.add(owner, folder)
+        graph.leaf(places[folder], last, f"o/{name}")
+    if {"step_counter", "loss_scale"} & set(children):
+        inner = graph.add(owner, "optimizer")
+        for name in ("iter", "decay", "learning_rate"):
+            graph.leaf(inner, name, f"o/optimizer/{name}")
+    assert not {f"o/{name}" for name in children} & set(graph.optimizer_paths())
+
+
+@pytest.mark.parametrize(
     ("names", "wrapper"),
     [
         (("step", "m/0", "m/1", "v/0", "v/1", "learning_rate"), False),
         (("accumulated_momentum/0", "learning_rate"), False),
         (("mom/0", "ms/0", "mg/0"), False),
         (("iter", "decay", "learning_rate", "momentum"), False),
-        (("iterations", "_variables/0", "_variables/1", "_learning_rate", "_velocities/0"), False),
+        (("_variables/0", "_variables/1", "_learning_rate", "_velocities/0"), False),
         (("step_counter", "dynamic_scale"), True),
         (("loss_scale/current_loss_scale", "loss_scale/good_steps"), True),
     ],
@@ -176,7 +207,11 @@ def test_known_optimizers(names: tuple[str, ...], wrapper: bool) -> None:
         folder, _, last = name.rpartition("/")
         if folder not in places:
             places[folder] = graph.add(optimizer, folder)
-        graph.leaf(places[folder], last, f"o/{name}")
+        number = graph.leaf(places[folder], last, f"o/{name}")
+        if folder == "_variables" and last == "0":
+            graph.link(optimizer, "_iterations", number)
+        if folder == "_velocities":
+            graph.link(places["_variables"], "9", number)
     expected = [f"o/{name}" for name in names]
     if wrapper:
         inner = graph.add(optimizer, "inner_optimizer")
@@ -202,9 +237,11 @@ def test_partitioned_variables_of_tensorflow_1(tmp_path: Path) -> None:
 def test_states_of_torch_by_their_metadata(tmp_path: Path) -> None:
     described = {
         "model": {"$state_dict": []},
+        "opts": [{"state": 1, "param_groups": []}, {"state": 1, "param_groups": []}],
         "run": {"any": {"state": {"$dict": []}, "param_groups": []}, "step": 3},
     }
     names = {"model.state.w": "weight", "run.any.state.0.m": "optimizer", "run.any.w": "weight"}
+    names |= {"opts.0.state.0.m": "optimizer", "opts.1.state.0.m": "optimizer"}
     ckptfmt.save(
         tmp_path / "a",
         dict.fromkeys(names, np.ones(3)),
@@ -239,10 +276,10 @@ def test_names_of_tensorflow_1(tmp_path: Path) -> None:
         "x_slot_v": "unknown",
         "opt_state/0/mu/w": "unknown",
         "optimizer.state.0": "unknown",
-        "w/Adamant": "weight",
-        "w/ExponentialMovingAverage": "weight",
+        "w/Adamant": "unknown",
+        "w/ExponentialMovingAverage": "unknown",
     }
-    values = {name: np.ones(3) for name in expected}
+    values = {name: np.ones(3) for name in expected} | {"global_step": np.int64(3)}
     ckptfmt.save(tmp_path / "a", {**values, "words": np.array([b"one"], object)})
     with ckptfmt.open(tmp_path / "a") as reader:
         assert model_roles(reader) == expected
