@@ -465,7 +465,8 @@ def test_keys_of_the_environment_and_a_profile_without_any(user: S3, tmp_path: P
     (tmp_path / "config").write_text(f"[default]\nregion = eu-west-3\nendpoint_url = {user.url}\n")
     environment = {
         **dict.fromkeys(("AWS_ENDPOINT_URL", "AWS_REGION", "AWS_DEFAULT_REGION")),
-        "AWS_CONFIG_FILE": str(tmp_path / "config"), "AWS_SKIP_SIGNATURE": "false",
+        "AWS_CONFIG_FILE": str(tmp_path / "config"),
+        "AWS_SKIP_SIGNATURE": "false",
     }
     assert outcome(user, **environment)[0] == "right 45"
     assert "/eu-west-3/s3/" in user.requests[-1].headers["authorization"]
