@@ -133,19 +133,12 @@ def verify(
 def verify_all(
     prefix: str,
     *,
-    strict: bool = False,
-    progress: Callable[[int, int], object] | None = None,
     limits: Mapping[str, int] | None = None,
     follow_symlinks: bool = True,
+    **options: Any,
 ) -> Report:
     """Verify the checkpoint at a prefix and its object graph; see `verify`."""
-    report = verify_prefix(
-        prefix,
-        strict=strict,
-        progress=progress,
-        limits=limits,
-        follow_symlinks=follow_symlinks,
-    )
+    report = verify_prefix(prefix, limits=limits, follow_symlinks=follow_symlinks, **options)
     report.findings.extend(_graph_findings(prefix, limits, follow_symlinks))
     return report
 

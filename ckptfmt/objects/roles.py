@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Literal, NamedTuple
 
@@ -139,13 +140,26 @@ def optimizer_nodes(graph: ObjectGraph, shapes: Mapping[str, Any] | None = None)
     nodes = graph.nodes
     found: set[int] = set()
     waiting = [number for number, node in enumerate(nodes) if number and _may_be(node)]
+    shape_of = [_shape_of(node, shapes) for node in nodes] if shapes else [None] * len(nodes)
+    known = _Shapes(shape_of, Counter(shape_of))
     for _ in range(_NESTING_MAX):
-        new = {number for number in waiting if _is_optimizer(nodes, number, found, shapes or {})}
+        new = {number for number in waiting if _is_optimizer(nodes, number, found, known)}
         if not new:
             break
         found |= new
         waiting = [number for number in waiting if number not in new]
     return found
+
+
+class _Shapes(NamedTuple):
+    """The shapes of variables by node, None for other nodes, and how many nodes have each."""
+
+    of: list[Any]
+    counts: Counter[Any]
+
+
+def _shape_of(node: Node, shapes: Mapping[str, Any]) -> Any:
+    return next((shapes.get(one.checkpoint_key) for one in node.attributes), None)
 
 
 def _may_be(node: Node) -> bool:
@@ -159,9 +173,7 @@ def _may_be(node: Node) -> bool:
     )
 
 
-def _is_optimizer(
-    nodes: list[Node], number: int, known: set[int], shapes: Mapping[str, Any]
-) -> bool:
+def _is_optimizer(nodes: list[Node], number: int, known: set[int], shapes: _Shapes) -> bool:
     """Return whether an object owns slot variables, or has what a known optimizer has, and nothing
     besides."""
     node = nodes[number]
@@ -193,21 +205,18 @@ def _is_optimizer(
     )
 
 
-def _mirror_weights(
-    nodes: list[Node], number: int, names: set[str], shapes: Mapping[str, Any]
-) -> bool:
+def _mirror_weights(nodes: list[Node], number: int, names: set[str], shapes: _Shapes) -> bool:
     """Return whether each variable of these lists has the shape of a variable elsewhere, and each
     list the same shapes."""
-
-    def shape_of(node: Node) -> Any:
-        return next((shapes.get(one.checkpoint_key) for one in node.attributes), None)
-
     children = [child for name, child in nodes[number].children if name in names]
     lists = [[one for _, one in nodes[child].children] for child in children]
-    inside = {number, *children, *(one for listed in lists for one in listed)}
-    elsewhere = {shape_of(node) for one, node in enumerate(nodes) if one not in inside} - {None}
-    found = {tuple(shape_of(nodes[one]) for one in listed) for listed in lists}
-    return len(found) == 1 and bool(elsewhere) and all(map(elsewhere.__contains__, *found))
+    inside = Counter(shapes.of[one] for one in {one for listed in lists for one in listed})
+    found = {tuple(shapes.of[one] for one in listed) for listed in lists}
+    return (
+        len(found) == 1
+        and None not in inside
+        and all(shapes.counts[shape] > count for shape, count in inside.items())
+    )
 
 
 def _is_known_child(
@@ -305,8 +314,7 @@ def _slots(node: Node) -> Iterator[int]:
 
 
 def _is_closed(nodes: list[Node], number: int) -> bool:
-    """Return whether an object with the name of an optimizer can be one: not a Keras model, and not
-    a container of optimizers only."""
+    """Return whether an object with the name of an optimizer can be one: not a Keras model."""
     return "layers" not in {name for name, _ in nodes[number].children}
 
 
