@@ -141,7 +141,7 @@ def test_other_dtypes_that_are_not_compared(command: Command, tmp_path: Path) ->
     assert [line.split(":")[0] for line in ran.out.splitlines()] == ["dtype"] * 3 + ["different"]
 
 
-@pytest.mark.parametrize("name", ["b.safetensors", "b.npz", "b.h5"])
+@pytest.mark.parametrize("name", ["b.safetensors", "b.npz"])
 def test_a_format_without_graphs_and_metadata(name: str, command: Command, tmp_path: Path) -> None:
     a, other = tmp_path / "a", tmp_path / name
     values = {"w": np.ones(3), "step": np.array(7)}

@@ -14,7 +14,7 @@ import pytest
 from support.hostile import check_opener
 
 import ckptfmt
-from ckptfmt import dtypes
+from ckptfmt import cli, dtypes
 from ckptfmt.hdf5 import open_datasets, write_datasets
 
 NUMERIC = [
@@ -159,3 +159,13 @@ def test_opaque_values_of_others(tmp_path: Path) -> None:
 
 def test_hostile_files(tmp_path: Path, seed: int) -> None:
     check_opener("HDF5", tmp_path, seed, mutants=400)
+
+
+def test_diff_with_a_checkpoint(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A file has neither an object graph nor metadata: they are not compared."""
+    paths = [str(tmp_path / "a"), str(tmp_path / "b.h5")]
+    ckptfmt.Checkpoint(w=np.ones(3), step=np.array(7)).write(paths[0])
+    ckptfmt.convert(*paths)
+    for pair in (paths, paths[::-1]):
+        assert cli.main(["diff", *pair]) == 0
+        assert capsys.readouterr().out == "equal: 2 tensors equal\n"
