@@ -288,7 +288,8 @@ class Machine(RuleBasedStateMachine):
             options = {"rename": {name: other}}
             new = Contents(rest | {other: tensors[name]}, old_metadata)
         elif kind == "drop":
-            options, new = {"drop": name}, Contents(rest, old_metadata)
+            options = {"drop": name, "drop_weights": True}
+            new = Contents(rest, old_metadata)
         else:
             options, new = {"metadata": metadata}, Contents(tensors, metadata)
         self.write(path, new, fault, lambda: ckptfmt.edit(source, path, **options))
