@@ -52,7 +52,6 @@ COMMANDS = (
     "prune",
     "digest",
     "report",
-    "inspect_checkpoint",
     "completion",
 )
 
