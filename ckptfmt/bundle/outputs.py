@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plain files that are written beside checkpoints, such as reports and arrays. They never replace a
-file of a checkpoint."""
+"""Plain files that are written beside checkpoints, such as reports and arrays. They only replace
+files of their own kind, never a file of a checkpoint."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ import contextlib
 import os
 import stat
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from typing import Any, Literal
 
+from ckptfmt import foreign
+from ckptfmt.bundle.locate import kind_of_file
 from ckptfmt.bundle.orphans import METRICS_NAME
 from ckptfmt.bundle.state_file import STATE_NAME
 from ckptfmt.errors import InvalidError
@@ -18,6 +20,9 @@ from ckptfmt.places import names_in
 from ckptfmt.temporary import open_directory, raise_storage, replacing_file
 
 __all__ = ["checkpoint_files", "output_path", "writing_file"]
+
+# By kind of output, what an existing file must be to be replaced, by its first bytes.
+_REPLACED = {"html": ("an HTML file", foreign.HTML), "npy": ("a .npy file", foreign.NPY)}
 
 # Names of open files: to rename a file to one of them would replace the name.
 _DESCRIPTORS = ("/dev/stdout", "/dev/stderr", "/dev/fd/", "/proc/")
@@ -39,19 +44,25 @@ def checkpoint_files(prefix: str) -> Iterator[str]:
 
 
 def output_path(
-    path: str | bytes | os.PathLike[Any], reading: Iterable[str] = (), *, regular: bool = False
+    path: str | bytes | os.PathLike[Any],
+    reading: Iterable[str] = (),
+    *,
+    kind: Literal["html", "npy"] | None = None,
+    regular: bool = False,
 ) -> str:
     """Return the path of a plain file that is to be written, as `path_text`.
 
     Args:
         path: as the caller gave it.
         reading: the files that are read to make it.
+        kind: what is written. An existing file must be of this kind, or empty; None: any file is
+            replaced.
         regular: whether a FIFO or a device is refused.
 
     Raises:
         InvalidError: `path_text` refuses it; it has no file name or is a directory; it has the name
             of a checkpoint's file, or is a link to such a name; it is one of the files in `reading`
-            under any name.
+            under any name; it is a file of another kind.
     """
     text = path_text(path)
     if not os.path.basename(text):
@@ -77,6 +88,15 @@ def output_path(
                     f"output {text!r} is a file that is being read, {file!r}: choose another name",
                     failure="BAD_PATH",
                 )
+    if kind is not None and found.st_size and not _is_stream(text):
+        ours, replaced = _REPLACED[kind]
+        existing = kind_of_file(text)
+        if existing != replaced:
+            raise InvalidError(
+                f"output {text!r} exists and is {existing.what}; only {ours} is replaced: choose "
+                "another name, or remove the file first",
+                failure="BAD_PATH",
+            )
     return text
 
 

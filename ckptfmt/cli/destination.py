@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Callable, Iterable, Iterator
+from typing import Literal
 
 from ckptfmt import InvalidError
 from ckptfmt.bundle.completeness import identity
@@ -32,12 +33,15 @@ class Stdout:
 
 
 @contextlib.contextmanager
-def writing_output(path: str, prefix: str) -> Iterator[Callable[[bytes], object]]:
+def writing_output(
+    path: str, prefix: str, kind: Literal["html", "npy"]
+) -> Iterator[Callable[[bytes], object]]:
     """Write an output file of a command in the `with` block; yields a function that appends bytes.
 
     Args:
         path: as the user gave it; "-" is standard output.
         prefix: the checkpoint that is read.
+        kind: what is written, as in `output_path`.
 
     Raises:
         InvalidError: as `output_path`, before the block.
@@ -46,7 +50,7 @@ def writing_output(path: str, prefix: str) -> Iterator[Callable[[bytes], object]
     if path == STDOUT:
         yield Stdout().write
         return
-    with writing_file(output_path(path, checkpoint_files(prefix))) as write:
+    with writing_file(output_path(path, checkpoint_files(prefix), kind=kind)) as write:
         yield write
 
 

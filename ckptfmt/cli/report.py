@@ -23,7 +23,7 @@ The file works from disk, without a network: bytes by module, share of the optim
 with statistics and histograms, where slices are, and warnings (NaN, infinities, zeros). Of large
 tensors a sample is read, and the report says so. With --before it shows what changed.
 
-An existing FILE is replaced once the report is complete, but never a file of a checkpoint.
+An existing HTML file is replaced once the report is complete; any other file is refused.
 
 examples:
   ckptfmt report model.ckpt-1000 -o report.html
@@ -32,7 +32,7 @@ examples:
 exit status:
   0  written
   1  the checkpoint is damaged
-  2  wrong usage, no checkpoint at PATH, FILE is a checkpoint's file, or it could not be written
+  2  wrong usage, no checkpoint at PATH, FILE is not to be replaced or could not be written
 """
 
 

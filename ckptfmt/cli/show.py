@@ -41,7 +41,7 @@ maximum, mean, standard deviation and a histogram of those that are finite, and 
 infinite or NaN.
 
 --npy writes all values to a file that numpy.load reads, or to standard output if FILE is -. An
-existing file is replaced, but never a file of a checkpoint. --raw writes the bytes of the values,
+existing .npy file is replaced, any other is refused. --raw writes the bytes of the values,
 little-endian and row-major, to standard output.
 
 --json prints {"schema": 1, "path", "prefix", "name", "dtype", "shape", "index", "values"}, with all
@@ -97,7 +97,7 @@ def run(options: argparse.Namespace) -> int:
         if options.json:
             _show_json(out, options.path, reader.prefix, handle, index)
         elif options.npy is not None:
-            with writing_output(options.npy, reader.prefix) as write:
+            with writing_output(options.npy, reader.prefix, "npy") as write:
                 _write_npy(write, _values(handle, index))
         elif options.raw:
             out.flush()

@@ -39,7 +39,7 @@ def report(
 
     Args:
         path: any path that `ckptfmt.open` takes.
-        output: the file, or a binary stream. An existing file is replaced when the new one is
+        output: the file, or a binary stream. An existing HTML file is replaced when the new one is
             complete; a FIFO or a device is written directly.
         before: another checkpoint; the report then says what changed from it.
         sample_bytes: of a tensor with more bytes, about so many are read for its statistics; 0
@@ -48,7 +48,7 @@ def report(
 
     Raises:
         InvalidError: `output` is a directory, or the name of a checkpoint's file, or a file that is
-            read for the report.
+            read for the report, or an existing file that is not HTML.
         CkptfmtError: a checkpoint cannot be read; tensors that are damaged are shown as such.
         StorageError: the file cannot be written.
     """
@@ -57,7 +57,7 @@ def report(
         old = None if before is None else stack.enter_context(open_checkpoint(before))
         if not isinstance(output, Stream):
             read = [checkpoint_files(one.prefix) for one in (reader, old) if one is not None]
-            output = output_path(output, itertools.chain(*read))
+            output = output_path(output, itertools.chain(*read), kind="html")
         data = checkpoint_data(reader, sample_bytes, progress)
         if old is not None:
             data["before"] = old.prefix

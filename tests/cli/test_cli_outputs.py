@@ -3,9 +3,13 @@
 
 from __future__ import annotations
 
+import gzip
 import io
 import os
+import pickle
+import shutil
 import subprocess
+import tarfile
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -81,14 +85,90 @@ def test_no_file_of_a_checkpoint(
     assert sorted(path.name for path in place.iterdir() if path.is_symlink()) == links
 
 
-@pytest.mark.parametrize("words", PLAIN.values(), ids=PLAIN)
-def test_other_files_are_replaced(words: list[str], place: Path, command: Command) -> None:
-    Path("a.out").write_text("old")
+def _zip(path: str, *members: str) -> None:
+    with zipfile.ZipFile(path, "w") as archive:
+        for member in members:
+            archive.writestr(member, b"values")
+
+
+def _tar(path: str) -> None:
+    with tarfile.open(path, "w") as archive:
+        archive.add("other.index")
+
+
+def _dcp(path: str) -> None:
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    Path(path).write_bytes(pickle.dumps({"state": 1}))
+
+
+# Checkpoints of other kinds, each written to a path.
+OTHER: dict[str, Callable[[str], object]] = {
+    "zip of a checkpoint": lambda path: _zip(path, "m.index", "m.data-00000-of-00001"),
+    "tar of a checkpoint": _tar,
+    "safetensors": lambda path: ckptfmt.convert("other", path, to="safetensors"),
+    "npz": lambda path: ckptfmt.convert("other", path, to="npz"),
+    "hdf5": lambda path: Path(path).write_bytes(b"\x89HDF\r\n\x1a\n" + bytes(100)),
+    "keras": lambda path: _zip(path, "metadata.json", "model.weights.h5"),
+    "torch": lambda path: _zip(path, "archive/data.pkl", "archive/data/0"),
+    "pickle": lambda path: Path(path).write_bytes(pickle.dumps([1.0, 2.0])),
+    "gguf": lambda path: Path(path).write_bytes(b"GGUF" + bytes(100)),
+    "table": lambda path: shutil.copy("other.index", path),
+    "raw values": lambda path: Path(path).write_bytes(bytes(range(256))),
+    "text": lambda path: Path(path).write_text('{"weight_map": {}}'),
+    "compressed": lambda path: Path(path).write_bytes(gzip.compress(b"values")),
+}
+
+
+@pytest.mark.parametrize("name", ["report", "report before", "show"])
+@pytest.mark.parametrize("kind", OTHER)
+def test_no_checkpoint_of_another_kind(name: str, kind: str, place: Path, command: Command) -> None:
+    """By content, so that neither its name nor a link to it matters."""
+    OTHER[kind]("x")
+    Path("x.html").hardlink_to("x")
+    Path("x.npy").symlink_to("x")
+    before = contents(place)
+    for output in ("x", "x.html", "x.npy"):
+        ran = command(*[output if word == "FILE" else word for word in PLAIN[name]])
+        assert (ran.status, ran.out) == (2, ""), ran.err
+        assert "is replaced: choose another name, or remove the file first" in ran.err
+    assert contents(place) == before
+
+
+@pytest.mark.parametrize("name", ["__0_0.distcp", ".metadata"])
+def test_no_file_of_a_dcp_directory(name: str, place: Path, command: Command) -> None:
+    _dcp(f"dcp/{name}")
+    before = contents(place)
+    for words in (PLAIN["report"], PLAIN["show"]):
+        ran = command(*[f"dcp/{name}" if word == "FILE" else word for word in words])
+        assert (ran.status, ran.out) == (2, ""), ran.err
+    assert contents(place) == before
+
+
+def test_outputs_replace_their_own_kind_and_empty_files(place: Path, command: Command) -> None:
+    for name, other in (("report", "show"), ("show", "report")):
+        words = ["a.out" if word == "FILE" else word for word in PLAIN[name]]
+        Path("a.out").write_bytes(b"")
+        for _ in range(2):
+            assert command(*words).status == 0
+        again = ["a.out" if word == "FILE" else word for word in PLAIN[other]]
+        assert command(*again).status == 2
+        with pytest.raises(ckptfmt.InvalidError, match="exists and is a zip archive"):
+            _zip("a.zip", "m.index")
+            ckptfmt.report.report("model", "a.zip")
+
+
+OLD = {"report": b"<!DOCTYPE html>old", "report before": b"<html>", "show": b"\x93NUMPY"}
+
+
+@pytest.mark.parametrize("name", PLAIN)
+def test_other_files_are_replaced(name: str, place: Path, command: Command) -> None:
+    words, old = PLAIN[name], OLD.get(name, b"old")
+    Path("a.out").write_bytes(old)
     Path("also.out").hardlink_to("a.out")
     ran = command(*["a.out" if word == "FILE" else word for word in words])
     assert ran.status == 0, ran.err
     assert len(Path("a.out").read_bytes()) > 3
-    assert Path("also.out").read_text() == "old", "renamed, not written in place"
+    assert Path("also.out").read_bytes() == old, "renamed, not written in place"
     assert not list(place.glob("*tempstate*"))
     assert ckptfmt.verify("model").ok and ckptfmt.verify("other").ok
 
@@ -174,16 +254,15 @@ def test_convert_needs_a_regular_file(place: Path, command: Command) -> None:
 def test_a_full_disk_leaves_the_old_file(
     place: Path, command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    Path("a.out").write_text("old")
-
     def fails(*_args: object, **_options: object) -> None:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "rename", fails)
     for name in ("report", "show"):
+        Path("a.out").write_bytes(OLD[name])
         ran = command(*["a.out" if word == "FILE" else word for word in PLAIN[name]])
         assert ran.status == 2 and "No space left" in ran.err
-    assert Path("a.out").read_text() == "old"
+        assert Path("a.out").read_bytes() == OLD[name]
     assert not list(place.glob("*tempstate*"))
 
 
