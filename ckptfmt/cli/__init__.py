@@ -68,7 +68,6 @@ DESCRIPTION = (
 EPILOG = """
 examples:
   ckptfmt inspect model.ckpt-1000            tensors, totals, header
-  ckptfmt inspect --layout model.ckpt-1000   every region of the files
   ckptfmt show model.ckpt-1000 'bias[:10]'   values of a tensor
   ckptfmt verify model.ckpt-1000             check every byte
   ckptfmt diff before after                  list the differences

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`ckptfmt inspect`: show tensors, totals and file layout. Never changes anything.
+"""`ckptfmt inspect`: show tensors and totals. Never changes anything.
 
-`contents.py` and `layout.py` collect; `inspect_text.py`, `inspect_tree.py`, `inspect_layout.py` and
-`inspect_json.py` print; `inspect_graph.py` prepares an object graph for `inspect_tree.py`.
+`contents.py` collects; `inspect_text.py`, `inspect_tree.py` and `inspect_json.py` print;
+`inspect_graph.py` prepares an object graph for `inspect_tree.py`.
 """
 
 from __future__ import annotations
@@ -17,22 +17,14 @@ import ckptfmt
 from ckptfmt import Finding, InvalidError
 from ckptfmt.bundle.locate import locate
 from ckptfmt.bundle.selecting import no_match
-from ckptfmt.cli import (
-    DAMAGE,
-    inspect_graph,
-    inspect_json,
-    inspect_layout,
-    inspect_text,
-    inspect_tree,
-    layout,
-)
+from ckptfmt.cli import DAMAGE, inspect_graph, inspect_json, inspect_text, inspect_tree
 from ckptfmt.cli.contents import RESERVED, Contents, Tensors, finding_of, gather, gather_unopened
 from ckptfmt.cli.options import count, name_filter
 from ckptfmt.cli.output import COLORS, Output, colored
 
 __all__ = ["EPILOG", "SUMMARY", "add_options", "run"]
 
-SUMMARY = "show tensors, totals, header, and every region of the files"
+SUMMARY = "show tensors, totals and the header"
 
 EPILOG = r"""
 PATH is a prefix, an .index or data file, a directory with a `checkpoint` file or a single
@@ -46,8 +38,8 @@ is a character, \\ is a backslash.
 "producer", "min_consumer", "index_size", "block_count"}, "metadata", "tensors": [{"name", "dtype",
 "shape", "nbytes", "stored_nbytes", "shard", "offset", "crc32c", "slices": [{"start", "shape",
 "nbytes", "raw_nbytes", "shard", "offset", "crc32c", "missing"}, ...]}, ...], "totals": {"tensors",
-"elements", "nbytes", "by_dtype", "index_bytes", "data_bytes", "files"}, "problems": [...]}, and
-"layout" with --layout. What is unknown is null; keys may be added within a schema.
+"elements", "nbytes", "by_dtype", "index_bytes", "data_bytes", "files"}, "problems": [...]}. What is
+unknown is null; keys may be added within a schema.
 
 examples:
   ckptfmt inspect model.ckpt-1000
@@ -55,7 +47,6 @@ examples:
   ckptfmt inspect --filter '*/kernel' --slices checkpoints/
   ckptfmt inspect --filter '/^encoder.*(bias|scale)$/' --tree checkpoints/
   ckptfmt inspect --json model | python3 -m json.tool
-  ckptfmt inspect --layout model.index      (beside `xxd model.index` and spec/format.md)
 
 exit status:
   0  everything could be shown
@@ -90,17 +81,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help=f"list the format's own tensors ({RESERVED}*) as well",
     )
-    form = parser.add_mutually_exclusive_group()
-    form.add_argument(
+    add(
         "--tree",
         action="store_true",
         help="the objects of the object graph, where there is one, else names split at /, with "
         "sums per branch; layers that are alike are one line, with the lines of the first below",
-    )
-    form.add_argument(
-        "--layout",
-        action="store_true",
-        help="every region of the index and of the data files, in order (with --json: as well)",
     )
     add("--depth", metavar="N", type=count, help="with --tree: the first N levels")
     add("--full", action="store_true", help="with --tree: layers that are alike are not folded")
@@ -132,20 +117,15 @@ def _run(options: argparse.Namespace) -> int:
         reader = ckptfmt.open(prefix)
     except DAMAGE as error:
         contents = gather_unopened(prefix, finding_of(error))
-        _show(contents, None, None, None, options)
+        _show(contents, None, None, options)
         return _complain(contents.problems, options.color)
     with reader:
         contents = gather(reader)
         chosen = None if contents.tensors is None else _chosen(contents.tensors, options)
-        files: list[layout.FileLayout] | None = None
-        # Where the tensors cannot be listed, the blocks that are damaged are worth seeing.
-        if options.layout or chosen is None:
-            files, found = layout.layout_of(reader, contents)
-            contents.problems += found
         objects = None
         if options.tree and not options.json and chosen is not None:
             objects = inspect_graph.objects_of(reader, contents)
-        _show(contents, chosen, files, objects, options)
+        _show(contents, chosen, objects, options)
     return _complain(contents.problems, options.color)
 
 
@@ -179,21 +159,15 @@ def _listed(tensors: Tensors, options: argparse.Namespace) -> Sequence[int]:
 def _show(
     contents: Contents,
     chosen: Tensors | None,
-    files: list[layout.FileLayout] | None,
     objects: inspect_graph.Objects | None,
     options: argparse.Namespace,
 ) -> None:
     out = Output(options.color)
     if options.json:
-        inspect_json.show(out, options.path, contents, chosen, files, options.limit)
-    elif contents.header is None:
+        inspect_json.show(out, options.path, contents, chosen, options.limit)
+    elif chosen is None:
         inspect_text.show_header(out, contents)
         inspect_text.show_files(out, contents)
-    elif chosen is None or options.layout:
-        inspect_text.show_header(out, contents)
-        if chosen is None:
-            inspect_text.show_gap(out, files or [])
-        inspect_layout.show(out, contents, files or [])
     else:
         inspect_text.show_header(out, contents)
         if objects is not None:

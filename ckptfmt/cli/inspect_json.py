@@ -10,16 +10,13 @@
                               "crc32c", "missing"}, ...]}, ...],
      "totals": {"tensors", "elements", "nbytes", "by_dtype": {"float": {...}, ...},
                 "index_bytes", "data_bytes", "files": [{"path", "shard", "size"}, ...]},
-     "layout": [{"path", "size", "regions": [{"offset", "size", "kind", ...}, ...]}, ...],
      "problems": [{"severity", "status", "failure", "message", "path", "offset", "tensor"}, ...]}
 
 Keys may be added within a schema. `shard`, `offset` and `crc32c` of a partitioned tensor are null.
 Unknown values are null: `level`, `tensors` and the totals of a checkpoint that cannot be listed,
 the `size` of a missing file, and `header` of an index that cannot be opened. --filter applies to
-`tensors` and `totals`, --limit to `tensors`. `layout` is present with --layout, and when the
-tensors cannot be listed; its regions are those of layout.py, and `slice` is an index into `slices`.
-The document is one line of ASCII; a byte of a name that is not UTF-8 is a lone surrogate
-(\\udc80 to \\udcff).
+`tensors` and `totals`, --limit to `tensors`. The document is one line of ASCII; a byte of a
+name that is not UTF-8 is a lone surrogate (\\udc80 to \\udcff).
 """
 
 from __future__ import annotations
@@ -27,9 +24,8 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
-from ckptfmt.cli.contents import WHOLE, Contents, Tensors
+from ckptfmt.cli.contents import Contents, Tensors
 from ckptfmt.cli.findings import fields_of
-from ckptfmt.cli.layout import FileLayout, Region
 from ckptfmt.cli.output import Output
 from ckptfmt.errors import masked
 
@@ -43,7 +39,6 @@ def show(
     path: str,
     contents: Contents,
     chosen: Tensors | None,
-    files: list[FileLayout] | None,
     limit: int | None,
 ) -> None:
     """Print the document."""
@@ -59,10 +54,8 @@ def show(
         "metadata": contents.metadata,
         "tensors": None if shown is None else [_tensor(shown, row) for row in range(len(shown))],
         "totals": _totals(contents, chosen),
+        "problems": [fields_of(problem) for problem in contents.problems],
     }
-    if files is not None:
-        document["layout"] = [_layout(file, contents.tensors) for file in files]
-    document["problems"] = [fields_of(problem) for problem in contents.problems]
     out.document(document)
 
 
@@ -110,30 +103,3 @@ def _totals(contents: Contents, chosen: Tensors | None) -> dict[str, Any]:
         for file in contents.files
     ]
     return sums
-
-
-def _layout(file: FileLayout, tensors: Tensors | None) -> dict[str, Any]:
-    regions = [_region(region, tensors) for region in file.regions]
-    return {"path": masked(file.path), "size": file.size, "regions": regions}
-
-
-def _region(region: Region, tensors: Tensors | None) -> dict[str, Any]:
-    fields: dict[str, Any] = {
-        "offset": region.offset,
-        "size": region.size,
-        "kind": region.kind,
-    }
-    if region.entries is not None:
-        fields["entries"] = region.entries
-        fields["compression"] = region.compression
-        fields["crc_good"] = region.crc_good
-    if region.crc32c is not None:
-        fields["crc32c"] = region.crc32c
-    if region.row is not None and tensors is not None:
-        fields["tensor"] = tensors.names[region.row]
-        fields["slice"] = None if region.part == WHOLE else region.part
-    if region.overlap:
-        fields["overlap"] = region.overlap
-    if region.beyond:
-        fields["beyond"] = region.beyond
-    return fields

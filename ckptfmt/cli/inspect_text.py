@@ -7,10 +7,9 @@ import json
 
 from ckptfmt.cli import text
 from ckptfmt.cli.contents import RESERVED, Contents, Tensors
-from ckptfmt.cli.layout import FileLayout
 from ckptfmt.cli.output import Output
 
-__all__ = ["show_files", "show_gap", "show_header", "show_table", "show_totals"]
+__all__ = ["show_files", "show_header", "show_table", "show_totals"]
 
 METADATA_MAX = 400
 
@@ -43,7 +42,10 @@ def show_header(out: Output, contents: Contents) -> None:
 
 
 def show_files(out: Output, contents: Contents) -> None:
-    """Print the data files of a checkpoint whose index cannot be opened."""
+    """Print the data files of a checkpoint whose tensors cannot be listed."""
+    if contents.header is not None:
+        out.line(out.paint("the tensors cannot be listed: the index is damaged", "red"))
+        out.line()
     if contents.files:
         columns = [
             text.Column("data file", [text.path(file.path) for file in contents.files]),
@@ -132,15 +134,6 @@ def _with_slices(tensors: Tensors) -> list[text.Column]:
         text.Column(title, list(column), right=number > 2)
         for number, (title, column) in enumerate(zip(titles, cells, strict=True))
     ]
-
-
-def show_gap(out: Output, files: list[FileLayout]) -> None:
-    """Print how much of the index is damaged instead of the table."""
-    blocks = [region for region in files[0].regions if region.kind == "data block"] if files else []
-    bad = sum(region.crc_good is False for region in blocks)
-    why = f": {bad:,} of {text.plural(len(blocks), 'data block')} damaged" if bad else ""
-    out.line(out.paint(f"the tensors cannot be listed{why}; every region of the files:", "red"))
-    out.line()
 
 
 def show_totals(out: Output, contents: Contents, chosen: Tensors, candidates: int | None) -> None:

@@ -55,18 +55,14 @@ CASES = {
     "inspect-small": ("small", ["inspect"]),
     "inspect-small-slices": ("small", ["inspect", "--slices"]),
     "inspect-small-tree": ("small", ["inspect", "--tree"]),
-    "inspect-small-layout": ("small", ["inspect", "--layout"]),
     "inspect-small-json": ("small", ["inspect", "--json"]),
     "inspect-small-filter": ("small", ["inspect", "--filter", "model/*", "--sort", "size"]),
     "inspect-small-color": ("small", ["inspect", "--color", "always"]),
     "inspect-plus": ("plus", ["inspect"]),
     "inspect-plus-all-slices": ("plus", ["inspect", "--all", "--slices"]),
     "inspect-plus-tree": ("plus", ["inspect", "--tree", "--sort", "size"]),
-    "inspect-plus-layout": ("plus", ["inspect", "--layout"]),
-    "inspect-plus-layout-json": ("plus", ["inspect", "--layout", "--json"]),
     "inspect-odd": ("odd", ["inspect"]),
     "inspect-odd-tree": ("odd", ["inspect", "--tree"]),
-    "inspect-odd-layout": ("odd", ["inspect", "--layout"]),
     "inspect-odd-json": ("odd", ["inspect", "--json"]),
     "verify-small": ("small", ["verify", "--strict"]),
     "verify-plus": ("plus", ["verify"]),
@@ -281,83 +277,10 @@ def test_names_of_slashes_only(command: Command, tmp_path: Path) -> None:
     assert both == ["//", "a/"], "a tensor and a branch"
 
 
-# ---- layout
-
-
-def covered(regions: list[dict[str, Any]], size: int) -> None:
-    """Every byte in exactly one region."""
-    end = 0
-    for region in regions:
-        assert region["offset"] == end, region
-        end += region["size"]
-    assert end == size
-
-
-def layout(ran: Ran) -> list[dict[str, Any]]:
-    files: list[dict[str, Any]] = json.loads(ran.out)["layout"]
-    for file in files:
-        assert file["size"] == Path(file["path"]).stat().st_size
-        covered(file["regions"], file["size"])
-    return files
-
-
-@pytest.mark.parametrize("made", MADE)
-def test_layout_covers_every_byte(made: str, command: Command, tmp_path: Path) -> None:
-    prefix = MADE[made](tmp_path)
-    files = layout(command("inspect", "--json", "--layout", prefix))
-    with ckptfmt.open(prefix) as reader:
-        assert len(files) == 1 + reader.header.num_shards
-    listed = command("inspect", "--layout", prefix).out
-    rows = re.findall(r"^(0x[0-9a-f]{8,}) +(\d+) +(\d+)  ", listed, re.M)
-    expected = [region for file in files for region in file["regions"]]
-    assert [(int(a, 16), int(b), int(c)) for a, b, c in rows] == [
-        (region["offset"], region["offset"], region["size"]) for region in expected
-    ]
-
-
-@pytest.mark.parametrize("prefix", TF_WRITTEN, ids=lambda prefix: prefix.parent.name)
-def test_layout_of_tensorflow(prefix: Path, command: Command) -> None:
-    ran = command("inspect", "--json", "--layout", prefix)
-    assert (ran.status, ran.err) == (0, "")
-    for region in layout(ran)[0]["regions"]:
-        assert region.get("crc_good", True), region
-
-
-def test_layout_of_blocks_of_a_large_index(command: Command, tmp_path: Path) -> None:
-    prefix = many(tmp_path)
-    (index, _) = layout(command("inspect", "--json", "--layout", prefix))
-    blocks = [region for region in index["regions"] if region["kind"] == "data block"]
-    assert len(blocks) > 1
-    assert sum(block["entries"] for block in blocks) == 3001
-    kinds = [region["kind"] for region in index["regions"][len(blocks) :]]
-    assert kinds == ["metaindex block", "index block", "footer"]
-
-
-def test_layout_tells_padding_from_gaps(command: Command, tmp_path: Path) -> None:
-    prefix = tmp_path / "padded"
-    ckptfmt.save(prefix, {"a": np.full(48, 1, np.int8), "b": np.full(5, 2, np.int8)})
-    path = data_file(prefix)
-
-    def places(kind: str) -> list[tuple[int, int]]:
-        (_, data) = layout(command("inspect", "--json", "--layout", prefix))
-        return [
-            (region["offset"], region["size"])
-            for region in data["regions"]
-            if region["kind"] == kind
-        ]
-
-    assert (places("padding"), places("gap")) == ([(48, 16), (69, 59)], [])
-    flip(path, 60)
-    assert (places("padding"), places("gap")) == ([(69, 59)], [(48, 16)])
-    with open(path, "ab") as stream:
-        stream.write(b"\0" * 7 + b"x")
-    assert (places("padding"), places("gap")) == ([], [(48, 16), (69, 67)])
-
-
 # ---- names that could drive a terminal
 
 
-@pytest.mark.parametrize("options", [[], ["--slices"], ["--tree"], ["--layout"], ["--json"]])
+@pytest.mark.parametrize("options", [[], ["--slices"], ["--tree"], ["--json"]])
 def test_no_raw_control_characters(options: list[str], command: Command, tmp_path: Path) -> None:
     directory = tmp_path / "dir\x1b[2J\u202e"
     directory.mkdir()
@@ -437,7 +360,7 @@ def test_version_and_help(command: Command) -> None:
         ["inspect", "--limit", "-1", "small"],
         ["inspect", "--limit", "many", "small"],
         ["inspect", "--filter", "/(/", "small"],
-        ["inspect", "--tree", "--layout", "small"],
+        ["inspect", "--layout", "small"],
         ["verify"],
         ["verify", "--max-findings", "few", "small"],
         ["show", "small"],
@@ -531,24 +454,21 @@ def test_data_files_of_an_index_that_cannot_be_opened(command: Command, tmp_path
 
 
 def test_damaged_block(command: Command, tmp_path: Path) -> None:
-    """What cannot be listed is shown block by block."""
     prefix = many(tmp_path)
     with ckptfmt.open(prefix) as reader:
         second = int(reader.regions()["offset"][1])
     flip(index_file(prefix), second + 100)
-    for options in ([], ["--tree"], ["--layout"]):
+    for options in ([], ["--tree"]):
         ran = command("inspect", *options, prefix)
         assert ran.status == 1
         assert "level unknown" in ran.out
-        assert "\nthe tensors cannot be listed: 1 of 2 data blocks damaged; " in ran.out
-        assert len(re.findall(r" data block .*good$", ran.out, re.M)) == 1
-        assert re.search(rf"^0x{second:08x} +{second} .* data block .*BAD$", ran.out, re.M)
+        assert "\nthe tensors cannot be listed: the index is damaged\n" in ran.out
+        assert str(data_file(prefix)) in ran.out
         assert ran.err.splitlines() == sorted(set(ran.err.splitlines()), key=ran.err.index)
         assert ran.err.startswith(f"problem: CHECKSUM in {prefix}.index at offset {second}")
     document = json.loads(command("inspect", "--json", prefix).out)
     assert (document["tensors"], document["level"], document["totals"]["nbytes"]) == (None,) * 3
     assert {problem["offset"] for problem in document["problems"]} == {second}
-    covered(document["layout"][0]["regions"], index_file(prefix).stat().st_size)
 
 
 def test_missing_and_short_data_files(command: Command, tmp_path: Path) -> None:
@@ -556,19 +476,13 @@ def test_missing_and_short_data_files(command: Command, tmp_path: Path) -> None:
     missing, short = data_file(prefix, 0, 2), data_file(prefix, 1, 2)
     missing.unlink()
     os.truncate(short, 66)
-    ran = command("inspect", "--layout", prefix)
+    ran = command("inspect", prefix)
     assert ran.status == 1
     assert "1 missing" in ran.out
-    assert f"{missing}: missing\n" in ran.out
     lines = ran.err.splitlines()
     assert lines[0].startswith(f"problem: SHARD_MISSING in {missing}: ")
     assert lines[1].startswith(f"problem: TRUNCATED in {short} at offset 64, tensor 'layer_1/bias'")
     assert len(lines) == 2
-    cut = json.loads(command("inspect", "--layout", "--json", prefix).out)["layout"][2]
-    assert cut["size"] == 66
-    beyond = {region["tensor"]: region["beyond"] for region in cut["regions"] if "beyond" in region}
-    assert beyond == {"layer_1/bias": 3}
-    assert "  3 BYTES BEYOND THE END OF THE FILE\n" in ran.out
 
 
 def test_damaged_data(command: Command, tmp_path: Path) -> None:

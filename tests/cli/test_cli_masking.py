@@ -22,11 +22,11 @@ def test_tensor_names_are_not_masked(tmp_path: Path, command: Command) -> None:
     prefix, other = str(tmp_path / "model"), str(tmp_path / "other")
     ckptfmt.save(prefix, ARRAYS, metadata={"from": NAMES[0]})
     ckptfmt.save(other, {name: array + 1 for name, array in ARRAYS.items()})
-    for words in (["inspect"], ["inspect", "--slices"], ["inspect", "--layout"]):
+    for words in (["inspect"], ["inspect", "--slices"]):
         shown = command(*words, prefix).out
         assert all(name in shown for name in NAMES), words
         assert f'{{"from": "{NAMES[0]}"}}' in shown
-    document = json.loads(command("inspect", "--json", "--layout", prefix).out)
+    document = json.loads(command("inspect", "--json", prefix).out)
     assert [one["name"] for one in document["tensors"]] == sorted(NAMES)
     assert document["metadata"] == {"from": NAMES[0]}
     for name in NAMES:
@@ -53,7 +53,7 @@ def url() -> str:
 def test_paths_are_masked(url: str, tmp_path: Path, command: Command) -> None:
     a, b, to = f"{url}/m-0", f"{url}/m-1", f"{url}/out"
     commands = [
-        *(["inspect", a], ["inspect", "--layout", a], ["inspect", "--json", "--layout", a]),
+        *(["inspect", a], ["inspect", "--slices", a], ["inspect", "--json", a]),
         *(["show", a, "w"], ["show", "--json", a, "w"], ["digest", a]),
         *(["verify", a], ["verify", "--json", a], ["verify", a, b], ["verify", "-r", url]),
         ["verify", "--json", a, f"{url}/nowhere"],

@@ -24,7 +24,6 @@ from cli.commands import child, data_file, environment, many, odd, script, small
         ["inspect"],
         ["inspect", "--json"],
         ["inspect", "--tree"],
-        ["inspect", "--layout"],
         ["verify"],
     ],
 )

@@ -171,9 +171,7 @@ def test_a_replaced_file(server: Server) -> None:
             reader["w"].read()
 
 
-@pytest.mark.parametrize(
-    "command", [["inspect"], ["inspect", "--json", "--layout"], ["verify"], ["show"]]
-)
+@pytest.mark.parametrize("command", [["inspect"], ["inspect", "--json"], ["verify"], ["show"]])
 def test_commands(server: Server, capsys: pytest.CaptureFixture[str], command: list[str]) -> None:
     ckptfmt.save(server.directory / "model", {"w": ARRAYS["b"]})
     given = [*command, f"{url(server)}/model", *(["w"] if command == ["show"] else [])]
@@ -262,7 +260,7 @@ def test_credentials_are_masked(
         shown += [raised.value, repr(raised.value), raised.value.path, raised.value.args]
         shown += traceback.format_exception_only(raised.value)
     url, page = f"{signed}/model", str(tmp_path / "page.html")
-    commands = [["inspect"], ["inspect", "--layout"], ["verify"], ["digest"], ["show", url, "w"]]
+    commands = [["inspect"], ["inspect", "--slices"], ["verify"], ["digest"], ["show", url, "w"]]
     for command in commands:
         for more in ([], ["--json"]) if command != ["digest"] else ([],):
             cli.main([*command, *([url] if len(command) < 3 else []), *more])

@@ -1,22 +1,32 @@
+#!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""The regions of the files of a checkpoint; every byte is in one. Nothing is printed here.
+"""Print every region of the files of a checkpoint, to be read beside a hex dump.
 
-Index file: the regions of `Reader.regions`. Data files: values in order of their offsets, and
-between them padding (zero bytes) or gaps (bytes that no entry names).
+    python tools/layout.py [--json] PREFIX
+
+Every byte is in one region. Index file: the regions of `Reader.regions`. Data files: values in
+order of their offsets, and between them padding (zero bytes) or gaps (bytes that no entry names).
+`slice` in the JSON document is an index into the slices of the tensor. The exit status is 1 if
+something is damaged or missing.
 """
 
 from __future__ import annotations
 
+import argparse
+import json
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import ckptfmt
 from ckptfmt import CkptfmtError, Finding, Reader
-from ckptfmt.cli.contents import WHOLE, Contents, DataFile, Tensors, Value, finding_of
+from ckptfmt.bundle.locate import locate
+from ckptfmt.cli import text
+from ckptfmt.cli.contents import WHOLE, Contents, DataFile, Tensors, Value, finding_of, gather
+from ckptfmt.errors import masked
 from ckptfmt.names import index_name
 from ckptfmt.places import pieces_of
-
-__all__ = ["FileLayout", "Region", "layout_of"]
 
 # As ckptfmt_region_kind in ckptfmt.h.
 _KINDS = {1: "data block", 2: "metaindex block", 3: "index block", 4: "footer", 5: "gap"}
@@ -162,3 +172,101 @@ def _is_zero(path: str, first: int, end: int) -> bool:
         return not any(map(any, pieces_of(path, first, end, READ_BYTES)))
     except OSError:
         return False
+
+
+# ---- printing ------------------------------------------------------------------------------------
+
+TRAILER = "5 bytes of each block are its trailer: compression type, masked CRC-32C"
+
+
+def show(contents: Contents, files: list[FileLayout]) -> Iterator[str]:
+    """Yield the text of all regions of all files in order, offsets in hexadecimal and decimal."""
+    for number, file in enumerate(files):
+        size = "missing" if file.size is None else f"{file.size:,} bytes"
+        yield f"{text.path(file.path)}: {size}\n"
+        if file.regions:
+            yield from text.table(_columns(file.regions, contents.tensors, index=not number))
+        yield f"{TRAILER}\n\n" if not number else "\n"
+
+
+def _columns(regions: list[Region], tensors: Tensors | None, *, index: bool) -> list[text.Column]:
+    columns = [
+        text.Column("hex", [f"{region.offset:#010x}" for region in regions], right=True),
+        text.Column("offset", [str(region.offset) for region in regions], right=True),
+        text.Column("size", [str(region.size) for region in regions], right=True),
+        text.Column("kind", [region.kind for region in regions]),
+    ]
+    checksums = text.Column("crc32c", [_checksum(region) for region in regions])
+    if not index:
+        cells = [_contents_of(region, tensors) for region in regions]
+        return [*columns, checksums, text.Column("tensor", cells)]
+    entries = ["" if region.entries is None else str(region.entries) for region in regions]
+    return [
+        *columns,
+        text.Column("entries", entries, right=True),
+        text.Column("compression", [region.compression or "" for region in regions]),
+        checksums,
+    ]
+
+
+def _checksum(region: Region) -> str:
+    verdict = {None: "", True: " good", False: " BAD"}[region.crc_good]
+    return "" if region.crc32c is None else f"{region.crc32c:08x}{verdict}"
+
+
+def _contents_of(region: Region, tensors: Tensors | None) -> str:
+    if region.row is None or tensors is None:
+        return ""
+    dims = tensors.shapes[region.row]
+    shown = f"{text.printable(tensors.names[region.row])}  {tensors.dtypes[region.row]} "
+    shown += text.shape(dims)
+    if region.part != WHOLE:
+        part = tensors.slices(region.row)[region.part]
+        shown += f", slice {text.box(part.start, part.shape, dims)}"
+    if region.overlap:
+        shown += f"  OVERLAPS {region.overlap} bytes of the value before it"
+    if region.beyond:
+        shown += f"  {region.beyond} BYTES BEYOND THE END OF THE FILE"
+    return shown
+
+
+def _fields(region: Region, tensors: Tensors | None) -> dict[str, Any]:
+    fields = region._asdict()
+    row, part = fields.pop("row"), fields.pop("part")
+    if row is not None and tensors is not None:
+        fields["tensor"] = tensors.names[row]
+        fields["slice"] = None if part == WHOLE else part
+    return {name: value for name, value in fields.items() if value is not None or name == "slice"}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Print every region of a checkpoint's files.")
+    parser.add_argument("prefix", metavar="PREFIX", help="the checkpoint")
+    parser.add_argument("--json", action="store_true", help="one JSON document")
+    options = parser.parse_args()
+    with ckptfmt.open(locate(options.prefix)) as reader:
+        contents = gather(reader)
+        files, problems = layout_of(reader, contents)
+        if options.json:
+            document = [
+                {
+                    "path": masked(file.path),
+                    "size": file.size,
+                    "regions": [_fields(region, contents.tensors) for region in file.regions],
+                }
+                for file in files
+            ]
+            print(json.dumps(document))
+        else:
+            sys.stdout.writelines(show(contents, files))
+    problems = contents.problems + problems
+    for problem in problems:
+        print(problem, file=sys.stderr)
+    return 1 if problems else 0
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except CkptfmtError as error:
+        sys.exit(f"layout: {error}")
