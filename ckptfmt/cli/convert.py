@@ -17,6 +17,7 @@ from ckptfmt.cli.output import Output
 from ckptfmt.cli.progress import Progress
 from ckptfmt.formats.convert import format_of
 from ckptfmt.formats.safetensors import INDEX
+from ckptfmt.places import names_in
 
 # Tables of ckptfmt.huggingface.
 TABLES = {
@@ -118,10 +119,7 @@ def run(options: argparse.Namespace) -> int:
     if result == "tensorflow":
         check_destination(options.destination, overwrite=options.overwrite)
     elif not options.overwrite:
-        index = os.path.splitext(options.destination)[0] + INDEX
-        for path in (options.destination, *([index] if options.max_shard_size else [])):
-            if os.path.lexists(path):
-                raise InvalidError("DESTINATION exists (--overwrite replaces it)", path=path)
+        _check_new(options.destination, in_several=options.max_shard_size is not None)
     with Progress("converting", quiet=options.quiet) as progress:
         try:
             done = ckptfmt.convert(
@@ -155,6 +153,22 @@ def run(options: argparse.Namespace) -> int:
             output.line(f"stored the bits of {text.printable(name)}, {before}, as {after}")
         output.line(f"converted {text.path(source)} into {text.path(done.path)}")
     return 0
+
+
+def _check_new(destination: str, *, in_several: bool) -> None:
+    """Refuse a result in another format whose file, index or shards exist."""
+    paths = [destination]
+    if in_several:
+        directory, base = os.path.split(destination)
+        base = base.removesuffix(INDEX).removesuffix(".safetensors")
+        own = re.compile(
+            re.escape(base) + r"(-\d{5}-of-\d{5}\.safetensors|" + re.escape(INDEX) + ")"
+        )
+        names = filter(own.fullmatch, names_in(directory or "."))
+        paths += [os.path.join(directory, name) for name in names]
+    for path in paths:
+        if os.path.lexists(path):
+            raise InvalidError("DESTINATION exists (--overwrite replaces it)", path=path)
 
 
 def _casts(given: list[str]) -> str | dict[str, str] | None:

@@ -207,6 +207,26 @@ def test_a_source_of_several_files(place: Path, command: Command) -> None:
     assert command("convert", shard, shard, "--overwrite").status == 0, "a source in one file"
 
 
+@pytest.mark.parametrize("output", ["m", "m.safetensors", "m.safetensors.index.json"])
+@pytest.mark.parametrize(
+    "existing",
+    ["m.safetensors.index.json", "m-00001-of-00002.safetensors", "m-00009-of-00123.safetensors"],
+)
+def test_a_result_in_several_files(
+    output: str, existing: str, place: Path, command: Command
+) -> None:
+    """A file of another model of the same name is only replaced with --overwrite."""
+    ckptfmt.save("model", {"a": np.ones(300), "b": np.ones(300)})
+    Path(existing).write_text("old")
+    before = contents(place)
+    words = ["convert", "model", output, "--to", "safetensors", "--max-shard-size", "3000"]
+    ran = command(*words)
+    assert ran.status == 2 and "DESTINATION exists (--overwrite replaces it)" in ran.err
+    assert existing in ran.err
+    assert contents(place) == before
+    assert command(*words, "--overwrite").status == 0
+
+
 def test_standard_output(place: Path, command: Command) -> None:
     with child("show", "model", "w", "--npy", "-", cwd=place) as process:
         out, err = process.communicate()
