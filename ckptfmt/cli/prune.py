@@ -26,8 +26,10 @@ such as those that a manager preserves permanently.
 Every byte of the newest checkpoints is checked until N sound ones are found; older ones are removed
 without being read. A damaged or incomplete one among the newer does not count: standard error names
 it, and it stays, so that the last sound checkpoint is never removed. If a file cannot be read now,
-which does not prove damage, nothing is removed. With --no-verify only the index and the sizes of
-the data files are checked. --dry-run checks the same. Prints the prefixes that were removed.
+which does not prove damage, nothing is removed. One to whose files a symbolic link in DIR leads
+stays as well, unless the link is removed with its own checkpoint, and is named. With --no-verify
+only the index and the sizes of the data files are checked. --dry-run checks the same. Prints the
+prefixes that were removed.
 
 examples:
   ckptfmt prune --keep 3 --dry-run runs/1   list what would be removed
@@ -78,7 +80,11 @@ def run(options: argparse.Namespace) -> int:
             f"'{masked(prefix)}' is not {kind}, and stays: {why}"
             for prefix, why in done.damaged.items()
         ]
-        if messages and not done.kept:
+        messages += [
+            f"'{masked(prefix)}' stays: the symbolic link '{link}' leads to one of its files"
+            for prefix, link in done.linked.items()
+        ]
+        if done.damaged and not done.kept:
             messages.append(f"no checkpoint is {kind}: nothing is removed")
         for message in messages:
             print(f"ckptfmt: {text.printable(message)}", file=sys.stderr)

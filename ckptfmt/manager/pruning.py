@@ -4,8 +4,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
 from typing import Any
 
 from ckptfmt.arguments import check_progress
@@ -14,9 +14,12 @@ from ckptfmt.errors import BusyError, CheckpointNotFoundError, CkptfmtError, Inv
 from ckptfmt.manager.directory import CheckpointDirectory
 from ckptfmt.manager.records import Records
 from ckptfmt.manager.store_directory import Directory, StoreDirectory
-from ckptfmt.names import index_name, is_url
+from ckptfmt.names import index_name, is_url, parse_data_name
 
 __all__ = ["Pruned", "prune"]
+
+# As many symbolic links are followed from one to the next.
+LINKS_MAX = 40
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,11 +30,14 @@ class Pruned:
         removed: the checkpoints that were removed; those that would be, in a dry run.
         kept: the sound ones that stay.
         damaged: those that are not sound, which stay as well, with the first problem of each.
+        linked: those that stay because a symbolic link that stays leads to one of their files, with
+            that link.
     """
 
     removed: list[str]
     kept: list[str]
     damaged: dict[str, str]
+    linked: dict[str, str] = field(default_factory=dict)
 
 
 def prune(
@@ -48,8 +54,9 @@ def prune(
     preserves permanently, and those that were saved without one, are not. From the newest on, each
     is checked until `keep` sound ones are found; older ones are removed without being read.
     Damaged ones among the newer are left as they are and do not count. The one that the state file
-    names as the newest stays in any case. The directory is locked to remove checkpoints, not while
-    they are read.
+    names as the newest stays in any case, and so does one whose files are the targets of symbolic
+    links in the directory, unless these links are removed as well. The directory is locked to
+    remove checkpoints, not while they are read.
 
     Args:
         directory: a directory with a `checkpoint` state file, or a URL of one.
@@ -82,6 +89,8 @@ def prune(
                 records.read(place)
                 plan = _plan(records, directory, keep, judged)
                 if plan.unknown is None:
+                    linked = {} if is_url(directory) else _linked(directory, place, plan.going)
+                    plan.going[:] = [name for name in plan.going if name not in linked]
                     if plan.going and not dry_run:
                         _remove(place, records, plan.going)
                     break
@@ -98,6 +107,7 @@ def prune(
         [os.path.join(directory, name) for name in plan.going],
         [os.path.join(directory, name) for name in plan.sound],
         {os.path.join(directory, name): why for name, why in plan.damaged.items()},
+        {os.path.join(directory, name): os.path.join(directory, linked[name]) for name in linked},
     )
 
 
@@ -146,6 +156,52 @@ def _plan(records: Records, directory: str, keep: int, judged: dict[str, _Verdic
         else:
             damaged.append((name, verdict.why))
     return _Plan(going[::-1], sound[::-1], dict(damaged[::-1]))
+
+
+def _linked(directory: str, place: Directory, going: Iterable[str]) -> dict[str, str]:
+    """Return the checkpoints that must not go, in their order: a symbolic link in the directory
+    that stays leads to one of their files. The values are these links."""
+    top = os.path.realpath(directory)
+    leads: list[tuple[str, str | None, set[str | None]]] = []
+    for name in sorted(place.names()):
+        targets = map(os.path.split, _targets(os.path.join(top, name)))
+        owners = {_owner(base) for folder, base in targets if folder == top}
+        if owners:
+            leads.append((name, _owner(name), owners))
+    rest, found = list(going), dict[str, str]()
+    while True:
+        left = set(rest).difference(found)
+        more = {
+            one: name
+            for name, owner, owners in reversed(leads)
+            if owner not in left
+            for one in owners
+            if one in left
+        }
+        if not more:
+            return {name: found[name] for name in rest if name in found}
+        found |= more
+
+
+def _targets(path: str) -> Iterator[str]:
+    """Yield the paths that a symbolic link leads to, one link at a time. Their directories are
+    resolved."""
+    for _ in range(LINKS_MAX):
+        try:
+            target = os.readlink(path)
+        except OSError:
+            return
+        folder, base = os.path.split(os.path.join(os.path.dirname(path), target))
+        path = os.path.join(os.path.realpath(folder), base)
+        yield path
+
+
+def _owner(name: str) -> str | None:
+    """Return the checkpoint to which a file with this name belongs."""
+    data = parse_data_name(name)
+    if data is not None:
+        return data.prefix
+    return name.removesuffix(".index") if name.endswith(".index") else None
 
 
 def _remove(place: Directory, records: Records, going: list[str]) -> None:

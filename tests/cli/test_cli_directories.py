@@ -50,6 +50,20 @@ def test_prune(command: Command, tmp_path: Path) -> None:
     assert run_of(tmp_path, 0).checkpoints == list(state.all_model_checkpoint_paths)
 
 
+def test_prune_names_what_links_need(command: Command, tmp_path: Path) -> None:
+    manager = ckptfmt.CheckpointManager(ckptfmt.Checkpoint(w=np.ones(3)), tmp_path, max_to_keep=9)
+    for _ in range(3):
+        manager.save()
+    (tmp_path / "best.index").symlink_to("ckpt-1.index")
+    for options in (["--dry-run"], []):
+        ran = command("prune", "--keep", 1, *options, tmp_path)
+        assert (ran.status, ran.out) == (0, f"{tmp_path}/ckpt-2\n")
+        assert ran.err == (
+            f"ckptfmt: '{tmp_path}/ckpt-1' stays: the symbolic link '{tmp_path}/best.index' leads "
+            "to one of its files\n"
+        )
+
+
 def test_prune_leaves_something_to_restore(command: Command, tmp_path: Path) -> None:
     run_of(tmp_path, 4)
     data_file(tmp_path / "ckpt-4").unlink()

@@ -147,6 +147,81 @@ def test_older_ones_are_not_read(
     assert len(calls) >= 2 and all(done <= total for done, total in calls)
 
 
+# ---- symbolic links
+
+INDEX, DATA = "index", "data-00000-of-00001"
+
+
+def _link(directory: Path, link: str, target: str) -> None:
+    path = directory / link
+    if path.exists() and "ckpt-" in target and "ckpt-4" not in target:
+        shutil.copy(path, directory / target)
+        path.unlink()
+    path.unlink(missing_ok=True)
+    path.symlink_to(target)
+
+
+# By case: links, and the checkpoints that go with keep=1, with the link that others need.
+LINKS: dict[str, tuple[list[tuple[str, str]], list[int], dict[int, str]]] = {
+    "kept to going": ([(f"ckpt-4.{DATA}", f"ckpt-2.{DATA}")], [1, 3], {2: f"ckpt-4.{DATA}"}),
+    "index": ([("ckpt-4.index", "ckpt-1.index")], [2, 3], {1: "ckpt-4.index"}),
+    "absolute": ([(f"ckpt-4.{DATA}", f"/ckpt-2.{DATA}")], [1, 3], {2: f"ckpt-4.{DATA}"}),
+    "by way of a directory": (
+        [(f"ckpt-4.{DATA}", f"self/./self/ckpt-2.{DATA}")],
+        [1, 3],
+        {2: f"ckpt-4.{DATA}"},
+    ),
+    "unmanaged": (
+        [("best.index", "ckpt-3.index"), (f"best.{DATA}", f"ckpt-3.{DATA}")],
+        [1, 2],
+        {3: f"best.{DATA}"},
+    ),
+    "another name": ([("latest", "ckpt-1.index")], [2, 3], {1: "latest"}),
+    "chain": (
+        [(f"ckpt-4.{DATA}", f"ckpt-3.{DATA}"), (f"ckpt-3.{DATA}", f"ckpt-1.{DATA}")],
+        [2],
+        {1: f"ckpt-4.{DATA}", 3: f"ckpt-4.{DATA}"},
+    ),
+    "one after the other": (
+        [(f"ckpt-4.{DATA}", f"ckpt-3.{DATA}"), ("ckpt-3.index", "ckpt-1.index")],
+        [2],
+        {1: "ckpt-3.index", 3: f"ckpt-4.{DATA}"},
+    ),
+    "chain of others": (
+        [("a", "b"), ("b", f"ckpt-2.{DATA}")],
+        [1, 3],
+        {2: "a"},
+    ),
+    "going to going": ([(f"ckpt-3.{DATA}", f"ckpt-2.{DATA}")], [1, 2, 3], {}),
+    "going to kept": ([(f"ckpt-1.{DATA}", f"ckpt-4.{DATA}")], [1, 2, 3], {}),
+    "elsewhere": (
+        [(f"ckpt-4.{DATA}", "../shared"), (f"ckpt-2.{DATA}", "../shared")],
+        [1, 2, 3],
+        {},
+    ),
+    "loop": ([("a", "b"), ("b", "a")], [1, 2, 3], {}),
+}
+
+
+@pytest.mark.parametrize("case", LINKS)
+def test_files_that_links_need_stay(run: Path, tmp_path: Path, case: str) -> None:
+    directory = copied(run, tmp_path / "run")
+    links, going, needed = LINKS[case]
+    shutil.copy(data_file(directory / "ckpt-4"), tmp_path / "shared")
+    (directory / "self").symlink_to(".")
+    for link, target in links:
+        _link(directory, link, str(directory) + target if target[0] == "/" else target)
+    wanted = {str(directory / f"ckpt-{n}"): str(directory / one) for n, one in needed.items()}
+    done = prune(str(directory), 1, dry_run=True)
+    assert (numbers(done.removed), done.linked) == (going, wanted)
+    assert prune(str(directory), 1) == done
+    assert ckptfmt.verify(directory / "ckpt-4").ok
+    for number in range(1, 5):
+        assert index_file(directory / f"ckpt-{number}").exists() == (number not in going)
+    again = prune(str(directory), 1)
+    assert (again.removed, again.linked) == ([], done.linked), "and are still managed"
+
+
 # ---- errors that prove nothing
 
 
