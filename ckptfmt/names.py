@@ -21,6 +21,7 @@ __all__ = [
     "parse_data_name",
     "path_text",
     "prefix_text",
+    "printable",
     "saved_name",
     "sharded_filename",
     "split_archive",
@@ -42,6 +43,7 @@ SHARD_STAND_IN = "_CKPTFMT_SHARD_"
 _DATA_NAME = re.compile(r"(?s)(.*)\.data-([0-9]{5,10})-of-([0-9]{5,10})")
 
 
+_SHORT = {"\\": "\\\\", "\n": "\\n", "\r": "\\r", "\t": "\\t"}
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
 _SQUEEZED = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/(?!/)")
 _IN_ARCHIVE = re.compile(r"(?s)(.*?\.(?:tar|zip))!((?:/.*)?)$")
@@ -259,3 +261,27 @@ def saved_name(name: str | bytes) -> str:
     if not text:
         raise InvalidError("TAB-12: a tensor's name is empty", tensor="")
     return text
+
+
+def printable(text: str) -> str:
+    r"""Return the text with every unprintable character escaped, as `repr` would.
+
+    `\xNN` is a byte: a control character, or a byte that is not UTF-8 (a surrogate escape).
+    `\uNNNN` and `\UNNNNNNNN` are characters. A backslash is doubled.
+    """
+    if text.isprintable() and "\\" not in text:
+        return text
+    return "".join(map(_escaped, text))
+
+
+def _escaped(character: str) -> str:
+    if character in _SHORT:
+        return _SHORT[character]
+    if character.isprintable():
+        return character
+    point = ord(character)
+    if point < 0x80:
+        return f"\\x{point:02x}"
+    if 0xDC80 <= point <= 0xDCFF:
+        return f"\\x{point - 0xDC00:02x}"
+    return f"\\u{point:04x}" if point < 0x10000 else f"\\U{point:08x}"

@@ -21,7 +21,15 @@ from ckptfmt.dtypes import is_floating, plain_quantized
 from ckptfmt.errors import InvalidError
 from ckptfmt.names import tensor_bytes
 
-__all__ = ["Difference", "Tolerance", "compare", "difference", "pairs", "pieces"]
+__all__ = [
+    "Difference",
+    "Tolerance",
+    "checksums_equal",
+    "compare",
+    "difference",
+    "pairs",
+    "pieces",
+]
 
 # Bytes of one array in memory at a time.
 PIECE_BYTES = 64 << 20
@@ -125,7 +133,7 @@ def difference(
         if tolerance and _has_distances(one) and _has_distances(other):
             return _values(one, other, progress, tolerance)
         return Difference(one.name, "dtype", one, other)
-    if by_checksum and _checksums_equal(one, other):
+    if by_checksum and checksums_equal(one, other):
         if progress is not None:
             progress(one.nbytes)
         return None
@@ -151,7 +159,7 @@ def pairs(
             yield a[ours[name]] if name in ours else None, b.get(name)
 
 
-def _checksums_equal(a: TensorHandle, b: TensorHandle) -> bool:
+def checksums_equal(a: TensorHandle, b: TensorHandle) -> bool:
     """Return whether the checksums in the indexes say that two tensors are equal: those of the
     bytes as they are stored, which are the elements unless they are compressed or strings."""
     whole = a.crc32c is not None and b.crc32c is not None
@@ -159,18 +167,20 @@ def _checksums_equal(a: TensorHandle, b: TensorHandle) -> bool:
     return whole and plain and a.dtype != np.dtype(object) and a.crc32c == b.crc32c
 
 
-def pieces(shape: tuple[int, ...], itemsize: int) -> Iterator[tuple[slice, ...]]:
-    """Yield indices that divide an array into boxes of PIECE_BYTES or one element."""
+def pieces(
+    shape: tuple[int, ...], itemsize: int, limit: int = PIECE_BYTES
+) -> Iterator[tuple[slice, ...]]:
+    """Yield indices that divide an array into boxes of at most `limit` bytes, or one element."""
     row = math.prod(shape[1:]) * itemsize
-    if not shape or row * shape[0] <= PIECE_BYTES:
+    if not shape or row * shape[0] <= limit:
         yield ()
-    elif row <= PIECE_BYTES:
-        step = PIECE_BYTES // row
+    elif row <= limit:
+        step = limit // row
         for first in range(0, shape[0], step):
             yield (slice(first, first + step),)
     else:
         for first in range(shape[0]):
-            for rest in pieces(shape[1:], itemsize):
+            for rest in pieces(shape[1:], itemsize, limit):
                 yield (slice(first, first + 1), *rest)
 
 

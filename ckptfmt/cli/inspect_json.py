@@ -25,7 +25,7 @@ from dataclasses import asdict
 from typing import Any
 
 from ckptfmt.cli.contents import Contents, Tensors
-from ckptfmt.cli.findings import fields_of
+from ckptfmt.bundle.findings import fields_of
 from ckptfmt.cli.output import Output
 from ckptfmt.errors import masked
 

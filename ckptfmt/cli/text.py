@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from ckptfmt.errors import masked
+from ckptfmt.names import printable as printable
 
 # A longer cell shifts the rest of its own row instead of widening the column.
 WIDTH_MAX = 72
@@ -21,36 +22,10 @@ NAME_MIN = 24
 CUT_MIN = 12
 _MARKS = re.compile(r"[│├└|`][│├└─|` -]*|")
 
-_SHORT = {"\\": "\\\\", "\n": "\\n", "\r": "\\r", "\t": "\\t"}
-
-
-def printable(text: str) -> str:
-    r"""Return the text with every unprintable character escaped, as `repr` would.
-
-    `\xNN` is a byte: a control character, or a byte that is not UTF-8 (a surrogate escape).
-    `\uNNNN` and `\UNNNNNNNN` are characters. A backslash is doubled.
-    """
-    if text.isprintable() and "\\" not in text:
-        return text
-    return "".join(map(_escaped, text))
-
 
 def path(value: str) -> str:
     """Return `printable` of a path, with the credentials of a URL masked."""
     return printable(masked(value))
-
-
-def _escaped(character: str) -> str:
-    if character in _SHORT:
-        return _SHORT[character]
-    if character.isprintable():
-        return character
-    point = ord(character)
-    if point < 0x80:
-        return f"\\x{point:02x}"
-    if 0xDC80 <= point <= 0xDCFF:
-        return f"\\x{point - 0xDC00:02x}"
-    return f"\\u{point:04x}" if point < 0x10000 else f"\\U{point:08x}"
 
 
 def printable_all(names: list[str]) -> list[str]:

@@ -13,7 +13,7 @@ import ckptfmt
 from ckptfmt import CheckpointNotFoundError, CkptfmtError, Report
 from ckptfmt.bundle.locate import locate_all
 from ckptfmt.cli import DAMAGE, error_fields, text
-from ckptfmt.cli.findings import grouped
+from ckptfmt.bundle.findings import grouped
 from ckptfmt.cli.options import count
 from ckptfmt.cli.output import COLORS, Output
 from ckptfmt.cli.progress import Progress

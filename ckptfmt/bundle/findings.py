@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 
-from ckptfmt import Finding
+from ckptfmt.bundle.verify import Finding
 from ckptfmt.errors import masked
 
 __all__ = ["Group", "fields_of", "grouped"]
