@@ -24,8 +24,8 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
-from ckptfmt.cli.contents import Contents, Tensors
 from ckptfmt.bundle.findings import fields_of
+from ckptfmt.cli.contents import Contents, Tensors
 from ckptfmt.cli.output import Output
 from ckptfmt.errors import masked
 

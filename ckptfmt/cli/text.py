@@ -8,11 +8,11 @@ fraction of a second.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from ckptfmt.errors import masked
-from ckptfmt.names import printable as printable
+from ckptfmt.names import printable as printable  # noqa: PLC0414 (exported)
 
 # A longer cell shifts the rest of its own row instead of widening the column.
 WIDTH_MAX = 72
@@ -114,19 +114,21 @@ class Column:
     right: bool = False
 
 
-def _fitted(column: Column) -> tuple[str, list[str], str]:
-    """Return title, cells, and the `%` format that aligns them."""
+def _fitted(column: Column, least: int) -> tuple[str, list[str], str, int]:
+    """Return title, cells, the `%` format that aligns them, and the width, which is `least` or
+    more."""
     title, cells = column.title, column.cells
     align = "" if column.right else "-"
+    least = max(least, len(title))
     if _is_narrow("".join(cells)):
-        width = max(len(title), min(max(map(len, cells), default=0), WIDTH_MAX))
-        return title, cells, f"%{align}{width}s"
+        width = max(least, min(max(map(len, cells), default=0), WIDTH_MAX))
+        return title, cells, f"%{align}{width}s", width
     # `%` counts characters; a terminal counts cells.
     taken = [cells_of(cell) for cell in cells]
-    width = max(len(title), min(max(taken), WIDTH_MAX))
+    width = max(least, min(max(taken), WIDTH_MAX))
     blanks = [" " * (width - count) for count in taken]
     pairs = zip(blanks, cells, strict=True) if column.right else zip(cells, blanks, strict=True)
-    return f"%{align}{width}s" % title, [a + b for a, b in pairs], "%s"
+    return f"%{align}{width}s" % title, [a + b for a, b in pairs], "%s", width
 
 
 def cut(cell: str, width: int) -> str:
@@ -154,20 +156,31 @@ def table(columns: Sequence[Column], width: int | None = None) -> Iterator[str]:
         columns: their cells.
         width: cells that a line may take: those of the first column are cut. None: as needed.
     """
-    if width is not None:
-        names, *others = columns
-        taken = sum(
-            2 + max(len(one.title), min(max(map(len, one.cells), default=0), WIDTH_MAX))
-            for one in others
-        )
-        room = max(width - taken, NAME_MIN)
-        columns = [Column(names.title, [cut(cell, room) for cell in names.cells]), *others]
-    titles, texts, formats = zip(*map(_fitted, columns), strict=True)
-    row = "  ".join(formats)
-    # Stripping takes a quarter of the time and is rarely needed.
-    ragged = not columns[-1].right or "" in columns[-1].cells
-    yield (row % titles).rstrip() + "\n"
-    for first in range(0, len(texts[0]), ROWS_AT_ONCE):
-        part = zip(*(cells[first : first + ROWS_AT_ONCE] for cells in texts), strict=True)
-        lines = map(row.__mod__, part)
-        yield "\n".join(map(str.rstrip, lines) if ragged else lines) + "\n"
+    return table_of_parts([columns], width)
+
+
+def table_of_parts(parts: Iterable[Sequence[Column]], width: int | None = None) -> Iterator[str]:
+    """As `table`, of the rows of one part after the other, which are not all in memory at a time.
+    The columns of a part are as wide as those of the part before, or wider."""
+    widths: tuple[int, ...] = ()
+    for columns in parts:
+        is_first = not widths
+        least = widths or (0,) * len(columns)
+        if width is not None:
+            names, *others = columns
+            taken = sum(
+                2 + max(least, len(one.title), min(max(map(len, one.cells), default=0), WIDTH_MAX))
+                for one, least in zip(others, least[1:], strict=True)
+            )
+            room = max(width - taken, NAME_MIN)
+            columns = [Column(names.title, [cut(cell, room) for cell in names.cells]), *others]
+        titles, texts, formats, widths = zip(*map(_fitted, columns, least), strict=True)
+        row = "  ".join(formats)
+        # Stripping takes a quarter of the time and is rarely needed.
+        ragged = not columns[-1].right or "" in columns[-1].cells
+        if is_first:
+            yield (row % titles).rstrip() + "\n"
+        for first in range(0, len(texts[0]), ROWS_AT_ONCE):
+            part = zip(*(cells[first : first + ROWS_AT_ONCE] for cells in texts), strict=True)
+            lines = map(row.__mod__, part)
+            yield "\n".join(map(str.rstrip, lines) if ragged else lines) + "\n"

@@ -11,9 +11,9 @@ from dataclasses import asdict, dataclass
 
 import ckptfmt
 from ckptfmt import CheckpointNotFoundError, CkptfmtError, Report
+from ckptfmt.bundle.findings import grouped
 from ckptfmt.bundle.locate import locate_all
 from ckptfmt.cli import DAMAGE, error_fields, text
-from ckptfmt.bundle.findings import grouped
 from ckptfmt.cli.options import count
 from ckptfmt.cli.output import COLORS, Output
 from ckptfmt.cli.progress import Progress
