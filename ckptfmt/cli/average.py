@@ -9,6 +9,7 @@ import ckptfmt
 from ckptfmt.bundle.locate import locate
 from ckptfmt.cli import text
 from ckptfmt.cli.destination import check_destination
+from ckptfmt.cli.missing import warn_missing
 from ckptfmt.cli.output import Output
 from ckptfmt.cli.progress import Progress
 from ckptfmt.errors import masked
@@ -22,7 +23,8 @@ A SOURCE is a path as for `ckptfmt inspect`; DESTINATION is a prefix. Floating-p
 tensors are averaged in double precision. Everything else is that of the first SOURCE; tensors that
 differ in another one, such as steps, are listed.
 
---json prints {"schema": 1, "path", "averaged": how many, "taken": [name, ...]}.
+--json prints {"schema": 1, "path", "averaged": how many, "taken": [name, ...], "missing":
+[key of the object graph without a tensor, ...]}.
 
 --dry-run checks the sources but does not read the tensors that would be averaged.
 
@@ -67,9 +69,14 @@ def run(options: argparse.Namespace) -> int:
             sources, options.destination, dry_run=options.dry_run, progress=progress.update
         )
     if options.json:
-        taken = list(done.taken)
         Output().document(
-            {"schema": 1, "path": masked(done.path), "averaged": done.averaged, "taken": taken}
+            {
+                "schema": 1,
+                "path": masked(done.path),
+                "averaged": done.averaged,
+                "taken": list(done.taken),
+                "missing": list(done.missing),
+            }
         )
     elif not options.quiet:
         output = Output()
@@ -79,4 +86,5 @@ def run(options: argparse.Namespace) -> int:
         checkpoints = text.plural(len(sources), "checkpoint")
         verb = "would average" if options.dry_run else "averaged"
         output.line(f"{verb} {tensors} of {checkpoints} into {text.path(done.path)}")
+        warn_missing(done.missing)
     return 0

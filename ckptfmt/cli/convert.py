@@ -13,6 +13,7 @@ from ckptfmt.bundle.convert import DROPPING
 from ckptfmt.bundle.locate import locate
 from ckptfmt.cli import text
 from ckptfmt.cli.destination import check_destination
+from ckptfmt.cli.missing import warn_missing
 from ckptfmt.cli.output import Output
 from ckptfmt.cli.progress import Progress
 from ckptfmt.formats.convert import format_of
@@ -152,6 +153,7 @@ def run(options: argparse.Namespace) -> int:
         for name, (before, after) in done.bits.items():
             output.line(f"stored the bits of {text.printable(name)}, {before}, as {after}")
         output.line(f"converted {text.path(source)} into {text.path(done.path)}")
+        warn_missing(done.missing)
     return 0
 
 
@@ -164,8 +166,9 @@ def _check_new(destination: str, *, in_several: bool) -> None:
         own = re.compile(
             re.escape(base) + r"(-\d{5}-of-\d{5}\.safetensors|" + re.escape(INDEX) + ")"
         )
-        names = filter(own.fullmatch, names_in(directory or "."))
-        paths += [os.path.join(directory, name) for name in names]
+        found = filter(own.fullmatch, names_in(directory or "."))
+        index_first = sorted(found, key=lambda name: not name.endswith(INDEX))
+        paths += [os.path.join(directory, name) for name in index_first]
     for path in paths:
         if os.path.lexists(path):
             raise InvalidError("DESTINATION exists (--overwrite replaces it)", path=path)

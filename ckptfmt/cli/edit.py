@@ -12,6 +12,7 @@ from ckptfmt import Edit, InvalidError
 from ckptfmt.bundle.locate import locate
 from ckptfmt.cli import text
 from ckptfmt.cli.destination import check_destination
+from ckptfmt.cli.missing import warn_missing
 from ckptfmt.cli.output import Output
 from ckptfmt.cli.progress import Progress
 from ckptfmt.cli.renaming import renames
@@ -144,7 +145,8 @@ def run(options: argparse.Namespace) -> int:
     if options.json:
         Output().document({"schema": 1, **_document(done)})
     elif not options.quiet:
-        _print(done, dry_run=options.dry_run)
+        _print(done, options)
+        warn_missing(() if options.drop_missing else done.missing)
     return 0
 
 
@@ -207,7 +209,7 @@ _ROLES = {
 }
 
 
-def _print(done: Edit, *, dry_run: bool) -> None:
+def _print(done: Edit, options: argparse.Namespace) -> None:
     output = Output()
     for role, what in _ROLES.items():
         kept, lost = done.kept.get(role), done.lost.get(role)
@@ -230,10 +232,10 @@ def _print(done: Edit, *, dry_run: bool) -> None:
     if done.undecided:
         output.line("kept, because it is not known whether they are the state of an optimizer:")
         _list(output, [text.printable(name) for name in done.undecided])
-    if done.missing:
+    if done.missing and options.drop_missing:
         output.line(f"dropped from the object graph, without a tensor: {len(done.missing)}")
         _list(output, [text.printable(name) for name in done.missing])
-    verb = "would write" if dry_run else "wrote"
+    verb = "would write" if options.dry_run else "wrote"
     tensors = text.plural(done.tensors, "tensor")
     output.line(f"{verb} {tensors} to {text.path(done.path)}")
 

@@ -35,6 +35,7 @@ from ckptfmt.bundle.tensor import TensorHandle
 from ckptfmt.bundle.writer import Writer
 from ckptfmt.errors import CorruptError, InvalidError, masked_repr
 from ckptfmt.names import prefix_text
+from ckptfmt.objects.build import missing_tensors
 from ckptfmt.objects.graph import OBJECT_GRAPH_KEY
 from ckptfmt.progress import Meter, Progress
 
@@ -52,11 +53,14 @@ class Average:
         averaged: number of tensors that are means.
         taken: names of tensors that are not numbers with fractions, and differ between the sources:
             they are those of the first.
+        missing: keys of the first source's object graph without a tensor; the result has the same
+            graph.
     """
 
     path: str
     averaged: int
     taken: tuple[str, ...] = ()
+    missing: tuple[str, ...] = ()
 
     __repr__ = masked_repr
 
@@ -181,7 +185,8 @@ class _Mean:
         return self._result()
 
     def _result(self) -> Average:
-        return Average(self._target, self._averaged, tuple(self._taken))
+        missing = missing_tensors(self._readers[0])
+        return Average(self._target, self._averaged, tuple(self._taken), missing)
 
     def _others(self, handle: TensorHandle) -> list[TensorHandle]:
         return [reader[handle.raw_name] for reader in self._readers[1:]]

@@ -32,7 +32,7 @@ from ckptfmt.editing.graphs import edited_graph, paths_differ, relocate_keys
 from ckptfmt.errors import InvalidError, TensorNotFoundError, masked_repr
 from ckptfmt.names import prefix_text, saved_name
 from ckptfmt.objects.build import graph_of, missing_keys
-from ckptfmt.objects.graph import OBJECT_GRAPH_KEY, ObjectGraph, encode_graph
+from ckptfmt.objects.graph import OBJECT_GRAPH_KEY, encode_graph
 from ckptfmt.objects.roles import ModelRole, model_roles
 from ckptfmt.places import is_file
 from ckptfmt.progress import Progress
@@ -63,7 +63,8 @@ class Edit:
         lost: by role, the same of those that were dropped.
         undecided: stored names of tensors that stay because it is not known whether they are the
             state of an optimizer, with `strip_optimizer`.
-        missing: keys of the object graph without a tensor, which were dropped from it.
+        missing: keys of the object graph without a tensor: dropped from it with `drop_missing`,
+            else still there.
     """
 
     path: str
@@ -137,7 +138,8 @@ def edit(
             in the model.
         drop_weights: True allows the other arguments to drop weights of the model, and tensors that
             may be.
-        drop_missing: True drops what the object graph says of tensors that are missing.
+        drop_missing: True drops what the object graph says of tensors that are missing. Without it,
+            such a checkpoint can only get other metadata.
         compact: True copies the tensors that stay in every data file that loses one.
         dry_run: True writes nothing; what casts lose is not counted.
         durability: as in Writer.
@@ -182,19 +184,21 @@ def edit(
         dropped = tuple(old for old, new in new_names.items() if new is None)
         if not drop_weights:
             _check_weights(reader, dropped, roles)
+        casts = _casts(reader, list(rest), cast, roles)
         texts, moved = {}, False
         missing: tuple[str, ...] = ()
         if graph is not None and OBJECT_GRAPH_KEY in rest:
-            missing = _missing(reader, graph, drop_missing)
-            if missing or any(old != new for old, new in new_names.items()):
-                changed = edited_graph(
-                    graph, {**new_names, **dict.fromkeys(missing)}, cut_optimizers=strip_optimizer
-                )
+            differs = any(old != new for old, new in new_names.items())
+            missing = tuple(missing_keys(reader, graph))
+            if missing and not drop_missing and (differs or casts):
+                raise _missing(reader, missing)
+            gone = dict.fromkeys(missing if drop_missing else ())
+            if gone or differs:
+                changed = edited_graph(graph, {**new_names, **gone}, cut_optimizers=strip_optimizer)
                 if strip_optimizer:
                     rest = _relocated(rest, relocate_keys(graph, changed, rest.values()))
                 texts[OBJECT_GRAPH_KEY] = encode_graph(changed)
                 moved = paths_differ(graph, changed)
-        casts = _casts(reader, list(rest), cast, roles)
         if (moved or casts or len(rest) < len(stored)) and _in_saved_model(target):
             raise InvalidError(
                 "the destination belongs to a SavedModel, whose saved_model.pb has the objects and "
@@ -255,17 +259,14 @@ def _check_weights(reader: Reader, dropped: Sequence[str], roles: Mapping[str, M
         )
 
 
-def _missing(reader: Reader, graph: ObjectGraph, drop: bool) -> tuple[str, ...]:
-    """Return the keys of the object graph that have no tensor."""
-    found = tuple(missing_keys(reader, graph))
-    if found and not drop:
-        raise InvalidError(
-            f"the object graph refers to tensors that are missing: {some(found)}. An edit has lost "
-            "them, or their variables were never initialised; drop_missing=True (--drop-missing) "
-            "removes what the graph says of them",
-            path=reader.prefix,
-        )
-    return found
+def _missing(reader: Reader, missing: Sequence[str]) -> InvalidError:
+    """Return the error about keys of the object graph that have no tensor."""
+    return InvalidError(
+        f"the object graph refers to tensors that are missing: {some(missing)}. An edit has lost "
+        "them, or their variables were never initialised; drop_missing=True (--drop-missing) "
+        "removes what the graph says of them",
+        path=reader.prefix,
+    )
 
 
 def _totals(

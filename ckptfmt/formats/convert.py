@@ -9,7 +9,7 @@ import importlib
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
@@ -32,6 +32,7 @@ from ckptfmt.formats import safetensors
 from ckptfmt.formats.renaming import Opened, renamed_tensors
 from ckptfmt.formats.tensors import Box, Kind, Read, Tensor, slabs
 from ckptfmt.names import path_text, prefix_text
+from ckptfmt.objects.build import missing_tensors
 from ckptfmt.objects.graph import OBJECT_GRAPH_KEY
 from ckptfmt.places import is_file, names_in
 from ckptfmt.progress import Progress
@@ -59,6 +60,7 @@ class Conversion:
         dropped: what the source has and the result has no place for, in words.
         bits: by name, the dtypes before and after of tensors of a dtype that the result lacks, of
             which it holds the bits: float8_e8m0fnu as uint8.
+        missing: keys of the source's object graph without a tensor.
     """
 
     path: str
@@ -68,6 +70,7 @@ class Conversion:
     casts: dict[str, tuple[str, str]] = field(default_factory=dict)
     dropped: tuple[str, ...] = ()
     bits: dict[str, tuple[str, str]] = field(default_factory=dict)
+    missing: tuple[str, ...] = ()
 
     __repr__ = masked_repr
 
@@ -162,6 +165,7 @@ def convert(
         if name != "tensorflow":
             path_text(path)  # other formats are files of the file system
     casts = _Casts(cast)
+    missing: list[str] = []
     if max_shard_bytes is not None and (result != "safetensors" or max_shard_bytes < 1):
         raise InvalidError("max_shard_bytes is a positive number, for safetensors results")
     if result == "tensorflow":
@@ -170,16 +174,18 @@ def convert(
             if cast is not None:
                 raise InvalidError("cast: dtypes are kept between TensorFlow checkpoints")
             return _convert_level(from_path, to_path, options, drop_metadata, verify, progress)
-        opened = renamed_tensors(_opened(kind, from_path, limits, as_text=False), rename)
-        return _Import(opened, casts, verify, progress).write(to_path, options)
+        source_tensors = _opened(kind, from_path, limits, missing, as_text=False)
+        opened = renamed_tensors(source_tensors, rename)
+        done = _Import(opened, casts, verify, progress).write(to_path, options)
+        return replace(done, missing=tuple(missing))
     if result == "dcp":
         raise InvalidError(
             "to: 'dcp' directories are only read; ckptfmt.torch.dcp saves with torch"
         )
     to_path = output_path(to_path, _files_of(kind, from_path), regular=True)
     out = _Export(_module(result), result, to_path, durability, max_shard_bytes)
-    opened = renamed_tensors(_opened(kind, from_path, limits), rename)
-    return out.write(opened, casts, verify, progress)
+    opened = renamed_tensors(_opened(kind, from_path, limits, missing), rename)
+    return replace(out.write(opened, casts, verify, progress), missing=tuple(missing))
 
 
 def _files_of(kind: Format, path: str) -> Iterator[str]:
@@ -211,7 +217,8 @@ def _convert_level(
     )
     with Reader(prefix_text(destination, urls=True), limits=options.limits) as reader:
         nbytes = sum(handle.nbytes for handle in reader.values())
-        return Conversion(reader.prefix, "tensorflow", len(reader), nbytes)
+        missing = missing_tensors(reader)
+        return Conversion(reader.prefix, "tensorflow", len(reader), nbytes, missing=missing)
 
 
 # ---- casts ---------------------------------------------------------------------------------------
@@ -569,9 +576,14 @@ class _Handle:
 
 @contextlib.contextmanager
 def _opened(
-    kind: Format, source: str, limits: Mapping[str, int] | None, as_text: bool = True
+    kind: Format,
+    source: str,
+    limits: Mapping[str, int] | None,
+    missing: list[str],
+    as_text: bool = True,
 ) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
-    """Give the tensors of a checkpoint, and its metadata, whose values are str if `as_text`."""
+    """Give the tensors of a checkpoint, and its metadata, whose values are str if `as_text`. Adds
+    to `missing` what only its object graph has."""
     if kind != "tensorflow":
         with _module(kind).open_tensors(source) as opened:
             yield opened
@@ -581,4 +593,5 @@ def _opened(
             name: value if isinstance(value, str) or not as_text else json.dumps(value)
             for name, value in reader.metadata.items()
         }
+        missing += missing_tensors(reader)
         yield {name: _Handle(reader, name) for name in reader}, texts

@@ -12,7 +12,7 @@ from typing import Any
 
 from ckptfmt.bundle.reader import Reader
 from ckptfmt.dtypes import STRING
-from ckptfmt.errors import CorruptError, InvalidError
+from ckptfmt.errors import CorruptError, InvalidError, LimitError, UnsupportedError
 from ckptfmt.objects.graph import (
     OBJECT_CONFIG_JSON,
     OBJECT_GRAPH_KEY,
@@ -38,6 +38,7 @@ __all__ = [
     "graph_of",
     "key_groups",
     "missing_keys",
+    "missing_tensors",
     "reachable",
     "read_graph_bytes",
     "to_names",
@@ -101,6 +102,16 @@ def missing_keys(reader: Reader, graph: ObjectGraph) -> list[str]:
         if one.name == OBJECT_CONFIG_JSON
     }
     return [key for key in missing if key not in groups and key not in configurations]
+
+
+def missing_tensors(reader: Reader) -> tuple[str, ...]:
+    """Return the tensors that the object graph names and the checkpoint does not have; none if
+    there is no graph, or it cannot be decoded."""
+    try:
+        graph = graph_of(reader)
+    except (CorruptError, LimitError, UnsupportedError):
+        return ()
+    return () if graph is None else tuple(missing_keys(reader, graph))
 
 
 def _absent(reader: Reader, keys: list[str]) -> tuple[list[str], dict[str, list[str]]]:
