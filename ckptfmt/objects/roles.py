@@ -24,7 +24,14 @@ from typing import Any, Literal, NamedTuple
 
 from ckptfmt.bundle.reader import Reader
 from ckptfmt.objects.build import graph_of, key_groups
-from ckptfmt.objects.graph import OPTIMIZER_SLOT, Node, ObjectGraph
+from ckptfmt.objects.graph import (
+    ATTRIBUTES,
+    OBJECT_CONFIG_JSON,
+    OBJECT_GRAPH_KEY,
+    OPTIMIZER_SLOT,
+    Node,
+    ObjectGraph,
+)
 
 __all__ = ["ModelRole", "model_roles", "optimizer_nodes", "tensor_roles"]
 
@@ -58,7 +65,7 @@ _LOSS_SCALES = {"loss_scale", "_loss_scale"}
 _NESTING_MAX = 8
 
 # Names of what may be an optimizer.
-_NAME = re.compile(r"_*(?:[a-z0-9]+_)*(?:optimizers?|opt_states?)", re.IGNORECASE)
+_NAME = re.compile(r"_*(?:[a-z0-9]+_)*(?:optimizers?|opts?|opt_states?)", re.IGNORECASE)
 # Of TensorFlow 1: the last part of a slot variable's name, and that of an accumulator's.
 _SLOT = re.compile(
     r"(?:Adam|AdamW|AdaMax|AMSGrad|NAdam|Nadam|LazyAdam|AdamOptimizer|AdamWeightDecay|LAMB|Lamb"
@@ -71,16 +78,20 @@ _OF_SLOTS = ("slot_", "adam_", "lamb_", "power")
 # The slots of a partitioned variable are named after its parts; it is stored as one tensor.
 _PART = re.compile(r"/part_[0-9]+$")
 _ACCUMULATOR = re.compile(r"(?:.*/)?beta[12]_power(?:_[0-9]+)?")
-# Counters of steps and saves, and the metrics in a SavedModel of Keras.
+# Counters of steps and saves; metrics in a SavedModel of Keras, and configurations of its objects.
 _OTHER = re.compile(r"(?:.*/)?(?:global_step|save_counter|step)(?:/\.ATTRIBUTES/VARIABLE_VALUE)?")
-_METRICS = re.compile(r"keras_api/metrics/")
-# The member of the metadata in which ckptfmt.torch describes a state.
+_OF_KERAS = re.compile(rf"^keras_api/metrics/|/{re.escape(ATTRIBUTES)}/{OBJECT_CONFIG_JSON}$")
+# The member of the metadata in which ckptfmt.torch describes a state; see ckptfmt.torch.structure.
 _TORCH = "ckptfmt.torch"
+_TORCH_LEAVES = {"$tensor", "$array", "$scalar"}
+_TORCH_PARTS = {"scales", "zero_points"}
+_TORCH_DICTS = {"$dict", "$ordered_dict", "$counter", "$state_dict"}
 
 
 def model_roles(reader: Reader) -> dict[str, ModelRole]:
-    """Return the role of every tensor: "weight"; "optimizer"; "unknown" for what may be either; or
-    "other" for the object graph, steps, strings and the metrics of Keras."""
+    """Return the role of every tensor: "weight"; "optimizer"; "unknown" for what may be either, and
+    for strings, which may be a vocabulary; or "other" for the object graph, steps, and the metrics
+    and configurations of Keras."""
     table = reader.table()
     names, shapes = table["name"].tolist(), table["shape"].tolist()
     graph = graph_of(reader)
@@ -89,9 +100,11 @@ def model_roles(reader: Reader) -> dict[str, ModelRole]:
     for name, dtype, shape in zip(names, table["dtype"].tolist(), shapes, strict=True):
         is_counter = shape == () and dtype.startswith(("int", "uint")) and _OTHER.fullmatch(name)
         if found[name] != "optimizer" and (
-            dtype in ("string", "variant", "resource") or is_counter or _METRICS.match(name)
+            is_counter or name == OBJECT_GRAPH_KEY or _OF_KERAS.search(name)
         ):
             found[name] = "other"
+        elif found[name] == "weight" and dtype in ("string", "variant", "resource"):
+            found[name] = "unknown"
     return found
 
 
@@ -336,15 +349,13 @@ def _reached(nodes: list[Node], start: Iterable[int], but: Iterable[int] = ()) -
 
 def _by_names(stored: list[str], metadata: Mapping[str, Any]) -> dict[str, ModelRole]:
     present = set(stored)
-    states = tuple(_torch_states(metadata))
-    return {name: _role_of(name, present, states) for name in stored}
+    states = _torch_states(metadata)
+    return {name: "optimizer" if name in states else _role_of(name, present) for name in stored}
 
 
-def _role_of(name: str, present: set[str], states: tuple[str, ...]) -> ModelRole:
+def _role_of(name: str, present: set[str]) -> ModelRole:
     """Return the role of a tensor by its name. A slot variable may be in the name scope of an
     optimizer: `OptimizeLoss/w/Adam` of `w`."""
-    if states and name.startswith(states):
-        return "optimizer"
     last = name[name.rfind("/") + 1 :]
     of_slot = last[:1].isupper() or any(map(last.__contains__, _OF_SLOTS))
     if not of_slot and "opt" not in name.lower():
@@ -370,27 +381,44 @@ def _role_of(name: str, present: set[str], states: tuple[str, ...]) -> ModelRole
     return "unknown" if may_be else "weight"
 
 
-def _torch_states(metadata: Mapping[str, Any]) -> Iterator[str]:
-    """Yield how the names of an optimizer's tensors begin in a state of `ckptfmt.torch`."""
+def _torch_states(metadata: Mapping[str, Any]) -> set[str]:
+    """Return the tensors that a state of `ckptfmt.torch` has below "state" of an optimizer, and
+    nowhere else: two paths may begin alike, because keys may contain dots."""
+    found: set[str] = set()
+    others: set[str] = set()
     try:
         described = json.loads(metadata[_TORCH])["state"]
     except (KeyError, TypeError, ValueError, RecursionError):
-        return
-    waiting: list[tuple[str, Any]] = [("", described)]
+        return found
+    waiting: list[tuple[str, Any, bool]] = [("", described, False)]
     while waiting:
-        path, node = waiting.pop()
-        if isinstance(node, dict) and {"state", "param_groups"} <= node.keys():
-            yield f"{path}state."
-        elif isinstance(node, dict) and {"$tuple", "$dict"} & node.keys():
-            waiting += [(path, value) for value in node.values()]
-        elif isinstance(node, dict):
-            waiting += [(f"{path}{key}.", value) for key, value in node.items()]
-        elif isinstance(node, list) and node and all(_is_pair(one) for one in node):
-            waiting += [(f"{path}{key}.", value) for key, value in node]
+        path, node, is_state = waiting.pop()
+        children: Iterable[tuple[Any, Any]] = ()
+        if isinstance(node, dict):
+            tag = next(iter(node), "")
+            if tag in _TORCH_LEAVES:
+                stored = node[tag] if isinstance(node[tag], str) else path
+                (found if is_state else others).add(stored)
+                children = [(key, one) for key, one in node.items() if key in _TORCH_PARTS]
+            elif tag in _TORCH_DICTS and isinstance(node[tag], list):
+                children = [(one[0], one[1]) for one in node[tag] if _is_pair(one)]
+            elif tag.startswith("$"):
+                children = enumerate(node[tag]) if isinstance(node[tag], list) else ()
+            elif {"state", "param_groups"} <= node.keys():
+                waiting.append((_below(path, "state"), node["state"], True))
+                children = [(key, one) for key, one in node.items() if key != "state"]
+            else:
+                children = node.items()
         elif isinstance(node, list):
-            waiting += [(f"{path}{number}.", value) for number, value in enumerate(node)]
+            children = enumerate(node)
+        waiting += [(_below(path, key), one, is_state) for key, one in children]
+    return found - others
+
+
+def _below(path: str, key: Any) -> str:
+    return f"{path}.{key}" if path else str(key)
 
 
 def _is_pair(value: Any) -> bool:
     """Return whether this is a key and a value of a dict whose keys are not all names."""
-    return isinstance(value, list) and len(value) == 2 and isinstance(value[0], (str, int))
+    return isinstance(value, list) and len(value) == 2 and not isinstance(value[0], (dict, list))

@@ -235,21 +235,35 @@ def test_partitioned_variables_of_tensorflow_1(tmp_path: Path) -> None:
 
 
 def test_states_of_torch_by_their_metadata(tmp_path: Path) -> None:
+    one, text = {"$tensor": True}, {"version": 1}
     described = {
-        "model": {"$state_dict": []},
-        "opts": [{"state": 1, "param_groups": []}, {"state": 1, "param_groups": []}],
-        "run": {"any": {"state": {"$dict": []}, "param_groups": []}, "step": 3},
+        "model": {"$state_dict": [["w", one], ["state.w", one]], "versions": {}},
+        "opts": [
+            {"state": {"$dict": [[0, {"m": one}]]}, "param_groups": []},
+            {"state": {"0": {"$tuple": [one, {"$array": True}]}}, "param_groups": [{"lr": one}]},
+        ],
+        "opts.1.state": {"7": one},  # a key with dots
+        "run": {"any": {"state": {"q": {"$tensor": True, "scales": one}}, "param_groups": []}},
+        "average": {"$ordered_dict": [["w", {"$tensor": "run.any.state.shared"}]]},
     }
-    names = {"model.state.w": "weight", "run.any.state.0.m": "optimizer", "run.any.w": "weight"}
-    names |= {"opts.0.state.0.m": "optimizer", "opts.1.state.0.m": "optimizer"}
+    described["run"]["any"]["state"]["shared"] = one
+    names = {"model.w": "weight", "model.state.w": "weight", "opts.1.state.7": "unknown"}
+    names |= {"opts.1.param_groups.0.lr": "unknown", "run.any.state.shared": "weight"}
+    names |= dict.fromkeys(
+        [
+            *("opts.0.state.0.m", "opts.1.state.0.0", "opts.1.state.0.1"),
+            *("run.any.state.q", "run.any.state.q.scales"),
+        ],
+        "optimizer",
+    )
     ckptfmt.save(
         tmp_path / "a",
         dict.fromkeys(names, np.ones(3)),
-        metadata={"ckptfmt.torch": json.dumps({"version": 1, "state": described})},
+        metadata={"ckptfmt.torch": json.dumps(text | {"state": described})},
     )
     with ckptfmt.open(tmp_path / "a") as reader:
         assert model_roles(reader) == names
-    for text in ("{", "[]", "3", json.dumps({"state": [{}]}), "[" * 5000):
+    for text in ("{", "[]", "3", json.dumps({"state": [{}, {"$dict": [3]}]}), "[" * 5000):
         ckptfmt.save(tmp_path / "b", {"w": np.ones(3)}, metadata={"ckptfmt.torch": text})
         with ckptfmt.open(tmp_path / "b") as reader:
             assert model_roles(reader) == {"w": "weight"}
@@ -260,7 +274,7 @@ def test_names_of_tensorflow_1(tmp_path: Path) -> None:
         "beta1_power": "optimizer",
         "opt/beta2_power_1": "optimizer",
         "global_step": "other",
-        "words": "other",
+        "words": "unknown",
         "w": "weight",
         "w/Adam": "optimizer",
         "w/Adam_1": "optimizer",
