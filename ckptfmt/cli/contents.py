@@ -37,6 +37,8 @@ RESERVED = "_CKPTFMT_"
 # With more data files than this, only those that hold a tensor are listed.
 FILES_MAX = 4096
 WHOLE = -1
+# Of the table of a reader; its dtypes are here as well.
+COLUMNS = ("name", "shape", "nbytes", "shard", "offset", "stored_nbytes", "crc32c", "slices")
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,14 +70,28 @@ class Value(NamedTuple):
 
 
 class Tensors:
-    """Some tensors of a checkpoint, as columns."""
+    """Some tensors of a checkpoint, as columns. Of a million tensors each list takes many MB: it is
+    made when it is needed.
 
-    def __init__(self, reader: Reader, rows: NDArray[Any]) -> None:
+    Args:
+        columns: those of `_columns`.
+        rows: their rows, in order; None for all.
+    """
+
+    def __init__(
+        self, reader: Reader, columns: dict[str, Any], rows: NDArray[np.intp] | None = None
+    ) -> None:
         self._reader = reader
+        self._columns = columns
         self._rows = rows
 
     def __len__(self) -> int:
-        return len(self._rows)
+        return len(self._columns["name"] if self._rows is None else self._rows)
+
+    def column(self, name: str) -> NDArray[Any]:
+        """Return a column of the reader's table as an array."""
+        values: NDArray[Any] = self._columns[name]
+        return values if self._rows is None else values[self._rows]
 
     @cached_property
     def names(self) -> list[str]:
@@ -125,7 +141,7 @@ class Tensors:
     @cached_property
     def partitioned(self) -> list[int]:
         """The rows of those stored in slices."""
-        rows: list[int] = np.flatnonzero(self._rows["slices"]).tolist()
+        rows: list[int] = np.flatnonzero(self.column("slices")).tolist()
         return rows
 
     @cached_property
@@ -135,14 +151,17 @@ class Tensors:
         return [known[dims] for dims in self.shapes]
 
     def _list(self, field_name: str) -> list[Any]:
-        values: list[Any] = self._rows[field_name].tolist()
+        values: list[Any] = self.column(field_name).tolist()
         return values
 
-    def pick(self, rows: Sequence[int]) -> Tensors:
-        """Some of these, in another order."""
+    def pick(self, rows: Sequence[int] | NDArray[np.intp]) -> Tensors:
+        """Return some of these, in another order."""
         if isinstance(rows, range) and rows == range(len(self)):
             return self
-        return Tensors(self._reader, self._rows[np.array(rows, np.intp)])
+        chosen = np.asarray(rows, np.intp)
+        return Tensors(
+            self._reader, self._columns, chosen if self._rows is None else self._rows[chosen]
+        )
 
     @cached_property
     def _handles(self) -> dict[str, TensorHandle]:
@@ -171,10 +190,18 @@ class Tensors:
 
     def ends(self) -> dict[int, int]:
         """End offset of the last value of each data file."""
-        ends: dict[int, int] = {}
-        for value in self.values():
-            if value.size:
-                ends[value.shard] = max(ends.get(value.shard, 0), value.offset + value.size)
+        sizes = self.column("stored_nbytes")
+        rows = np.flatnonzero((sizes > 0) & (self.column("slices") == 0))
+        offsets = self.column("offset")[rows]
+        # An offset of a damaged index may be too large for the sum.
+        last = np.minimum(sizes[rows], np.iinfo(np.uint64).max - offsets) + offsets
+        shards, each = np.unique(self.column("shard")[rows], return_inverse=True)
+        found = np.zeros(len(shards), np.uint64)
+        np.maximum.at(found, each, last)
+        ends: dict[int, int] = dict(zip(shards.tolist(), found.tolist(), strict=True))
+        for part in (part for row in self.partitioned for part in self.slices(row)):
+            if part.nbytes and not part.missing:
+                ends[part.shard] = max(ends.get(part.shard, 0), part.offset + part.nbytes)
         return ends
 
     def totals(self) -> tuple[Totals, dict[str, Totals]]:
@@ -225,7 +252,7 @@ def gather(reader: Reader) -> Contents:
     """Read the index, the metadata, and the sizes of the data files."""
     contents = Contents(reader.prefix, reader.header, reader.header.index_size)
     try:
-        contents.tensors = Tensors(reader, reader.table(reserved=True))
+        contents.tensors = Tensors(reader, _columns(reader))
         contents.level = reader.level
     except CkptfmtError as error:
         contents.problems.append(finding_of(error))
@@ -239,6 +266,17 @@ def gather(reader: Reader) -> Contents:
         except CkptfmtError as error:
             contents.problems.append(finding_of(error))
     return contents
+
+
+def _columns(reader: Reader) -> dict[str, NDArray[Any]]:
+    """Return the columns of the table of all tensors; the names of the dtypes are shared texts,
+    which take a ninth of the memory."""
+    table = reader.table(reserved=True)
+    dtypes, codes = np.empty(len(table), object), table["dtype_code"]
+    for code in np.unique(codes):
+        alike = codes == code
+        dtypes[alike] = str(table["dtype"][np.argmax(alike)])
+    return {"dtype": dtypes} | {name: table[name].copy() for name in COLUMNS}
 
 
 def gather_unopened(prefix: str, problem: Finding) -> Contents:

@@ -13,6 +13,9 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 import ckptfmt
 from ckptfmt import Finding, InvalidError
 from ckptfmt.bundle.locate import locate
@@ -130,30 +133,32 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _chosen(tensors: Tensors, options: argparse.Namespace) -> Tensors:
-    names, rows = tensors.names, _listed(tensors, options)
+    rows = _listed(tensors, options)
     if options.filter:
-        total = len(rows)
+        names, total = tensors.names, len(rows)
         rows = [row for row in rows if any(matches(names[row]) for _, matches in options.filter)]
         if not rows:
             given = " or ".join(given for given, _ in options.filter)
             raise no_match(given, total, options.path)
     # They are in the order of names. A tree needs that, and sorts each of its branches by size.
     if options.sort != "name" and (options.json or not options.tree):
-        columns: dict[str, list[tuple[Any, ...]]] = {
-            "size": [(-size,) for size in tensors.nbytes],
-            "shard": list(zip(tensors.shards, tensors.offsets, strict=True)),
-            "dtype": [(dtype,) for dtype in tensors.dtypes],
-        }
-        rows = sorted(rows, key=columns[options.sort].__getitem__)
+        keys: list[Any]
+        if options.sort == "size":
+            keys = [-size for size in tensors.nbytes]
+        elif options.sort == "shard":
+            keys = list(zip(tensors.shards, tensors.offsets, strict=True))
+        else:
+            keys = tensors.dtypes
+        rows = sorted(rows, key=keys.__getitem__)
     return tensors.pick(rows)
 
 
-def _listed(tensors: Tensors, options: argparse.Namespace) -> Sequence[int]:
+def _listed(tensors: Tensors, options: argparse.Namespace) -> Sequence[int] | NDArray[np.intp]:
     """Return the rows to choose from: the format's own tensors are listed with --all only."""
-    names = tensors.names
-    if options.all:
-        return range(len(names))
-    return [row for row in range(len(names)) if not names[row].startswith(RESERVED)]
+    own = [row for row, name in enumerate(tensors.names) if name.startswith(RESERVED)]
+    if options.all or not own:
+        return range(len(tensors))
+    return np.delete(np.arange(len(tensors)), own)
 
 
 def _show(

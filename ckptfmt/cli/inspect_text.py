@@ -78,7 +78,8 @@ def show_table(out: Output, tensors: Tensors, limit: int | None, *, slices: bool
 
 def _plain(tensors: Tensors) -> list[text.Column]:
     shapes = {dims: text.shape(dims) for dims in set(tensors.shapes)}
-    shards = list(map(str, tensors.shards))
+    numbers = {shard: str(shard) for shard in set(tensors.shards)}
+    shards = [numbers[shard] for shard in tensors.shards]
     counts = [""] * len(tensors)
     for row in tensors.partitioned:
         shards[row] = shards_of(tensors, row)

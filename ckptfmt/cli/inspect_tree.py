@@ -11,6 +11,10 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from ckptfmt.cli import text
 from ckptfmt.cli.contents import Tensors
@@ -22,6 +26,8 @@ __all__ = ["DEPTH_MAX", "Line", "lines", "show"]
 DEPTH_MAX = 40
 LINES = ("├─ ", "└─ ", "│  ", "   ")
 ASCII_LINES = ("|- ", "`- ", "|  ", "   ")
+# A million lines at once would take a gigabyte.
+LINES_AT_ONCE = 1 << 15
 
 
 @dataclass(slots=True)  # not frozen, which would take most of the time of a million lines
@@ -63,29 +69,31 @@ class _Names:
         self._names = tensors.names
         self.mark = "/" if any("/" in name for name in self._names) else "."
         # Of the rows before each, so that a range costs two look-ups.
-        self._elements = [0, *itertools.accumulate(tensors.elements)]
-        self._nbytes = [0, *itertools.accumulate(tensors.nbytes)]
+        self._elements = _sums(tensors.elements)
+        self._nbytes = _sums(tensors.nbytes)
 
     def lines(self, start: int, stop: int, begin: int, level: int) -> list[Line]:
         """Return the lines of the rows from `start` to `stop`, whose names have `begin` characters
         before them, in `level` pieces."""
-        names, mark = self._names, self.mark
-        rows: dict[str, int] = {}
-        branches: dict[str, tuple[int, int]] = {}
-        order: dict[str, None] = {}
+        names, mark, leaf = self._names, self.mark, self._leaf
+        found: dict[str, Line] = {}
         at = start
         while at < stop:
             name = names[at]
             cut = name.find(mark, begin) if level < DEPTH_MAX else -1
             if cut < 0:
-                rows[piece := name[begin:]] = at
+                piece = name[begin:]
+                found[piece] = leaf(piece, at)
                 at += 1
             else:
                 end = self._end(name[: cut + 1], at, stop)
-                branches[piece := name[begin:cut]] = at, end
+                # In key order, a tensor is before those whose names begin with its name.
+                piece = name[begin:cut]
+                tensor = found.get(piece)
+                row = None if tensor is None else tensor.row
+                found[piece] = self._branch(piece, row, at, end, begin, level)
                 at = end
-            order[piece] = None
-        return [self._line(piece, rows, branches, begin, level) for piece in order]
+        return list(found.values())
 
     def _end(self, text: str, at: int, stop: int) -> int:
         """Return the first row from `at` that does not begin with `text`, by galloping."""
@@ -98,20 +106,10 @@ class _Names:
             step //= 2
         return at + 1
 
-    def _line(
-        self,
-        label: str,
-        rows: dict[str, int],
-        branches: dict[str, tuple[int, int]],
-        begin: int,
-        level: int,
+    def _branch(
+        self, label: str, row: int | None, start: int, stop: int, begin: int, level: int
     ) -> Line:
         names, mark = self._names, self.mark
-        row = rows.get(label)
-        if label not in branches:
-            assert row is not None
-            return self._leaf(label, row)
-        start, stop = branches[label]
         begin, level = begin + len(label) + 1, level + 1
         # A branch with a single child shares its line.
         while row is None:
@@ -128,8 +126,8 @@ class _Names:
                 row, start = start, start + 1
             label = f"{label}{mark}{single[begin:-1]}"
             begin, level = len(single), level + 1
-        elements = self._elements[stop] - self._elements[start]
-        nbytes = self._nbytes[stop] - self._nbytes[start]
+        elements = int(self._elements[stop] - self._elements[start])
+        nbytes = int(self._nbytes[stop] - self._nbytes[start])
         if row is not None:
             elements += self._tensors.elements[row]
             nbytes += self._tensors.nbytes[row]
@@ -145,7 +143,7 @@ class _Names:
 
     def _leaf(self, label: str, row: int) -> Line:
         tensors = self._tensors
-        return Line(label, row, elements=tensors.elements[row], nbytes=tensors.nbytes[row])
+        return Line(label, row, "", None, tensors.elements[row], tensors.nbytes[row])
 
     def _signature(self, start: int, stop: int, begin: int) -> tuple[object, ...]:
         tensors = self._tensors
@@ -154,6 +152,16 @@ class _Names:
             tuple(tensors.dtypes[start:stop]),
             tuple(tensors.shapes[start:stop]),
         )
+
+
+def _sums(numbers: list[int]) -> NDArray[Any]:
+    """Return the sums of the first 0, 1, 2, ... numbers, exact however large they are."""
+    count = len(numbers)
+    fits = max(numbers, default=0) * count <= np.iinfo(np.int64).max
+    sums = np.zeros(count + 1, np.int64 if fits else object)
+    sums[1:] = numbers
+    totals: NDArray[Any] = np.cumsum(sums, dtype=sums.dtype)
+    return totals
 
 
 def lines(tensors: Tensors) -> list[Line]:
@@ -167,22 +175,27 @@ def _walk(
     ordered: Callable[[list[Line]], list[Line]],
     depth: int,
 ) -> Iterator[tuple[str, Line]]:
-    """Yield each line with its label behind the marks of the tree, without recursion."""
-
-    def stacked(found: list[Line], indent: str) -> list[tuple[str, bool, Line]]:
-        found = ordered(found)
-        return [(indent, line is found[-1], line) for line in reversed(found)]
-
-    waiting = stacked(top, "")
+    """Yield each line with its label behind the marks of the tree, without recursion. The labels
+    are not escaped yet."""
+    branch, end, bar, blank = marks
+    top = ordered(top)
+    waiting = [("", iter(top), top[-1:])]
     while waiting:
-        indent, last, line = waiting.pop()
-        deepest = len(indent) >= (depth - 1) * len(marks[0])
-        below: list[tuple[str, bool, Line]] = []
-        if line.inside and not deepest:
-            below = stacked(line.inside(), indent + marks[3 if last else 2])
-        label = f"{indent}{marks[1 if last else 0]}{text.printable(line.label)}"
-        yield f"{label} ..." if line.inside and deepest else label, line
-        waiting += below
+        indent, found, last = waiting[-1]
+        is_deepest = len(waiting) >= depth
+        for line in found:
+            is_last = line is last[0]
+            label = f"{indent}{end if is_last else branch}{line.label}"
+            if not line.inside:
+                yield label, line
+                continue
+            yield f"{label} ..." if is_deepest else label, line
+            if not is_deepest:
+                below = ordered(line.inside())
+                waiting.append((indent + (blank if is_last else bar), iter(below), below[-1:]))
+                break
+        else:
+            waiting.pop()
 
 
 def show(
@@ -201,7 +214,7 @@ def show(
     Args:
         limit: how many tensors; None prints all.
         by_size: whether the largest come first.
-        kinds: whether to add the kinds of objects.
+        kinds: whether to show the kinds of objects.
         depth: how many levels; None prints all.
         folds: whether lines that are alike become one.
     """
@@ -212,34 +225,58 @@ def show(
         return sorted(found, key=lambda line: -(line.nbytes or 0)) if by_size else found
 
     marks = LINES if out.fits("".join(LINES)) else ASCII_LINES
-    rows: list[tuple[str, ...]] = []
-    seen: set[int] = set()
-    hidden = 0
-    for label, line in _walk(top, marks, ordered, DEPTH_MAX + 1 if depth is None else depth):
-        if limit is not None and len(seen) >= limit:
-            break
-        dtype, shape = line.dtype, ""
-        if line.row is not None:
-            seen.add(line.row)
-            dtype, shape = tensors.dtypes[line.row], text.shape(tensors.shapes[line.row])
-        hidden += line.folded
-        count = "" if line.count is None else f"{line.count:,}"
-        elements = "" if line.elements is None else text.count(line.elements)
-        nbytes = "" if line.nbytes is None else text.size(line.nbytes)
-        rows.append((label, count, elements, nbytes, dtype, shape, line.kind))
+    walked = _walk(top, marks, ordered, DEPTH_MAX + 1 if depth is None else depth)
     titles = ("name", "tensors", "elements", "bytes", "dtype", "shape", "kind")[: 7 if kinds else 6]
-    columns = [
-        text.Column(title, [row[number] for row in rows], right=number in (1, 2, 3))
-        for number, title in enumerate(titles)
-    ]
-    pieces = text.table(columns, out.width)
+    seen, folded_away = bytearray(len(tensors)), 0
+
+    def rows() -> Iterator[tuple[str, ...]]:
+        nonlocal folded_away
+        dtypes, shapes, shown = tensors.dtypes, tensors.shapes, 0
+        count, size = functools.lru_cache(text.count), functools.lru_cache(text.size)
+        shape = functools.lru_cache(text.shape)
+        for label, line in walked:
+            if limit is not None and shown >= limit:
+                return
+            dtype, dims, row = line.dtype, "", line.row
+            if row is not None:
+                dtype, dims = dtypes[row], shape(shapes[row])
+                shown += not seen[row]
+                seen[row] = 1
+            folded_away += line.folded
+            yield (
+                label,
+                "" if line.count is None else f"{line.count:,}",
+                "" if line.elements is None else count(line.elements),
+                "" if line.nbytes is None else size(line.nbytes),
+                dtype,
+                dims,
+                line.kind,
+            )
+
+    pieces = text.table_of_parts(_parts(rows(), titles), out.width)
     out.write(out.paint(next(pieces).rstrip("\n"), "bold") + "\n")
     for piece in pieces:
+        if out.gone:
+            return
         out.write(piece)
-    left = len(tensors) - len(seen) - hidden
+    left = len(tensors) - seen.count(1) - folded_away
     if depth is None and left > 0:
         out.line(f"... and {text.plural(left, 'tensor')} more")
     out.line()
+
+
+def _parts(rows: Iterator[tuple[str, ...]], titles: Sequence[str]) -> Iterator[list[text.Column]]:
+    """Yield the columns of the rows, so many at a time; once if there are none."""
+    part = list(itertools.islice(rows, LINES_AT_ONCE))
+    is_first = True
+    while part or is_first:
+        names, *others = map(list, zip(*part, strict=True)) if part else [[] for _ in titles]
+        cells = [text.printable_all(names), *others]
+        yield [
+            text.Column(title, cells[number], right=number in (1, 2, 3))
+            for number, title in enumerate(titles)
+        ]
+        part, is_first = list(itertools.islice(rows, LINES_AT_ONCE)), False
 
 
 # ---- folding ---------------------------------------------------------------------------------
@@ -252,6 +289,8 @@ _NUMBER = re.compile(r"[0-9]+")
 def folded(found: list[Line], tensors: Tensors) -> list[Line]:
     """Return the lines, of which those that differ only in one number of their labels, and are
     alike below, are one: `layer_{0..11}/`, with the totals of all and the lines of the first."""
+    if len(found) < FOLDED_MIN or not _NUMBER.search("\n".join([line.label for line in found])):
+        return found
     keys = _number_keys(found)
     groups: dict[tuple[object, ...], list[tuple[Line, str]]] = {}
     order: dict[tuple[object, ...], None] = {}
@@ -274,21 +313,21 @@ def folded(found: list[Line], tensors: Tensors) -> list[Line]:
     return result
 
 
-def _number_keys(found: list[Line]) -> list[tuple[str, str, str] | None]:
-    """Return for each label the number by which it differs from the most others, and what is before
+def _number_keys(found: list[Line]) -> Iterator[tuple[str, str, str] | None]:
+    """Yield for each label the number by which it differs from the most others, and what is before
     and after it; None if no label is like it."""
-    possible = [
-        [
-            (line.label[: match.start()], match[0], line.label[match.end() :])
-            for match in _NUMBER.finditer(line.label)
-        ]
-        for line in found
-    ]
-    counts = Counter((start, end) for keys in possible for start, _, end in keys)
+    counts = Counter((start, end) for line in found for start, _, end in _numbers(line.label))
+    for line in found:
+        possible = _numbers(line.label)
+        key = max(possible, key=lambda one: counts[one[0], one[2]], default=None)
+        yield key if key is not None and counts[key[0], key[2]] >= FOLDED_MIN else None
+
+
+def _numbers(label: str) -> list[tuple[str, str, str]]:
+    """Return each number of a label with what is before and after it."""
     return [
-        key if key is not None and counts[key[0], key[2]] >= FOLDED_MIN else None
-        for keys in possible
-        for key in [max(keys, key=lambda one: counts[one[0], one[2]], default=None)]
+        (label[: match.start()], match[0], label[match.end() :])
+        for match in _NUMBER.finditer(label)
     ]
 
 

@@ -163,8 +163,8 @@ def table_of_parts(parts: Iterable[Sequence[Column]], width: int | None = None) 
     """As `table`, of the rows of one part after the other, which are not all in memory at a time.
     The columns of a part are as wide as those of the part before, or wider."""
     widths: tuple[int, ...] = ()
-    for columns in parts:
-        is_first = not widths
+    for part in parts:
+        columns, is_first = part, not widths
         least = widths or (0,) * len(columns)
         if width is not None:
             names, *others = columns
@@ -181,6 +181,6 @@ def table_of_parts(parts: Iterable[Sequence[Column]], width: int | None = None) 
         if is_first:
             yield (row % titles).rstrip() + "\n"
         for first in range(0, len(texts[0]), ROWS_AT_ONCE):
-            part = zip(*(cells[first : first + ROWS_AT_ONCE] for cells in texts), strict=True)
-            lines = map(row.__mod__, part)
+            some = zip(*(cells[first : first + ROWS_AT_ONCE] for cells in texts), strict=True)
+            lines = map(row.__mod__, some)
             yield "\n".join(map(str.rstrip, lines) if ragged else lines) + "\n"

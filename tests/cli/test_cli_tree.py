@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import ckptfmt
-from ckptfmt.cli import text
+from ckptfmt.cli import inspect_tree, text
 from ckptfmt.cli.inspect_tree import Line, lines
 from cli.commands import Command, Ran
 
@@ -84,6 +84,21 @@ def test_a_million_tensors_of_one_kind_are_one_line(command: Command, tmp_path: 
         "└─ table/  3,000  3,000  11.7 KiB",
         "   └─ {0000..2999}  3,000  3,000  11.7 KiB  float  []",
     ]
+
+
+def test_a_tree_in_parts(command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Parts differ from the whole in the widths of columns only, which do not shrink."""
+    prefix = saved(tmp_path / "m", [*layers(range(9)), "step", "a" * 30, "x\ny\\"])
+    arguments = ["inspect", "--tree", "--full", prefix]
+    whole = command(*arguments)
+    for count in (1, 4, len(whole.out.splitlines())):
+        monkeypatch.setattr(inspect_tree, "LINES_AT_ONCE", count)
+        ran = command(*arguments)
+        assert tree(ran) == tree(whole)
+        places = [line.find("[4, 2]") for line in ran.out.splitlines() if "[4, 2]" in line]
+        assert places == sorted(places)
+        limited = command(*arguments, "--limit", 5).out
+        assert limited.count("[4, 2]") == 5 and "\n... and 25 tensors more\n" in limited
 
 
 @pytest.mark.parametrize("options", [[], ["--tree", "--full"]])
