@@ -253,7 +253,14 @@ def _distances(one: NDArray[Any], other: NDArray[Any], tolerance: Tolerance) -> 
     lone = np.isnan(left) != np.isnan(right)
     with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
         apart, size = np.abs(left - right), np.abs(right)
+        # An infinite part leaves the difference of two complex numbers undefined.
+        apart[np.isnan(apart) & ~(np.isnan(left) | np.isnan(right)) & (left != right)] = np.inf
         relative = apart / size
+        far = np.isinf(apart)
+        if far.any():
+            ours, theirs = left[far] / 4, right[far] / 4  # whose difference does not overflow
+            finite = np.isfinite(ours) & np.isfinite(theirs)
+            relative[far] = np.where(finite, np.abs(ours - theirs) / np.abs(theirs), np.inf)
         if tolerance:
             allowed = tolerance.absolute + tolerance.relative * size
             near = np.isfinite(apart) & (apart <= allowed)

@@ -55,6 +55,49 @@ def test_infinities_are_near_themselves(command: Command, tmp_path: Path) -> Non
     assert command("diff", "--rtol", "0.2", a, b).status == 1
 
 
+INF, NAN = np.inf, np.nan
+# Two values, and the largest absolute and relative differences.
+DISTANCES = [
+    (1.0, INF, "inf", "inf"),
+    (INF, 1.0, "inf", "inf"),
+    (INF, -INF, "inf", "inf"),
+    (INF, 0.0, "inf", "inf"),
+    (1.0, 0.0, "1", "inf"),
+    (0.0, 2.0, "2", "1"),
+    (0.0, -0.0, "0", "0"),
+    (1.0, NAN, "0", "0"),
+    (INF, NAN, "0", "0"),
+    (1e308, -1e308, "inf", "2"),
+    (complex(INF, 1), complex(INF, 2), "inf", "inf"),
+    (complex(1, INF), complex(1, 0), "inf", "inf"),
+    (complex(3e307, 4e307), 0j, "5e+307", "inf"),
+]
+
+
+@pytest.mark.parametrize(("a", "b", "largest", "relative"), DISTANCES)
+@pytest.mark.parametrize("options", [[], ["--rtol", "0.1"]])
+def test_the_largest_differences(
+    a: complex,
+    b: complex,
+    largest: str,
+    relative: str,
+    options: list[str],
+    tmp_path: Path,
+    command: Command,
+) -> None:
+    for name, value in (("a", a), ("b", b)):
+        ckptfmt.save(tmp_path / name, {"x": np.array([1.0, value])})
+    ran = command("diff", *options, tmp_path / "a", tmp_path / "b")
+    if a == b and options:
+        assert ran.status == 0
+        return
+    line = ran.out.splitlines()[0]
+    assert f"1 of 2 elements, largest difference {largest} (relative {relative})" in line
+    document = json.loads(command("diff", *options, "--json", tmp_path / "a", tmp_path / "b").out)
+    (found,) = document["differences"]
+    assert float(found["max_rel_difference"]) == float(relative)
+
+
 def test_filter_and_rename(command: Command, tmp_path: Path) -> None:
     a, b = two(tmp_path, bias=np.array([9, 9, 9]))
     assert command("diff", "--filter", "*/kernel", a, b).out == "equal: 1 tensor equal\n"
