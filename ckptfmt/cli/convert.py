@@ -14,6 +14,7 @@ from ckptfmt.bundle.locate import locate
 from ckptfmt.cli import text
 from ckptfmt.cli.destination import check_destination
 from ckptfmt.cli.missing import warn_missing
+from ckptfmt.cli.options import casts
 from ckptfmt.cli.output import Output
 from ckptfmt.cli.progress import Progress
 from ckptfmt.formats.convert import format_of
@@ -127,7 +128,7 @@ def run(options: argparse.Namespace) -> int:
                 source,
                 options.destination,
                 to=result,
-                cast=_casts(options.cast),
+                cast=casts(options.cast),
                 rename=None if options.rename is None else TABLES[options.rename],
                 max_shard_bytes=_size(options.max_shard_size),
                 level=options.level,
@@ -172,14 +173,6 @@ def _check_new(destination: str, *, in_several: bool) -> None:
     for path in paths:
         if os.path.lexists(path):
             raise InvalidError("DESTINATION exists (--overwrite replaces it)", path=path)
-
-
-def _casts(given: list[str]) -> str | dict[str, str] | None:
-    """Return the `cast` argument of `ckptfmt.convert`."""
-    named = dict(one.rpartition("=")[::2] for one in given)
-    if "" in named and len(named) > 1:
-        raise InvalidError("--cast DTYPE and --cast GLOB=DTYPE cannot be used together")
-    return named.get("", named or None)
 
 
 def _size(given: str | None) -> int | None:

@@ -13,6 +13,7 @@ from ckptfmt.bundle.locate import locate
 from ckptfmt.cli import text
 from ckptfmt.cli.destination import check_destination
 from ckptfmt.cli.missing import warn_missing
+from ckptfmt.cli.options import casts
 from ckptfmt.cli.output import Output
 from ckptfmt.cli.progress import Progress
 from ckptfmt.cli.renaming import renames
@@ -53,8 +54,10 @@ examples:
 exit status:
   0  written
   1  the source is damaged; nothing has changed
-  2  wrong usage, a filter that matches nothing, no checkpoint at SOURCE, or the result could not be
-     written
+  2  refused, and nothing has changed: wrong usage, a filter that matches nothing, weights that
+     would be dropped without --drop-weights, no tensor or no weight left, tensors of the object
+     graph that are missing without --drop-missing, a cast that is not possible, something at
+     DESTINATION without --overwrite, no checkpoint at SOURCE; or the result could not be written
 """
 
 
@@ -133,7 +136,7 @@ def run(options: argparse.Namespace) -> int:
             rename=rename,
             drop=options.drop or None,
             keep=options.keep or None,
-            cast=_casts(options.cast),
+            cast=casts(options.cast),
             metadata=metadata,
             strip_optimizer=options.strip_optimizer,
             drop_weights=options.drop_weights,
@@ -153,21 +156,17 @@ def run(options: argparse.Namespace) -> int:
 # ---- options -------------------------------------------------------------------------------------
 
 
-def _casts(given: list[str]) -> str | dict[str, str] | None:
-    """Return the `cast` argument of `ckptfmt.edit`."""
-    named = dict(one.rpartition("=")[::2] for one in given)
-    if "" in named and len(given) > 1:
-        raise InvalidError("--cast DTYPE can be given once, and not with --cast FILTER=DTYPE")
-    return named.get("", named or None)
-
-
 def _metadata(given: list[str], stored: dict[str, Any]) -> dict[str, Any]:
     """Return the metadata with these members set."""
     result = dict(stored)
+    keys: set[str] = set()
     for one in given:
         key, equals, value = one.partition("=")
         if not (key and equals):
             raise InvalidError(f"--set-metadata {one!r}: expected KEY=VALUE")
+        if key in keys:
+            raise InvalidError(f"--set-metadata {one!r}: {key!r} is given twice")
+        keys.add(key)
         if not value:
             if result.pop(key, None) is None:
                 raise InvalidError(f"--set-metadata {one!r}: the metadata has no {key!r}")
@@ -230,7 +229,10 @@ def _print(done: Edit, options: argparse.Namespace) -> None:
         output.line(f"cast {text.plural(len(done.casts), 'tensor')}")
         _list(output, [_cast_text(done, name) for name in _losers_first(done)])
     if done.undecided:
-        output.line("kept, because it is not known whether they are the state of an optimizer:")
+        output.line(
+            "kept, because it is not known whether they are the state of an optimizer (--drop "
+            "FILTER --drop-weights drops them):"
+        )
         _list(output, [text.printable(name) for name in done.undecided])
     if done.missing and options.drop_missing:
         output.line(f"dropped from the object graph, without a tensor: {len(done.missing)}")

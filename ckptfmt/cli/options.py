@@ -10,7 +10,26 @@ from collections.abc import Callable
 from ckptfmt import InvalidError
 from ckptfmt.bundle.selecting import filter_function
 
-__all__ = ["count", "name_filter", "number"]
+__all__ = ["casts", "count", "name_filter", "number"]
+
+
+def casts(given: list[str]) -> str | dict[str, str] | None:
+    """Return the `cast` argument of `ckptfmt.edit` and `ckptfmt.convert`.
+
+    Args:
+        given: the values of the option --cast.
+    """
+    named: dict[str, str] = {}
+    for one in given:
+        filtered, equals, dtype = one.rpartition("=")
+        if not dtype or (equals and not filtered):
+            raise InvalidError(f"--cast {one!r}: expected [FILTER=]DTYPE")
+        if filtered in named and filtered:
+            raise InvalidError(f"--cast '{filtered}=...' is given twice")
+        named[filtered] = dtype
+    if "" in named and len(given) > 1:
+        raise InvalidError("--cast DTYPE can be given once, and not with --cast FILTER=DTYPE")
+    return named.get("", named or None)
 
 
 def count(text: str) -> int:

@@ -180,7 +180,13 @@ def edit(
         new_names = _new_names(reader, stored, left_out, rename)
         rest = {old: new for old, new in new_names.items() if new is not None}
         if not rest.keys() - {OBJECT_GRAPH_KEY}:
-            raise InvalidError("no tensor would be left", path=reader.prefix)
+            dropping = {"drop": drop, "keep": keep, "rename": rename}
+            changed_by = [what for what, one in dropping.items() if one is not None]
+            raise InvalidError(
+                "no tensor would be left: change "
+                f"{some(changed_by, '`')} so that at least one stays",
+                path=reader.prefix,
+            )
         dropped = tuple(old for old, new in new_names.items() if new is None)
         if not drop_weights:
             _check_weights(reader, dropped, roles)
@@ -236,7 +242,13 @@ def _optimizer_state(
 ) -> set[str]:
     """Return the tensors that `strip_optimizer` drops."""
     state = {name for name, role in roles.items() if role == "optimizer"}
-    not_known = f"; it is not known of {some(undecided)}" if undecided else ""
+    not_known = ""
+    if undecided:
+        glob = _glob(undecided, roles) or "FILTER"
+        not_known = (
+            f"; it is not known of {some(undecided)}: drop={glob!r}, drop_weights=True (--drop "
+            f"{glob!r} --drop-weights) drops those that are state"
+        )
     if not state:
         raise TensorNotFoundError(
             f"strip_optimizer: no tensor is known to be the state of an optimizer{not_known}",
@@ -247,6 +259,18 @@ def _optimizer_state(
             f"strip_optimizer: no weight would be left{not_known}", path=reader.prefix
         )
     return state
+
+
+def _glob(undecided: Sequence[str], roles: Mapping[str, ModelRole]) -> str | None:
+    """Return the glob FIRST/* if exactly the undecided tensors are below FIRST, and others are
+    not."""
+    first = {name.partition("/")[0] for name in undecided}
+    if len(first) != 1 or "weight" not in roles.values():
+        return None
+    (folder,) = first
+    below = [name for name in roles if name.startswith(f"{folder}/")]
+    plain = folder and not set(folder) & set("*?[")
+    return f"{folder}/*" if plain and len(below) == len(undecided) else None
 
 
 def _check_weights(reader: Reader, dropped: Sequence[str], roles: Mapping[str, ModelRole]) -> None:
@@ -396,11 +420,21 @@ def _casts(
                     assert before is not None
                     found[name] = before, to
                 break
-    for (given, _, _), hit in zip(rules, matched, strict=True):
-        _check_found(reader, "cast", given, ["found"] * hit, names)
+    _check_rules(reader, [rule for rule, hit in zip(rules, matched, strict=True) if not hit], names)
     if not found:
         raise TensorNotFoundError(f"cast: no tensor changes by {cast!r}", path=reader.prefix)
     return found
+
+
+def _check_rules(reader: Reader, unused: Iterable[tuple[Any, Any, Any]], names: list[str]) -> None:
+    """Refuse rules of `cast` that apply to no tensor."""
+    for given, passes, _ in unused:
+        if any(passes(name) for name in names if name != OBJECT_GRAPH_KEY):
+            raise InvalidError(
+                f"cast: an earlier filter matches all tensors of {given!r}: give this one first",
+                path=reader.prefix,
+            )
+        _check_found(reader, "cast", given, [], names)
 
 
 def _check_cast(name: str, before: np.dtype[Any] | None, to: np.dtype[Any]) -> None:

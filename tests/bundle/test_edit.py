@@ -236,8 +236,9 @@ MISTAKES: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"drop": ["w", "x"]}, TensorNotFoundError, "drop: 'x' matches none"),
     ({"drop": []}, InvalidError, "drop is empty"),
     ({"keep": "ww"}, TensorNotFoundError, "keep: 'ww' matches none.*nearest are 'w'"),
-    ({"keep": "w", "drop": "w"}, InvalidError, "no tensor would be left"),
-    ({"drop": "*"}, InvalidError, "no tensor would be left"),
+    ({"keep": "w", "drop": "w"}, InvalidError, "no tensor would be left: .*`keep`"),
+    ({"drop": "*"}, InvalidError, "no tensor would be left: .*`drop`"),
+    ({"cast": {"/w|v/": "half", "w": "half"}}, InvalidError, "an earlier filter.* of 'w'"),
     ({"rename": {"x": "y"}}, TensorNotFoundError, "rename: 'x' matches none"),
     ({"rename": ("x", "y")}, TensorNotFoundError, "changes none of the 3 names"),
     ({"rename": {"w": "v"}}, InvalidError, "rename gives the name 'v'"),
@@ -269,6 +270,27 @@ def test_mistakes(
     with pytest.raises(error, match=message):
         ckptfmt.edit(tmp_path / "a", tmp_path / "b", **options)
     assert contents(tmp_path) == before
+
+
+@pytest.mark.parametrize(
+    ("names", "glob"),
+    [
+        (["w", "opt_state/0/mu/w", "opt_state/0/nu/w"], "opt_state/*"),
+        (["m/w", "m/opt_state/0/mu/w"], "FILTER"),
+        (["w", "opt_state/0/mu/w", "other/opt_state/0/mu/w"], "FILTER"),
+        (["opt_state/0/mu/w"], "FILTER"),
+        (["w", "[a]/opt_state/0/mu/w"], "FILTER"),
+    ],
+)
+def test_how_to_drop_what_is_undecided(tmp_path: Path, names: list[str], glob: str) -> None:
+    """The refusal to strip names the arguments that do it."""
+    ckptfmt.save(tmp_path / "a", {name: np.ones(3) for name in names})
+    with pytest.raises(TensorNotFoundError) as caught:
+        ckptfmt.edit(tmp_path / "a", tmp_path / "b", strip_optimizer=True)
+    assert f"drop={glob!r}, drop_weights=True (--drop {glob!r} --drop-weights)" in str(caught.value)
+    if glob != "FILTER":
+        done = ckptfmt.edit(tmp_path / "a", tmp_path / "b", drop=glob, drop_weights=True)
+        assert done.tensors == 1 and list(ckptfmt.load(tmp_path / "b")) == ["w"]
 
 
 def test_damage_is_found_in_what_is_copied(tmp_path: Path) -> None:
