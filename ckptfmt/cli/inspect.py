@@ -82,7 +82,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add(
         "--all",
         action="store_true",
-        help=f"list the format's own tensors ({RESERVED}*) as well",
+        help=f"list the format's own tensors ({RESERVED}*) as well, and with --tree the objects "
+        "without tensors",
     )
     add(
         "--tree",
@@ -175,11 +176,8 @@ def _show(
         inspect_text.show_files(out, contents)
     else:
         inspect_text.show_header(out, contents)
-        if objects is not None:
-            top = inspect_graph.lines(objects, chosen, filtered=bool(options.filter))
-            _show_tree(out, chosen, top, options, kinds=True)
-        elif options.tree:
-            _show_tree(out, chosen, inspect_tree.lines(chosen), options, kinds=False)
+        if options.tree:
+            _show_tree(out, chosen, objects, options)
         else:
             inspect_text.show_table(out, chosen, options.limit, slices=options.slices)
         candidates = None
@@ -192,11 +190,15 @@ def _show(
 def _show_tree(
     out: Output,
     chosen: Tensors,
-    top: list[inspect_tree.Line],
+    objects: inspect_graph.Objects | None,
     options: argparse.Namespace,
-    *,
-    kinds: bool,
 ) -> None:
+    if objects is None:
+        top, hidden, kinds = inspect_tree.lines(chosen), 0, False
+    else:
+        top, hidden, kinds = inspect_graph.lines(
+            objects, chosen, filtered=bool(options.filter), everything=options.all
+        )
     inspect_tree.show(
         out,
         chosen,
@@ -204,6 +206,7 @@ def _show_tree(
         options.limit,
         by_size=options.sort == "size",
         kinds=kinds,
+        hidden=hidden,
         depth=options.depth or None,
         folds=not options.full,
     )

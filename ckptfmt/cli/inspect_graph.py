@@ -2,7 +2,8 @@
 """The lines of `inspect --tree` of a checkpoint with an object graph.
 
 An object and its tensors are shown at the shortest path from the root; other references, cycles
-included, name that path. Slot variables are shown below their optimizer.
+included, name that path. Slot variables are shown below their optimizer. Objects without tensors
+are hidden, which are most of those of Keras.
 """
 
 from __future__ import annotations
@@ -59,9 +60,10 @@ def objects_of(reader: Reader, contents: Contents) -> Objects | None:
         return None
     if graph is None:
         return None
-    keys = [one.checkpoint_key for node in graph.nodes for one in node.attributes]
-    missing = [key for key in dict.fromkeys(keys) if key not in reader]
-    groups = key_groups(missing, sorted(set(reader).difference(keys))) if missing else {}
+    keys = dict.fromkeys(one.checkpoint_key for node in graph.nodes for one in node.attributes)
+    stored = set(reader)
+    missing = [key for key in keys if key not in stored]
+    groups = key_groups(missing, sorted(stored.difference(keys))) if missing else {}
     missing = missing_keys(reader, graph)
     if missing:
         more = f"{len(missing)} such tensors; " if len(missing) > 1 else ""
@@ -82,9 +84,12 @@ def objects_of(reader: Reader, contents: Contents) -> Objects | None:
 class _Shown:
     """The objects reachable from the root, with totals of the tensors shown."""
 
-    def __init__(self, objects: Objects, tensors: Tensors, *, filtered: bool) -> None:
+    def __init__(
+        self, objects: Objects, tensors: Tensors, filtered: bool, everything: bool
+    ) -> None:
         self.objects, self.nodes = objects, objects.graph.nodes
         self.tensors, self.filtered = tensors, filtered
+        self.everything = everything and not filtered
         self.rows = {name: row for row, name in enumerate(tensors.names)}
         # Parent, label and edge by which each object was reached first. Labels may repeat: the edge
         # is the position among the parent's children and slots.
@@ -92,6 +97,8 @@ class _Shown:
         self.counts: dict[int, int] = {}
         self.elements: dict[int, int] = {}
         self.sizes: dict[int, int] = {}
+        # The root, and those that have a tensor, or lost one, themselves or below.
+        self.filled = {0}
         self._sum_up(self._met())
 
     def _met(self) -> list[int]:
@@ -126,12 +133,16 @@ class _Shown:
         for node_id in reversed(order):
             for _, key in self.objects.tensors(self.nodes[node_id]):
                 row = self.rows.get(key)
+                if row is not None or not self.filtered:
+                    self.filled.add(node_id)
                 if row is not None:
                     self.counts[node_id] += 1
                     self.elements[node_id] += self.tensors.elements[row]
                     self.sizes[node_id] += self.tensors.nbytes[row]
             if node_id:
                 parent = self.owners[node_id][0]
+                if node_id in self.filled:
+                    self.filled.add(parent)
                 self.counts[parent] += self.counts[node_id]
                 self.elements[parent] += self.elements[node_id]
                 self.sizes[parent] += self.sizes[node_id]
@@ -157,9 +168,22 @@ class _Shown:
         ]
         edges = [(edge, escape(name), child) for edge, (name, child) in enumerate(node.children)]
         edges += self._slots(node_id)
-        found += [self._line(node_id, *edge) for edge in edges]
+        found += [
+            self._line(node_id, *edge)
+            for edge in edges
+            if self.everything or edge[2] in self.filled
+        ]
         # With a filter, only what leads to a tensor that it chooses.
         return [one for one in found if not self.filtered or one.row is not None or one.count]
+
+    def kind(self, node_id: int) -> str:
+        """Return the type or the saver of an object; "" for most."""
+        node = self.nodes[node_id]
+        if not node_id:
+            return ""
+        if node.registered_saver is not None:
+            return f"saved by {text.printable(node.registered_saver[0])}"
+        return text.printable(node.kind or "")
 
     def tensor(self, label: str, row: int | None, kind: str = "") -> Line:
         """Return the line of a tensor; without a row it is missing."""
@@ -173,9 +197,7 @@ class _Shown:
         if (owner, owner_edge) != (parent, edge):
             return Line(f"{label} -> {self.path(child)}")
         node = self.nodes[child]
-        kind = text.printable(node.kind or "")
-        if node.registered_saver is not None:
-            kind = f"saved by {text.printable(node.registered_saver[0])}"
+        kind = self.kind(child)
         edges = node.children or node.slot_variables or node.registered_saver
         own = list(self.objects.tensors(node))
         if not edges and [name for name, _ in own] == [VARIABLE_VALUE]:
@@ -190,12 +212,22 @@ class _Shown:
         )
 
 
-def lines(objects: Objects, tensors: Tensors, *, filtered: bool) -> list[Line]:
-    """Return the lines of the root; tensors that no object has are the last, under their whole
-    names."""
-    shown = _Shown(objects, tensors, filtered=filtered)
+def lines(
+    objects: Objects, tensors: Tensors, *, filtered: bool, everything: bool
+) -> tuple[list[Line], int, bool]:
+    """Return the lines of the root, how many objects are hidden, which have no tensors, and whether
+    a line has a kind. Tensors that no object has are the last lines, under their whole names.
+
+    Args:
+        filtered: whether `tensors` are some that a filter chose.
+        everything: whether objects without tensors are shown.
+    """
+    shown = _Shown(objects, tensors, filtered, everything)
     named = {
         key for node_id in shown.owners for _, key in objects.tensors(objects.graph.nodes[node_id])
     }
     outside = [shown.tensor(name, row) for name, row in shown.rows.items() if name not in named]
-    return [*shown.inside(0), *outside]
+    listed = shown.owners.keys() if shown.everything else shown.filled
+    hidden = 0 if filtered else len(shown.owners) - len(listed)
+    kinds = any(shown.kind(node_id) for node_id in listed)
+    return [*shown.inside(0), *outside], hidden, kinds

@@ -206,6 +206,7 @@ def show(
     *,
     by_size: bool,
     kinds: bool = False,
+    hidden: int = 0,
     depth: int | None = None,
     folds: bool = True,
 ) -> None:
@@ -215,6 +216,7 @@ def show(
         limit: how many tensors; None prints all.
         by_size: whether the largest come first.
         kinds: whether to show the kinds of objects.
+        hidden: how many objects are not among the lines.
         depth: how many levels; None prints all.
         folds: whether lines that are alike become one.
     """
@@ -226,7 +228,6 @@ def show(
 
     marks = LINES if out.fits("".join(LINES)) else ASCII_LINES
     walked = _walk(top, marks, ordered, DEPTH_MAX + 1 if depth is None else depth)
-    titles = ("name", "tensors", "elements", "bytes", "dtype", "shape", "kind")[: 7 if kinds else 6]
     seen, folded_away = bytearray(len(tensors)), 0
 
     def rows() -> Iterator[tuple[str, ...]]:
@@ -253,6 +254,7 @@ def show(
                 line.kind,
             )
 
+    titles = ("name", "tensors", "elements", "bytes", "dtype", "shape", "kind")[: 7 if kinds else 6]
     pieces = text.table_of_parts(_parts(rows(), titles), out.width)
     out.write(out.paint(next(pieces).rstrip("\n"), "bold") + "\n")
     for piece in pieces:
@@ -262,6 +264,8 @@ def show(
     left = len(tensors) - seen.count(1) - folded_away
     if depth is None and left > 0:
         out.line(f"... and {text.plural(left, 'tensor')} more")
+    if hidden:
+        out.line(f"... and {text.plural(hidden, 'object')} without tensors (--all lists them)")
     out.line()
 
 

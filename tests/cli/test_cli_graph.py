@@ -68,8 +68,9 @@ def test_objects(tmp_path: Path, command: Callable[..., Ran]) -> None:
     prefix = save_tree(tmp_path / "ckpt", model())
     with ckptfmt.open(prefix) as reader:
         size = reader[OBJECT_GRAPH_KEY].stored_nbytes
-    ran = command(prefix)
+    ran = command("--all", prefix)
     assert (ran.status, ran.err) == (0, "")
+    assert "without tensors" not in ran.out
     assert tree_in(ran) == [
         "name  tensors  elements  bytes  dtype  shape  kind",
         "├─ kernel  32  128 B  float  [8, 4]",
@@ -89,6 +90,29 @@ def test_objects(tmp_path: Path, command: Callable[..., Ran]) -> None:
         f"└─ _CHECKPOINTABLE_OBJECT_GRAPH  1  {size} B  string  []",
     ]
     assert "\n7 tensors, " in ran.out
+
+
+def test_objects_without_tensors_are_hidden(tmp_path: Path, command: Callable[..., Ran]) -> None:
+    tree = {"w": np.ones(2), "empty": {"inside": []}, "l": [np.ones(3), None]}
+    shown = command(save_tree(tmp_path / "ckpt", {**tree, "again": tree["empty"]}))
+    assert tree_in(shown)[:4] == [
+        "name  tensors  elements  bytes  dtype  shape  kind",
+        "├─ w  2  16 B  double  [2]",
+        "├─ l/  1  3  24 B  list",
+        "│  └─ 0  3  24 B  double  [3]",
+    ]
+    assert "\n... and 3 objects without tensors (--all lists them)\n" in shown.out
+    listed = command("--all", tmp_path / "ckpt").out
+    for label in ("empty/", "inside/", "again -> empty", "1 "):
+        assert f"─ {label}" in listed and f"─ {label}" not in shown.out
+    assert "--all" not in command("--filter", "w/*", tmp_path / "ckpt").out
+
+
+def test_no_column_without_kinds(tmp_path: Path, command: Callable[..., Ran]) -> None:
+    nodes = [Node([("v", 1), ("metrics", 2)]), Node([], value("v")), Node([], kind="list")]
+    prefix = write(tmp_path / "ckpt", ObjectGraph(nodes), v=np.ones(1))
+    assert tree_in(command(prefix))[0] == "name  tensors  elements  bytes  dtype  shape"
+    assert tree_in(command("--all", prefix))[0].endswith("  kind")
 
 
 def test_filter_sort_and_limit(tmp_path: Path, command: Callable[..., Ran]) -> None:
