@@ -31,9 +31,10 @@ checkpoint, or a SavedModel directory.
 Checks every block and entry of the index, the checksum of every tensor, sizes, overlaps, slices
 without a tensor, missing or unexpected data files, and the tensors of the object graph. Prints one
 line per finding: severity, the rule of spec/format.md that is broken, file, offset and tensor. A
-problem is damage, or a tensor that only the object graph knows; a note is a sound encoding that a
-canonical writer would not have written, printed with --strict only. Many findings that are alike
-are printed as one.
+problem is damage, or MISSING_TENSOR: only the object graph has the tensor, because an edit lost it
+or its variable was never initialised (`ckptfmt edit --drop-missing` repairs the graph). A note is
+a sound encoding that a canonical writer would not have written, printed with --strict only. Many
+findings that are alike are printed as one.
 
 Of several PATHs, or with -r, every checkpoint has a line with its findings below it; with --json it
 has a document of its own, and a last one has the totals. With -r, directories are searched for

@@ -12,7 +12,7 @@ import pytest
 from support.pages import ROOT, blocks, run_console, run_page
 
 import ckptfmt
-from ckptfmt.cli import COMMANDS
+from ckptfmt.cli import COMMANDS, command_parser
 
 PAGES = sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "docs").glob("*.md"))
 
@@ -46,6 +46,14 @@ def test_guide(tmp_path: Path) -> None:
 def test_recipes(tmp_path: Path) -> None:
     run_page("docs/recipes.md", tmp_path)
     run_console("docs/recipes.md", tmp_path)
+
+
+def test_every_option_of_edit() -> None:
+    text = (ROOT / "docs" / "recipes.md").read_text(encoding="utf-8")
+    _, commands = command_parser()
+    for action in commands["edit"]._actions:
+        for option in action.option_strings:
+            assert option in ("-h", "--help") or f"`{option}" in text, option
 
 
 @pytest.mark.parametrize("tool", ["commands", "api"])
