@@ -168,9 +168,11 @@ def checksums_equal(a: TensorHandle, b: TensorHandle) -> bool:
 
 
 def pieces(
-    shape: tuple[int, ...], itemsize: int, limit: int = PIECE_BYTES
+    shape: tuple[int, ...], itemsize: int, limit: int | None = None
 ) -> Iterator[tuple[slice, ...]]:
-    """Yield indices that divide an array into boxes of at most `limit` bytes, or one element."""
+    """Yield indices that divide an array into boxes of at most `limit` bytes, or one element; None:
+    PIECE_BYTES."""
+    limit = PIECE_BYTES if limit is None else limit
     row = math.prod(shape[1:]) * itemsize
     if not shape or row * shape[0] <= limit:
         yield ()

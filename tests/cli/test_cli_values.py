@@ -266,7 +266,7 @@ B = {
 del B["a"]
 DIFFERENT = r"""only in A: a  int64 [1]
 only in B: b  half []
-values: bf  bfloat16 [4]: 3 of 4 elements, largest difference inf (relative 0.667),
+values: bf  bfloat16 [4]: 3 of 4 elements, largest difference inf (relative inf),
  1 NaN in one only
 values: c  complex128 [2]: 1 of 2 elements, largest difference 5 (relative 1)
 values: i  int64 [3]: 2 of 3 elements
