@@ -6,10 +6,10 @@ from __future__ import annotations
 import argparse
 
 from ckptfmt.cli.destination import STDOUT, Stdout
-from ckptfmt.cli.options import count
+from ckptfmt.cli.options import number
 from ckptfmt.cli.progress import Progress
 from ckptfmt.report import report
-from ckptfmt.report.collect import SAMPLE_BYTES
+from ckptfmt.report.html import SECONDS
 
 __all__ = ["EPILOG", "SUMMARY", "add_options", "run"]
 
@@ -42,13 +42,15 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("path", metavar="PATH", help="the checkpoint")
     add("-o", "--output", metavar="FILE", required=True, help="the HTML file; -: stdout")
     add("--before", metavar="PATH", help="a checkpoint to compare with")
-    add(
-        "--sample-bytes",
+    form = parser.add_mutually_exclusive_group()
+    form.add_argument(
+        "--seconds",
         metavar="N",
-        type=count,
-        default=SAMPLE_BYTES,
-        help="of larger tensors read about N bytes (default 1 MiB); 0: read no values",
+        type=number,
+        default=SECONDS,
+        help="read values for about N seconds (default 10); 0: read no values",
     )
+    form.add_argument("--full", action="store_true", help="read all values, however long it takes")
     add("-q", "--quiet", action="store_true", help="no progress bar")
 
 
@@ -63,7 +65,7 @@ def run(options: argparse.Namespace) -> int:
             options.path,
             Stdout() if options.output == STDOUT else options.output,
             before=options.before,
-            sample_bytes=options.sample_bytes,
+            seconds=None if options.full else options.seconds,
             progress=progress.update,
         )
     return 0

@@ -5,193 +5,334 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Sequence
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
-from ckptfmt.bundle.comparing import Difference, difference, pairs
+from ckptfmt.bundle.comparing import Difference, checksums_equal, difference, pairs
+from ckptfmt.bundle.findings import grouped
 from ckptfmt.bundle.reader import Reader
 from ckptfmt.bundle.tensor import TensorHandle
-from ckptfmt.dtypes import plain_quantized
 from ckptfmt.errors import CkptfmtError, masked
-from ckptfmt.objects.roles import model_roles
-from ckptfmt.report.statistics import Statistics, statistics_of
+from ckptfmt.names import printable
+from ckptfmt.objects.nodes import leaf_name
+from ckptfmt.objects.roles import ModelRole, model_roles
+from ckptfmt.report.measuring import Budget, Measured, Measurements, OutOfBudget, measure
+from ckptfmt.report.statistics import Number, Statistics
 
-__all__ = ["SAMPLE_BYTES", "checkpoint_data", "comparison_data"]
+__all__ = ["checkpoint_data", "comparison_data", "group_names"]
 
-# Of a tensor with more bytes, about so many are read, in SAMPLES boxes.
-SAMPLE_BYTES = 1 << 20
-SAMPLES = 8
-# Slices of one tensor in its map.
-SLICES_MAX = 2000
+# More tensors than this, or names of more bytes, are shown as groups.
+ROWS_MAX, NAMES_MAX = 20_000, 4 << 20
+# Slices of one tensor in its map, and bytes of the metadata.
+SLICES_MAX, METADATA_MAX, TEXT_MAX = 2000, 10_000, 500
+# Findings that are alike become one if there are more; tensors with warnings that have a line.
+ALIKE_MAX, WARNED_MAX = 5, 200
 
 Progress = Callable[[int, int], object]
 
 
 def checkpoint_data(
-    reader: Reader, sample_bytes: int = SAMPLE_BYTES, progress: Progress | None = None
+    reader: Reader, budget: Budget, progress: Progress | None = None
 ) -> dict[str, Any]:
     """Return the data of a checkpoint.
 
     Args:
         reader: the checkpoint.
-        sample_bytes: how much of a tensor is read for its statistics; 0 reads nothing.
-        progress: called with the number of tensors done, and of all.
+        budget: how much of its values may be read.
+        progress: called with the parts done, and of all.
     """
-    roles = model_roles(reader)
-    tensors = []
-    for done, (name, handle) in enumerate(reader.items(), 1):
-        tensors.append(_tensor(name, handle, roles.get(name, "other"), sample_bytes))
-        if progress is not None:
-            progress(done, len(reader))
-    header = reader.header
+    table = reader.table()
+    stored = table["name"].tolist()
+    shown = _shown_names(stored)
+    findings: list[str] = []
+    roles = _roles(reader, stored, findings)
+    groups = group_names(shown)
+    results = measure(reader, budget, progress, keep=groups is None)
+    columns = zip(
+        shown,
+        stored,
+        roles,
+        table["dtype"].tolist(),
+        table["shape"].tolist(),
+        table["nbytes"].tolist(),
+        table["stored_nbytes"].tolist(),
+        table["shard"].tolist(),
+        strict=True,
+    )
+    rows = _Groups(groups)
+    parts: dict[str, list[int]] = {}
+    for row, (name, key, role, dtype, shape, nbytes, size, shard) in enumerate(columns):
+        elements = math.prod(shape)
+        part = parts.setdefault(role, [0, 0, 0])
+        for place, more in enumerate((1, elements, nbytes)):
+            part[place] += more
+        if rows.add(row, role, elements, nbytes):
+            continue
+        data: dict[str, Any] = {
+            "name": name,
+            "dtype": dtype,
+            "shape": list(shape),
+            "bytes": nbytes,
+            "stored": size,
+            "shard": shard if shard >= 0 else None,
+            "role": role,
+        }
+        if printable(key) != name:
+            data["key"] = printable(key)
+        if shard < 0:
+            data |= _slices(reader[key])
+        if (found := results.found.get(row)) is not None:
+            data |= _values(found)
+        if row in results.errors:
+            data["error"] = results.errors[row]
+        rows.rows.append(data)
     return {
         "path": masked(reader.prefix),
         "level": reader.level,
-        "producer": header.producer,
-        "files": header.num_shards,
-        "index_bytes": header.index_size,
-        "metadata": json.dumps(reader.metadata) if reader.metadata else "",
-        "sample_bytes": sample_bytes,
-        "tensors": tensors,
+        "files": reader.header.num_shards,
+        "metadata": _metadata(reader, findings),
+        "count": len(stored),
+        "parts": [[role, *numbers] for role, numbers in parts.items()],
+        "grouped": groups is not None,
+        "tensors": rows.rows,
+        "health": _health(results, budget, shown, findings),
     }
 
 
-def _tensor(name: str, handle: TensorHandle, role: str, sample_bytes: int) -> dict[str, Any]:
-    data: dict[str, Any] = {
-        "name": name,
-        "dtype": handle.dtype_name,
-        "shape": list(handle.shape),
-        "bytes": handle.nbytes,
-        "stored": handle.stored_nbytes,
-        "shard": handle.shard,
-        "role": role,
-    }
-    slices = handle.slices
-    if handle.shard is None:
-        data["slices"] = [
-            [list(one.start), list(one.shape), one.shard] for one in slices[:SLICES_MAX]
-        ]
-        data["slice_count"] = len(slices)
+def _shown_names(stored: list[str]) -> list[str]:
+    """Return the names as people know them; two tensors never share one."""
+    short = list(map(leaf_name, stored))
+    if len(set(short)) < len(short):
+        short = stored
+    return list(map(printable, short))
+
+
+def _roles(reader: Reader, stored: list[str], findings: list[str]) -> list[ModelRole]:
+    """Return the roles in the order of the tensors; "unknown" if the graph is damaged."""
     try:
-        parts, whole = _parts(handle, sample_bytes)
+        roles = model_roles(reader)
     except CkptfmtError as error:
-        data["error"] = str(error)
-        return data
-    if parts:
-        found = statistics_of(lambda: parts)
-        assert found is not None, "strings have no parts"
-        data["stats"] = _numbers(found)
-        data["sampled"] = not whole
-        data["warnings"] = list(_warnings(found, *_rows(parts, handle), whole=whole))
+        findings.append(str(error))
+        return ["unknown"] * len(stored)
+    return [roles[name] for name in stored]
+
+
+def _metadata(reader: Reader, findings: list[str]) -> str:
+    try:
+        found = reader.metadata
+    except CkptfmtError as error:
+        findings.append(str(error))
+        return ""
+    text = json.dumps(found) if found else ""
+    return text if len(text) <= METADATA_MAX else f"{text[:METADATA_MAX]}..."
+
+
+def _slices(handle: TensorHandle) -> dict[str, Any]:
+    slices = handle.slices
+    return {
+        "slices": [[list(one.start), list(one.shape), one.shard] for one in slices[:SLICES_MAX]],
+        "slice_count": len(slices),
+    }
+
+
+def _values(found: Measured) -> dict[str, Any]:
+    data: dict[str, Any] = {"stats": _numbers(found.statistics), "sampled": found.sampled}
+    histogram = found.histogram
+    if histogram.counts and histogram.low != histogram.high:
+        data["histogram"] = {
+            "low": _json(histogram.low),
+            "high": _json(histogram.high),
+            "counts": list(histogram.counts),
+            "elements": sum(histogram.counts),
+        }
+    if found.warnings:
+        data["warnings"] = found.warnings
     return data
 
 
 def _numbers(found: Statistics) -> dict[str, Any]:
-    """Return the fields; numbers that JSON lacks are None."""
-    fields = {
-        name: getattr(found, name)
-        for name in ("count", "zeros", "infinite", "nans", "low", "high", "mean", "deviation")
-    }
+    fields = ("count", "zeros", "infinite", "nans", "low", "high", "mean", "deviation")
+    numbers = {name: getattr(found, name) for name in fields}
+    counts = {name: numbers.pop(name) for name in fields[:4]}
+    return counts | {name: _json(value) for name, value in numbers.items()}
+
+
+def _health(
+    results: Measurements, budget: Budget, shown: list[str], findings: list[str]
+) -> dict[str, Any]:
+    report = results.report
+    if report is not None:
+        found = [
+            str(group).removeprefix("problem: ") for group in grouped(report.problems, ALIKE_MAX)
+        ]
+        findings = found or findings
+    else:
+        findings += list(results.errors.values())[:WARNED_MAX]
+    warned = [(shown[row], one.warnings) for row, one in results.found.items() if one.warnings]
+    kinds = Counter(text.lstrip("0123456789, ") for _, texts in warned for text in texts)
     return {
-        **{name: _json(value) for name, value in fields.items()},
-        "counts": list(found.counts),
+        "findings": findings,
+        "damaged": results.damaged,
+        "complete": report is not None,
+        "verified": report.tensors_checked if report is not None else results.verified,
+        "numbers": results.numbers,
+        "whole": results.whole,
+        "sampled": len(results.sampled),
+        "seconds": budget.seconds,
+        "limit": budget.nbytes,
+        "warned": len(warned),
+        "warnings": [[name, ", ".join(texts)] for name, texts in warned[:WARNED_MAX]],
+        "kinds": kinds.most_common(),
     }
 
 
-def _warnings(found: Statistics, rows: int, dead: int, *, whole: bool) -> Iterator[str]:
-    of = "" if whole else " in the sample"
-    if found.nans:
-        yield f"{found.nans:,} NaN{of}"
-    if found.infinite:
-        yield f"{found.infinite:,} infinite{of}"
-    if found.zeros == found.count > 1:
-        yield f"all zero{of}"
-    elif dead:
-        yield f"{dead:,} of {rows:,} rows{of} are zero"
+# ---- groups --------------------------------------------------------------------------------------
 
 
-def _parts(handle: TensorHandle, limit: int) -> tuple[list[NDArray[Any]], bool]:
-    """Return what is read of a tensor of numbers, and whether that is all of it."""
-    if not limit or handle.dtype is None or handle.dtype == np.dtype(object):
-        return [], False
-    if handle.nbytes <= limit:
-        return [plain_quantized(handle.read())], True
-    return [plain_quantized(handle[box]) for box in sample_boxes(handle, limit)], False
-
-
-def _rows(parts: list[NDArray[Any]], handle: TensorHandle) -> tuple[int, int]:
-    """Return how many rows (boxes of one step in the first dimension) are whole in the parts, and
-    how many of them are zero."""
-    rows = dead = 0
-    for part in parts:
-        if part.ndim > 1 and part.size and part.shape[1:] == handle.shape[1:]:
-            rows += len(part)
-            dead += int((~(part != 0).reshape(len(part), -1).any(axis=1)).sum())
-    return rows, dead
-
-
-def sample_boxes(handle: TensorHandle, limit: int) -> list[tuple[slice, ...]]:
-    """Return boxes of about `limit` bytes together, spread along the longest dimension."""
-    assert handle.dtype is not None
-    lengths = list(handle.shape)
-    axis = int(np.argmax(lengths))
-    while math.prod(lengths) * handle.dtype.itemsize > max(limit // SAMPLES, handle.dtype.itemsize):
-        longest = int(np.argmax(lengths))
-        lengths[longest] = -(-lengths[longest] // 2)
-    last = handle.shape[axis] - lengths[axis]
-    starts = sorted({round(last * part / (SAMPLES - 1)) for part in range(SAMPLES)})
-    box = [slice(0, length) for length in lengths]
+def group_names(names: Sequence[str]) -> list[str] | None:
+    """Return the group of every name if there are too many for one page; None if there are not. A
+    group is a module, at the greatest depth at which there are few enough; or some names that
+    follow each other, where already the first parts are too many."""
+    if len(names) <= ROWS_MAX and sum(map(len, names)) <= NAMES_MAX:
+        return None
+    parts = [name.split("/") for name in names]
+    found: list[str] | None = None
+    for depth in range(1, max(map(len, parts))):
+        groups = ["/".join(one[:depth]) + "/" * (len(one) > depth) for one in parts]
+        distinct = set(groups)
+        if len(distinct) > ROWS_MAX or sum(map(len, distinct)) > NAMES_MAX:
+            break
+        found = groups
+    if found is not None:
+        return found
+    step = -(-len(names) // (ROWS_MAX // 10))
     return [
-        (*box[:axis], slice(start, start + lengths[axis]), *box[axis + 1 :]) for start in starts
+        f"{_short(names[place])} ... {_short(names[min(place + step, len(names)) - 1])}"
+        for first in range(0, len(names), step)
+        for place in [first] * min(step, len(names) - first)
     ]
+
+
+def _short(name: str) -> str:
+    return name if len(name) <= 200 else f"{name[:100]}...{name[-97:]}"
+
+
+class _Groups:
+    """The rows of the page: tensors, or groups of them."""
+
+    def __init__(self, groups: list[str] | None) -> None:
+        self.rows: list[dict[str, Any]] = []
+        self._groups = groups
+        self._by_name: dict[str, dict[str, Any]] = {}
+
+    def add(self, row: int, role: str, elements: int, nbytes: int) -> bool:
+        """Count a tensor in its group; return False if there are no groups."""
+        if self._groups is None:
+            return False
+        name = self._groups[row]
+        data = self._by_name.get(name)
+        if data is None:
+            data = {"name": name, "tensors": 0, "elements": 0, "bytes": 0, "roles": {}}
+            self._by_name[name] = data
+            self.rows.append(data)
+        data["tensors"] += 1
+        data["elements"] += elements
+        data["bytes"] += nbytes
+        data["roles"][role] = data["roles"].get(role, 0) + nbytes
+        return True
 
 
 # ---- two checkpoints -----------------------------------------------------------------------------
 
 
 CHANGES = {"only in A": "removed", "only in B": "added", "values": "changed"}
+# What a training step does not do comes first.
+ORDER = ("unreadable", "removed", "added", "retyped", "changed", "not compared")
 
 
-def comparison_data(a: Reader, b: Reader, progress: Progress | None = None) -> dict[str, Any]:
+def comparison_data(
+    a: Reader, b: Reader, budget: Budget, progress: Progress | None = None
+) -> dict[str, Any]:
     """Return what became of the tensors from A to B: how many are the "same", and a row for each of
-    the others: "changed", "added", "removed", "retyped" (another dtype or shape) or "unreadable".
-    Values are compared whole, in pieces."""
+    the others: "changed", "added", "removed", "retyped" (another dtype or shape), "unreadable" or,
+    when the budget is used up, "not compared". Values are compared whole, in pieces; tensors that
+    are stored with the same checksum are the same."""
     every = len({*a, *b})
-    same, rows = 0, []
+    counts: Counter[str] = Counter()
+    rows: list[dict[str, Any]] = []
     for done, (one, other) in enumerate(pairs(a, b), 1):
-        try:
-            found = difference(one, other)
-        except CkptfmtError as error:
-            there = one if one is not None else other
-            assert there is not None
-            rows.append({"name": there.name, "change": "unreadable", "error": str(error)})
-        else:
-            if found is None:
-                same += 1
-            else:
-                rows.append(_row(found))
+        row = _compared(one, other, budget)
+        counts["same" if row is None else row["change"]] += 1
+        if row is not None:
+            rows.append(row)
         if progress is not None:
             progress(done, every)
-    return {"same": same, "rows": rows}
-
-
-def _row(found: Difference) -> dict[str, Any]:
-    row: dict[str, Any] = {
-        "name": found.name,
-        "change": CHANGES.get(found.kind, "retyped"),
+    rows.sort(key=lambda row: (ORDER.index(row["change"]), -float(row.get("relative") or 0)))
+    return {
+        "before": masked(a.prefix),
+        "metadata": _changed_metadata(a, b),
+        "counts": dict(counts),
+        "rows": rows[:ROWS_MAX],
     }
-    if row["change"] == "retyped":
-        assert found.a is not None
-        row["before"] = [found.a.dtype_name, list(found.a.shape)]
-    elif found.kind == "values":
+
+
+def _compared(
+    one: TensorHandle | None, other: TensorHandle | None, budget: Budget
+) -> dict[str, Any] | None:
+    def count(nbytes: int) -> None:
+        if not budget.allows(2 * nbytes):
+            raise OutOfBudget
+
+    there = other if other is not None else one
+    assert there is not None
+    row: dict[str, Any] = {"name": printable(leaf_name(there.name))}
+    for place, handle in (("before", one), ("after", other)):
+        if handle is not None:
+            row[place] = [handle.dtype_name, list(handle.shape)]
+    try:
+        if one is not None and other is not None and row["before"] == row["after"]:
+            if checksums_equal(one, other):
+                return None
+            count(0)
+        found = difference(one, other, count)
+    except OutOfBudget:
+        return row | {"change": "not compared"}
+    except CkptfmtError as error:
+        return row | {"change": "unreadable", "error": str(error)}
+    return None if found is None else row | _change(found)
+
+
+def _change(found: Difference) -> dict[str, Any]:
+    row: dict[str, Any] = {"change": CHANGES.get(found.kind, "retyped")}
+    if found.kind == "values":
         row |= {"elements": found.elements, "nans": found.nans}
         row |= {"largest": _json(found.largest), "relative": _json(found.relative)}
     return row
 
 
-def _json(value: object) -> object:
-    """Return the value; None for a number that JSON lacks."""
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+def _changed_metadata(a: Reader, b: Reader) -> list[list[str | None]]:
+    """Return the names of the members that differ, and their values before and after as text."""
+    try:
+        before, after = a.metadata, b.metadata
+    except CkptfmtError:
+        return []
+    changed: list[list[str | None]] = []
+    for name in sorted({*before, *after})[:ROWS_MAX]:
+        old, new = (json.dumps(one[name]) if name in one else None for one in (before, after))
+        if old != new:
+            changed.append([printable(name), _cut(old), _cut(new)])
+    return changed
+
+
+def _cut(text: str | None) -> str | None:
+    return text if text is None or len(text) <= TEXT_MAX else f"{text[:TEXT_MAX]}..."
+
+
+def _json(value: Number | None) -> float | str | None:
+    """Return the value; as text an integer, which JavaScript would round, and what JSON lacks."""
+    if isinstance(value, int):
+        return str(value)
+    if value is None or math.isfinite(value):
+        return value
+    return None if math.isnan(value) else f"{'-' * (value < 0)}Infinity"

@@ -13,10 +13,17 @@ from importlib.resources import files
 from typing import Any, Protocol, runtime_checkable
 
 from ckptfmt.bundle.outputs import checkpoint_files, output_path, writing_file
+from ckptfmt.bundle.reader import Reader
 from ckptfmt.bundle.reader import open as open_checkpoint
-from ckptfmt.report.collect import SAMPLE_BYTES, Progress, checkpoint_data, comparison_data
+from ckptfmt.errors import InvalidError
+from ckptfmt.names import is_url
+from ckptfmt.report.collect import Progress, checkpoint_data, comparison_data
+from ckptfmt.report.measuring import Budget
 
-__all__ = ["report"]
+__all__ = ["SECONDS", "report"]
+
+# How long values are read, and how many bytes of a URL.
+SECONDS, URL_BYTES = 10.0, 64 << 20
 
 
 @runtime_checkable
@@ -32,42 +39,52 @@ def report(
     output: str | bytes | os.PathLike[Any] | Stream,
     *,
     before: str | bytes | os.PathLike[Any] | None = None,
-    sample_bytes: int = SAMPLE_BYTES,
+    seconds: float | None = SECONDS,
     progress: Progress | None = None,
 ) -> None:
     """Write a report of a checkpoint: an HTML file that needs no other file and no network.
 
+    The report says which bytes were verified against their checksums and of which tensors the
+    values were read: all of them, or a sample.
+
     Args:
         path: any path that `ckptfmt.open` takes.
-        output: the file, or a binary stream. An existing HTML file is replaced when the new one is
+        output: the file, or a binary stream. An existing report is replaced when the new one is
             complete; a FIFO or a device is written directly.
         before: another checkpoint; the report then says what changed from it.
-        sample_bytes: of a tensor with more bytes, about so many are read for its statistics; 0
-            leaves statistics out.
-        progress: called with the number of tensors done, and of all.
+        seconds: how long values are read, and as long again two checkpoints are compared; of a URL,
+            at most 64 MiB each. 0 reads no values; None reads all of them.
+        progress: called with the parts done, and of all.
 
     Raises:
         InvalidError: `output` is a directory, or the name of a checkpoint's file, or a file that is
-            read for the report, or an existing file that is not HTML.
+            read for the report.
         CkptfmtError: a checkpoint cannot be read; tensors that are damaged are shown as such.
         StorageError: the file cannot be written.
     """
+    if seconds is not None and not 0 <= seconds < float("inf"):
+        raise InvalidError(f"seconds must be a number from 0, or None, not {seconds!r}")
     with contextlib.ExitStack() as stack:
         reader = stack.enter_context(open_checkpoint(path))
         old = None if before is None else stack.enter_context(open_checkpoint(before))
         if not isinstance(output, Stream):
             read = [checkpoint_files(one.prefix) for one in (reader, old) if one is not None]
-            output = output_path(output, itertools.chain(*read), kind="html")
-        data = checkpoint_data(reader, sample_bytes, progress)
+            output = output_path(output, itertools.chain(*read))
+        data = checkpoint_data(reader, _budget(seconds, reader), progress)
         if old is not None:
-            data["before"] = old.prefix
-            data["comparison"] = comparison_data(old, reader, progress)
+            budget = _budget(seconds, reader, old)
+            data["comparison"] = comparison_data(old, reader, budget, progress)
     text = page(data).encode()
     if isinstance(output, Stream):
         output.write(text)
     else:
         with writing_file(output) as write:
             write(text)
+
+
+def _budget(seconds: float | None, *readers: Reader) -> Budget:
+    remote = any(is_url(one.prefix) for one in readers)
+    return Budget(seconds, URL_BYTES if remote and seconds is not None else None)
 
 
 def page(data: dict[str, Any]) -> str:

@@ -6,13 +6,19 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from fractions import Fraction
 
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Statistics", "statistics_of"]
+__all__ = ["Number", "Statistics", "gathered", "number_text", "statistics_of"]
 
 BINS, BAR_CELLS = 16, 40
+# Elements of integers that are added at once: the sums of their halves then fit into 64 bits.
+SUMMED = 1 << 30
+
+# What a statistic is: an int of integers and booleans.
+Number = float | int
 
 
 @dataclass
@@ -22,7 +28,9 @@ class Statistics:
     Attributes:
         count: how many.
         zeros, infinite, nans: how many of them are zero, infinite or NaN.
-        low, high, mean, deviation: of the finite ones; NaN if there are none.
+        low, high, mean: of the finite ones; NaN if there are none. Of integers and booleans all
+            three are exact; the mean is an int if it is a whole number.
+        deviation: the standard deviation of the finite ones.
         counts: how many finite ones are in each of BINS equal intervals from `low` to `high`.
     """
 
@@ -30,9 +38,9 @@ class Statistics:
     zeros: int = 0
     infinite: int = 0
     nans: int = 0
-    low: float = math.nan
-    high: float = math.nan
-    mean: float = math.nan
+    low: Number = math.nan
+    high: Number = math.nan
+    mean: Number = math.nan
     deviation: float = math.nan
     counts: tuple[int, ...] = ()
 
@@ -43,21 +51,27 @@ class Statistics:
             if value:
                 yield name, f"{value:,} ({value / self.count:.1%})"
         if self.counts:
-            yield "min", f"{self.low:.6g}"
-            yield "max", f"{self.high:.6g}"
-            yield "mean", f"{self.mean:.6g}"
-            yield "std", f"{self.deviation:.6g}"
+            yield "min", number_text(self.low)
+            yield "max", number_text(self.high)
+            yield "mean", number_text(self.mean)
+            yield "std", number_text(self.deviation)
 
     def histogram(self, *, solid: bool) -> Iterator[str]:
         """Yield a line per interval: where it begins, its bar, its count."""
         if not self.counts or self.low == self.high:
             return
         most = max(self.counts)
+        low, high = float(self.low), float(self.high)
         for number, count in enumerate(self.counts):
             part = number / BINS
-            begin = self.low * (1 - part) + self.high * part  # the difference may overflow
+            begin = low * (1 - part) + high * part  # the difference may overflow
             bar = ("█" if solid else "#") * math.ceil(count / most * BAR_CELLS)
             yield f"{begin:12.4g}  {bar:{BAR_CELLS}}  {count:,}".rstrip()
+
+
+def number_text(value: Number) -> str:
+    """Return a statistic as text: integers exactly, others with seven digits."""
+    return str(value) if isinstance(value, int) else f"{value:.7g}"
 
 
 def statistics_of(
@@ -68,36 +82,76 @@ def statistics_of(
     Args:
         pieces: returns the pieces. It is called twice: the intervals depend on all values.
     """
-    found = Statistics()
-    known, mean, squares = 0, 0.0, 0.0
-    for piece in pieces():
-        if piece.dtype == np.dtype(object):
-            return None
-        flat = _numbers(piece)
-        found.count += flat.size
-        found.zeros += int((flat == 0).sum())
-        found.nans += int(np.isnan(flat).sum())
-        found.infinite += int(np.isinf(flat).sum())
-        finite = flat[np.isfinite(flat)]
-        if finite.size:
-            # The mean and the sum of squared differences of two parts together. Both are infinite
-            # or NaN if the values are too large.
-            with np.errstate(over="ignore", invalid="ignore"):
-                own_mean, own_squares = float(finite.mean()), float(finite.var()) * finite.size
-            apart, total = own_mean - mean, known + finite.size
-            squares += own_squares + apart * apart * known * finite.size / total
-            mean += apart * finite.size / total
-            known = total
-            found.low = float(np.fmin(found.low, finite.min()))
-            found.high = float(np.fmax(found.high, finite.max()))
-    if known:
-        found.mean, found.deviation = mean, math.sqrt(squares / known)
+    found = gathered(pieces())
+    if found is not None and not math.isnan(found.low):
         counts = np.zeros(BINS, np.int64)
         for piece in pieces():
             flat = _numbers(piece)
-            counts += _counts(flat[np.isfinite(flat)], found.low, found.high)
+            counts += _counts(flat[np.isfinite(flat)], float(found.low), float(found.high))
         found.counts = tuple(counts.tolist())
     return found
+
+
+def gathered(pieces: Iterable[NDArray[np.generic]]) -> Statistics | None:
+    """Return the statistics of all pieces without the histogram; None if they are not numbers."""
+    found = Statistics()
+    known, mean, squares, total = 0, 0.0, 0.0, 0
+    exact = False
+    for piece in pieces:
+        if piece.dtype == np.dtype(object):
+            return None
+        exact = _is_exact(piece.dtype)
+        flat = _numbers(piece)
+        found.count += flat.size
+        found.zeros += int((flat == 0).sum())
+        finite = flat
+        if not exact:
+            is_finite = np.isfinite(flat)
+            if not is_finite.all():
+                nans = int(np.isnan(flat).sum())
+                found.nans += nans
+                found.infinite += flat.size - int(is_finite.sum()) - nans
+                finite = flat[is_finite]
+        if not finite.size:
+            continue
+        # The mean and the sum of squared differences of two parts together. Both are infinite or
+        # NaN if the values are too large.
+        with np.errstate(over="ignore", invalid="ignore"):
+            own_mean, own_squares = float(finite.mean()), float(finite.var()) * finite.size
+        apart, together = own_mean - mean, known + finite.size
+        squares += own_squares + apart * apart * known * finite.size / together
+        mean += apart * finite.size / together
+        known = together
+        low: Number
+        high: Number
+        if exact:
+            whole = piece.reshape(-1)
+            if whole.dtype.kind not in "iu":  # booleans, and the narrow ones of ml_dtypes
+                whole = whole.astype(np.int64)
+            low, high = int(whole.min()), int(whole.max())
+            total += sum(map(_sum, np.array_split(whole, -(-whole.size // SUMMED))))
+        else:
+            low, high = float(finite.min()), float(finite.max())
+        found.low = low if math.isnan(found.low) else min(found.low, low)
+        found.high = high if math.isnan(found.high) else max(found.high, high)
+    if known:
+        found.mean, found.deviation = mean, math.sqrt(squares / known)
+        if exact:
+            exactly = Fraction(total, known)
+            found.mean = total // known if exactly.denominator == 1 else float(exactly)
+    return found
+
+
+def _is_exact(dtype: np.dtype[np.generic]) -> bool:
+    """Return whether these are integers or booleans."""
+    return dtype.kind in "biu" or dtype.name.startswith(("int", "uint"))
+
+
+def _sum(values: NDArray[np.generic]) -> int:
+    """Return the sum of integers, of any size."""
+    wide = values.astype(np.int64 if values.dtype.kind == "i" else np.uint64)
+    high, low = wide >> np.asarray(32, wide.dtype), wide & np.asarray(0xFFFFFFFF, wide.dtype)
+    return (int(high.sum()) << 32) + int(low.sum())
 
 
 def _numbers(piece: NDArray[np.generic]) -> NDArray[np.float64]:

@@ -13,7 +13,9 @@ import numpy as np
 import pytest
 
 import ckptfmt
-from ckptfmt.report import report
+from ckptfmt.report import html, report
+from ckptfmt.report.collect import checkpoint_data
+from ckptfmt.report.measuring import Budget
 
 webdriver = pytest.importorskip("selenium.webdriver", reason="NOT RUN: needs selenium")
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
@@ -32,9 +34,11 @@ HOSTILE = "</script><script>document.title='hacked'</script><img src=x onerror=a
 SHORT = """
 const $ = (id) => document.getElementById(id), seen = {};
 const all = (selector) => [...document.querySelectorAll(selector)];
-const shown = () => all('#body button').map((one) => one.textContent);
+const shown = () => all('#rows td:first-child > *').map((one) => one.getAttribute('aria-label'));
+const row = (end) => all('#rows button[aria-label]')
+  .find((one) => one.getAttribute('aria-label').endsWith(end));
 const cells = () => all('#map button').map((one) => one.getAttribute('aria-label'));
-const press = (end) => all('#body button').find((one) => one.textContent.endsWith(end)).click();
+const press = (end) => { row(end).focus(); row(end).click(); };
 const type = (text) => { $('filter').value = text; $('filter').dispatchEvent(new Event('input')); };
 const wide = () => document.documentElement.scrollWidth - document.documentElement.clientWidth;
 """
@@ -124,21 +128,24 @@ def test_it_shows_everything(page: Path, browser: Any) -> None:
     seen = Page(browser, page).act(
         "seen.names = shown(); seen.cells = cells(); seen.count = $('count').textContent;"
         "seen.warnings = $('warnings').textContent; seen.wide = wide();"
+        "seen.health = $('health').textContent;"
         "seen.share = $('share').getAttribute('aria-label');"
     )
     assert len(seen["names"]) == 9 and HOSTILE in seen["names"]
     assert browser.title.startswith("m - ")
     assert seen["count"] == "9 of 9 tensors"
     assert seen["warnings"] == "head/bias: 1 NaN"
+    assert "Verified: every byte of 9 tensors" in seen["health"]
+    assert "9 of 9 tensors of numbers read whole" in seen["health"]
     assert "weights" in seen["share"] and "optimizer" in seen["share"]
-    assert any(label.startswith("encoder/, ") for label in seen["cells"])
+    assert any(label.startswith("layer_0/, ") for label in seen["cells"]), "below one large module"
     assert seen["wide"] <= 0, "nothing is cut at the right"
 
 
 @pytest.mark.parametrize("size", [(1280, 900), (500, 900), (390, 844)])
 def test_it_fits_the_window(size: tuple[int, int], page: Path, browser: Any) -> None:
     opened = Page(browser, page, size)
-    seen = opened.act("document.querySelector('#body button').click(); seen.wide = wide();")
+    seen = opened.act("document.querySelector('#rows td button').click(); seen.wide = wide();")
     assert seen["wide"] <= 0
 
 
@@ -147,7 +154,7 @@ def test_filter_and_sort(page: Path, browser: Any) -> None:
         "type('*/kernel'); seen.glob = shown(); type('/layer_[01].*Adam/'); seen.regex = shown();"
         "type('bias'); seen.text = shown(); type('/(/'); seen.wrong = $('count').textContent;"
         "seen.invalid = $('filter').getAttribute('aria-invalid'); type('');"
-        "const head = all('#heads button').find((one) => one.textContent === 'bytes');"
+        "const head = all('#rows th button').find((one) => one.textContent === 'bytes');"
         "head.click(); head.click(); seen.largest = shown()[0];"
         "seen.sorted = head.parentNode.getAttribute('aria-sort');"
     )
@@ -160,7 +167,7 @@ def test_filter_and_sort(page: Path, browser: Any) -> None:
 
 def test_a_click_into_the_map(page: Path, browser: Any) -> None:
     seen = Page(browser, page).act(
-        "const cell = all('#map button')"
+        "$('crumbs').querySelector('button').click(); const cell = all('#map button')"
         ".find((one) => one.getAttribute('aria-label').startsWith('encoder/'));"
         "cell.click(); seen.crumbs = $('crumbs').textContent; seen.cells = cells();"
         "seen.focus = document.activeElement.parentNode.id;"
@@ -169,6 +176,7 @@ def test_a_click_into_the_map(page: Path, browser: Any) -> None:
     assert seen["crumbs"].startswith("all / encoder 1.5 KiB, 6 tensors")
     assert sum(label.startswith("layer_") for label in seen["cells"]) == 3
     assert seen["focus"] == "map"
+    assert "weights 50%, optimizer 50%" in seen["cells"][0]
     assert seen["back"].startswith("all ") and "9 tensors" in seen["back"]
 
 
@@ -203,35 +211,90 @@ def test_themes(theme: str, page: Path, browser: Any) -> None:
 def test_keyboard(page: Path, browser: Any) -> None:
     opened = Page(browser, page)
     keys = webdriver.Keys
+    opened.keys(keys.TAB)
+    assert opened.focused == "Filter", "the first stop"
     reached = []
     for _ in range(40):
         opened.keys(keys.TAB)
         reached.append(opened.focused)
-        if reached[-1] == "Filter":
+        if reached[-1] == "name":
             break
-    assert reached[0] == "Dark" and reached[1] == "head/bias" and reached[-1] == "Filter"
-    assert any(name.startswith("encoder/") for name in reached), "a module of the map"
+    assert reached[0] == "Dark" and reached[1] == "head/bias" and reached[-1] == "name"
+    assert sum("KiB" in name or " B, " in name for name in reached) == 1, "one stop in the map"
     assert all(reached), "everything that takes the focus has a name"
-    opened.keys("b", "i", "a", "s", keys.TAB, keys.TAB)
-    seen = opened.act("seen.names = shown();")
-    assert seen["names"] == ["head/bias"] and opened.focused == "name"
-    while opened.focused != "head/bias":
-        opened.keys(keys.TAB)
+    opened.act("row('head/bias').focus()")
     opened.keys(keys.ENTER)
-    seen = opened.act("seen.title = $('h-detail').textContent; seen.hidden = $('detail').hidden;")
-    assert (seen["title"], seen["hidden"]) == ("head/bias", False)
+    seen = opened.act(
+        "seen.title = $('h-detail').textContent; const box = $('detail').getBoundingClientRect();"
+        "seen.inside = box.top >= 0 && box.bottom <= innerHeight && !$('detail').hidden;"
+        "seen.hash = location.hash;"
+    )
+    assert (seen["title"], seen["inside"]) == ("head/bias", True), "the details are in view"
+    assert opened.focused == "head/bias", "the focus stays"
+    assert seen["hash"] == "#head%2Fbias"
+    opened.keys(keys.ESCAPE)
+    assert opened.act("seen.hidden = $('detail').hidden;")["hidden"]
+    assert opened.focused == "head/bias"
+
+
+def test_arrow_keys_in_the_map(page: Path, browser: Any) -> None:
+    opened = Page(browser, page)
+    opened.act("$('map').firstChild.focus()")
+    first = opened.focused
+    opened.keys(webdriver.Keys.ARROW_RIGHT)
+    assert opened.focused != first
+    opened.keys(webdriver.Keys.ARROW_LEFT)
+    assert opened.focused == first
+
+
+def test_a_link_to_a_tensor(page: Path, browser: Any) -> None:
+    opened = Page(browser, page)
+    browser.get("about:blank")
+    browser.get(page.as_uri() + "#head%2Fbias")
+    assert opened.act("seen.title = $('h-detail').textContent;")["title"] == "head/bias"
+    browser.get("about:blank")
 
 
 def test_comparison(page: Path, browser: Any, tmp_path: Path) -> None:
     other = tmp_path / "other"
-    ckptfmt.save(other, {"head/bias": np.array([1.0, 2.0]), "new": np.ones(2)})
-    report(other, tmp_path / "c.html", before=page.parent / "m")
+    many = {f"many/{number}": np.ones(2) for number in range(1500)}
+    ckptfmt.save(tmp_path / "before", many | {"gone": np.ones(1), "same": np.ones(1)})
+    changed = {name: np.full(2, 1.0 + place) for place, name in enumerate(many, 1)}
+    ckptfmt.save(other, changed | {"new": np.ones(2), "same": np.ones(1)}, metadata={"step": 2})
+    report(other, tmp_path / "c.html", before=tmp_path / "before")
     seen = Page(browser, tmp_path / "c.html").act(
-        "seen.changed = $('changed').textContent; seen.rows = $('changes').tBodies[0].rows.length;"
-        "seen.hidden = $('s-comparison').hidden; seen.wide = wide();"
+        "seen.compared = $('compared').textContent; seen.wide = wide();"
+        "const names = () => all('#changes td:first-child > *')"
+        ".map((one) => one.getAttribute('aria-label'));"
+        "seen.first = names().slice(0, 2); seen.metadata = $('metadata').textContent;"
+        "all('#kinds button').find((one) => one.textContent === 'changed').click();"
+        "seen.largest = names()[0];"
+        "const head = all('#changes th button').find((one) => one.textContent === 'largest');"
+        "head.click(); seen.smallest = names()[0]; type('many/77'); seen.filtered = names();"
+        "all('#colours button')[0].click(); seen.legend = $('colours').textContent;"
+        "seen.cells = cells();"
     )
-    assert seen["changed"] == "1 changed, 1 added, 8 removed"
-    assert (seen["rows"], seen["hidden"]) == (10, False) and seen["wide"] <= 0
+    assert seen["compared"] == "1 removed, 1 added, 1,500 changed, 1 same"
+    assert seen["first"] == ["gone", "new"] and seen["wide"] <= 0
+    assert "step" in seen["metadata"] and "2" in seen["metadata"]
+    assert (seen["largest"], seen["smallest"]) == ("many/1499", "many/0")
+    assert seen["filtered"] == ["many/77", *(f"many/77{last}" for last in range(10))]
+    assert seen["legend"].startswith("addedchangedsame")
+    assert any("changed 100%" in label for label in seen["cells"])
+
+
+def test_what_was_sampled_is_marked(tmp_path: Path, browser: Any) -> None:
+    ckptfmt.save(tmp_path / "m", {"a": np.ones(1 << 19), "b": np.ones(1 << 19)})
+    with ckptfmt.open(tmp_path / "m") as reader:
+        data = checkpoint_data(reader, Budget(None, 3 << 20))
+    (tmp_path / "r.html").write_text(html.page(data), encoding="utf-8")
+    seen = Page(browser, tmp_path / "r.html").act(
+        "seen.health = $('health').textContent; seen.cells = all('#rows td.n')"
+        ".map((one) => one.textContent); press('b'); seen.facts = $('facts').textContent;"
+    )
+    assert "0 of 2 tensors of numbers read whole, 2 of 2 sampled (~)" in seen["health"]
+    assert "Verified: 0 of 2 tensors" in seen["health"] and "~1" in seen["cells"]
+    assert "a sample: 131,072 of 524,288 elements" in seen["facts"]
 
 
 def test_five_thousand_tensors(tmp_path: Path, browser: Any) -> None:

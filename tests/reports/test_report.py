@@ -3,29 +3,47 @@
 
 from __future__ import annotations
 
+import io
 import json
+import os
 import re
+import tempfile
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.files import flip
 
 import ckptfmt
 from ckptfmt.cli import main
-from ckptfmt.report import collect, report
+from ckptfmt.report import collect, measuring, report
 
 HOSTILE = "</script><script>alert(1)</script><!--\u2028&lt;"
+PIECE = measuring.PIECE_BYTES
 
 
-def data_of(file: Path) -> dict[str, Any]:
-    text = file.read_text(encoding="utf-8")
+def parsed(text: str) -> dict[str, Any]:
     (found,) = re.findall(r'<script id="data" type="application/json">(.*?)</script>', text, re.S)
     document: dict[str, Any] = json.loads(found)
     return document
+
+
+def data_of(file: Path) -> dict[str, Any]:
+    return parsed(file.read_text(encoding="utf-8"))
+
+
+def reported(path: Path, **options: Any) -> dict[str, Any]:
+    out = io.BytesIO()
+    report(path, out, **options)
+    return parsed(out.getvalue().decode())
+
+
+def measured(path: Path, budget: measuring.Budget) -> dict[str, Any]:
+    with ckptfmt.open(path) as reader:
+        return collect.checkpoint_data(reader, budget)
 
 
 def model(prefix: Path) -> Path:
@@ -47,19 +65,42 @@ def test_data(tmp_path: Path) -> None:
     data = data_of(output)
     assert data["path"] == str(tmp_path / "m") and data["metadata"] == '{"step": 3}'
     tensors = {one["name"]: one for one in data["tensors"]}
-    assert tensors.keys() == {"a/kernel", "a/kernel/Adam", "bad", HOSTILE, "large", "table"}
+    assert tensors.keys() == {"a/kernel", "a/kernel/Adam", "bad", HOSTILE, "large", "table"} ^ {
+        HOSTILE,
+        HOSTILE.replace("\u2028", r"\u2028"),
+    }
     kernel = tensors["a/kernel"]
     assert (kernel["dtype"], kernel["shape"], kernel["role"]) == ("float", [4, 3], "weight")
     assert kernel["stats"]["mean"] == 5.5 and kernel["stats"]["count"] == 12
-    assert kernel["warnings"] == []
+    assert "warnings" not in kernel
     assert tensors["a/kernel/Adam"]["role"] == "optimizer"
     assert tensors["a/kernel/Adam"]["warnings"] == ["all zero"]
     assert tensors["bad"]["warnings"] == ["1 NaN", "1 infinite"]
-    assert "stats" not in tensors[HOSTILE]
-    assert tensors["large"]["sampled"] and 2e5 <= tensors["large"]["stats"]["count"] <= 3e5
-    assert tensors["large"]["stats"]["low"] == 0 and tensors["large"]["stats"]["high"] == 2**19 - 1
+    large = tensors["large"]
+    assert not large["sampled"] and large["stats"]["count"] == 1 << 19
+    assert large["stats"]["high"] == 2**19 - 1
+    assert 2e5 <= large["histogram"]["elements"] <= 3e5
     assert tensors["table"]["slices"] == [[[0, 0], [2, 3], 0], [[2, 0], [2, 3], 0]]
     assert tensors["table"]["warnings"] == ["2 of 4 rows are zero"]
+    parts = {role: numbers for role, *numbers in data["parts"]}
+    assert parts["optimizer"] == [1, 12, 48]
+    health = data["health"]
+    assert (health["complete"], health["whole"], health["sampled"]) == (True, 5, 0)
+    assert health["warned"] == 3 and health["findings"] == []
+
+
+def test_integers_are_exact(tmp_path: Path) -> None:
+    ends = np.array([2**63 - 1, -(2**63)])
+    values = {"step": np.int64(1234999), "ends": ends, "u": np.array([2**64 - 1], np.uint64)}
+    values |= {"b": np.array([True, False, True]), "c": np.array([3 + 4j], np.complex64)}
+    ckptfmt.save(tmp_path / "m", values)
+    found = {one["name"]: one["stats"] for one in reported(tmp_path / "m")["tensors"]}
+    assert [found["step"][name] for name in ("low", "high", "mean")] == ["1234999"] * 3
+    assert (found["ends"]["low"], found["ends"]["high"]) == (str(-(2**63)), str(2**63 - 1))
+    assert found["ends"]["mean"] == -0.5
+    assert found["u"]["mean"] == str(2**64 - 1)
+    assert (found["b"]["low"], found["b"]["high"]) == ("0", "1")
+    assert found["c"]["low"] == 5
 
 
 def test_nothing_of_a_name_is_markup(tmp_path: Path) -> None:
@@ -72,10 +113,23 @@ def test_nothing_of_a_name_is_markup(tmp_path: Path) -> None:
     assert not re.search(r"(src|href)=\"(?!data:)", text)
 
 
+def test_names_are_escaped_and_short(tmp_path: Path) -> None:
+    ckptfmt.save(tmp_path / "m", {"\u202eRTL/\x1b[31m\x00\n": np.ones(3)})
+    (one,) = reported(tmp_path / "m")["tensors"]
+    assert one["name"] == r"\u202eRTL/\x1b[31m\x00\n"
+    ckptfmt.Checkpoint(model={"w": np.ones(3)}).write(tmp_path / "o")
+    names = [one["name"] for one in reported(tmp_path / "o")["tensors"]]
+    assert "model/w" in names
+
+
 def test_no_values_are_read(tmp_path: Path) -> None:
     output = tmp_path / "r.html"
-    assert main(["report", str(model(tmp_path / "m")), "--sample-bytes=0", "-o", str(output)]) == 0
-    assert not any("stats" in one for one in data_of(output)["tensors"])
+    assert main(["report", str(model(tmp_path / "m")), "--seconds=0", "-o", str(output)]) == 0
+    data = data_of(output)
+    assert not any("stats" in one for one in data["tensors"])
+    health = data["health"]
+    assert not health["complete"] and health["whole"] == health["sampled"] == 0
+    assert health["verified"] == 0 and health["numbers"] == 5
 
 
 def test_a_damaged_tensor_is_shown_as_such(tmp_path: Path) -> None:
@@ -85,22 +139,138 @@ def test_a_damaged_tensor_is_shown_as_such(tmp_path: Path) -> None:
     assert place is not None
     flip(Path(f"{prefix}.data-00000-of-00001"), place)
     report(prefix, output)
-    tensors = {one["name"]: one for one in data_of(output)["tensors"]}
+    data = data_of(output)
+    tensors = {one["name"]: one for one in data["tensors"]}
     assert "DAT-6" in tensors["bad"]["error"]
     assert [name for name, one in tensors.items() if "error" in one] == ["bad"]
+    assert len(data["health"]["findings"]) == 1 and data["health"]["damaged"] == 1
+
+
+def test_a_damaged_graph_is_reported(tmp_path: Path) -> None:
+    ckptfmt.Checkpoint(model={"w": np.ones(1000, "f")}, step=np.array(3)).write(tmp_path / "m")
+    os.truncate(tmp_path / "m.data-00000-of-00001", 30)
+    data = reported(tmp_path / "m")
+    assert {one["role"] for one in data["tensors"]} == {"unknown"}
+    assert any("TRUNCATED" in text for text in data["health"]["findings"])
+    assert len(data["health"]["findings"]) == len(set(data["health"]["findings"]))
+
+
+def test_findings_that_are_alike_are_one(tmp_path: Path) -> None:
+    ckptfmt.save(tmp_path / "m", {f"t{i:04d}": np.ones(4, "f") for i in range(1200)})
+    os.truncate(tmp_path / "m.data-00000-of-00001", 1000)
+    (finding,) = reported(tmp_path / "m")["health"]["findings"]
+    assert finding.startswith("1,184 tensors like this one: TRUNCATED")
+
+
+def planted(shape: tuple[int, ...], what: str, at: float) -> np.ndarray[Any, np.dtype[np.float32]]:
+    values = np.ones(shape, np.float32)
+    if what in ("nan", "inf"):
+        values.reshape(-1)[int(at * values.size)] = np.nan if what == "nan" else np.inf
+    elif what == "row" and len(shape) == 1:  # a single element that is zero says nothing
+        values[:] = 0
+    elif what == "row":
+        values[int(at * len(values))] = 0
+    elif what == "part":  # most of a row
+        values[int(at * len(values))].reshape(-1)[1:] = 0
+    return values
+
+
+# A tensor of a size around a piece of 1 MiB, whole or in slices, and what is planted in it.
+SHAPES = st.sampled_from(
+    [(7,), (300, 5), (1 << 18,), ((1 << 18) + 1,), (3, 1 << 18), (2, 3, 90_000), (2, (1 << 19) + 5)]
+)
+
+
+@settings(max_examples=120, deadline=None)
+@given(
+    shape=SHAPES,
+    what=st.sampled_from(["nan", "inf", "row", "part", "flip"]),
+    at=st.floats(0, 1, exclude_max=True),
+    limit=st.sampled_from([None, 0, 1 << 20, 3 << 20, 20 << 20]),
+    sliced=st.booleans(),
+)
+def test_what_is_planted_is_shown_or_not_looked_for(
+    shape: tuple[int, ...], what: str, at: float, limit: int | None, sliced: bool
+) -> None:
+    values = planted(shape, what, at)
+    with tempfile.TemporaryDirectory() as directory:
+        path = Path(directory, "m")
+        with ckptfmt.Writer(path, level="v2") as writer:
+            writer.add("other", np.ones(300))
+            if sliced:
+                for row in (0, len(values) // 2):
+                    part = values[row : len(values) // 2 if row == 0 else None]
+                    start = (row,) + (0,) * (values.ndim - 1)
+                    writer.add_slice("t", part, shape=shape, offset=start)
+            else:
+                writer.add("t", values)
+        if what == "flip":
+            with ckptfmt.open(path) as reader:
+                handle = reader["t"]
+                part = handle.slices[-1] if sliced else handle
+                start, nbytes = part.offset, part.nbytes
+            assert start is not None
+            flip(Path(f"{path}.data-00000-of-00001"), start + int(at * nbytes))
+        data = measured(path, measuring.Budget(None, limit))
+    (one,) = (one for one in data["tensors"] if one["name"] == "t")
+    health = data["health"]
+    if what == "flip":
+        assert health["findings"] or not (health["complete"] or health["verified"] == 2)
+        if health["verified"] == 2:
+            assert health["complete"]
+        return
+    found = " ".join(one.get("warnings", []))
+    if what == "part":
+        assert "zero" not in found or one["sampled"]
+        return
+    word = {"nan": "NaN", "inf": "infinite", "row": "zero"}[what]
+    if word in found:
+        assert ["t", ", ".join(one["warnings"])] in health["warnings"]
+    else:
+        assert one.get("sampled", "stats" not in one)
+        assert health["whole"] < health["numbers"] == 2
+        assert health["sampled"] == ("stats" in one)
+
+
+def test_a_limit_of_time_ends_reading(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ckptfmt.save(tmp_path / "m", {f"t{i}": np.ones(1 << 19) for i in range(20)})
+    clock = iter(range(10_000))
+    monkeypatch.setattr(measuring.time, "monotonic", lambda: next(clock))
+    health = measured(tmp_path / "m", measuring.Budget(30.0))["health"]
+    assert 0 < health["sampled"] < 20 and health["whole"] < 20 and not health["complete"]
+    assert health["numbers"] == 20
 
 
 def test_comparison(tmp_path: Path) -> None:
     one, other, output = tmp_path / "a", tmp_path / "b", tmp_path / "r.html"
     base = {"same": np.array([1.0, np.nan]), "moved": np.array([3.0, 4.0]), "s": np.array(["x"])}
-    ckptfmt.save(one, {**base, "gone": np.ones(2), "type": np.ones(2, np.float32)})
+    ckptfmt.save(
+        one,
+        {**base, "gone": np.ones(2), "type": np.ones(2, np.float32)},
+        metadata={"step": 1, "same": 0},
+    )
     changed = {"moved": np.array([3.0, 4.5]), "s": np.array(["y"])}
-    ckptfmt.save(other, {**base, **changed, "new": np.ones(2), "type": np.ones(3, np.float32)})
+    ckptfmt.save(
+        other,
+        {**base, **changed, "new": np.ones(2), "type": np.ones(3, np.float32)},
+        metadata={"step": 2, "same": 0, "more": []},
+    )
     assert main(["report", str(other), "--before", str(one), "-o", str(output)]) == 0
     comparison = data_of(output)["comparison"]
+    assert comparison["before"] == str(one)
+    assert comparison["metadata"] == [["more", None, "[]"], ["step", "1", "2"]]
+    assert comparison["counts"] == {
+        "same": 1,
+        "changed": 2,
+        "removed": 1,
+        "added": 1,
+        "retyped": 1,
+    }
+    assert [row["change"] for row in comparison["rows"]][:3] == ["removed", "added", "retyped"]
     rows = {row.pop("name"): row for row in comparison["rows"]}
-    assert comparison["same"] == 1
     numbers = {"largest": None, "relative": None, "nans": 0}
+    sides = {"before": ["double", [2]], "after": ["double", [2]]}
+    text = {"before": ["string", [1]], "after": ["string", [1]]}
     assert rows == {
         "moved": {
             "change": "changed",
@@ -108,43 +278,72 @@ def test_comparison(tmp_path: Path) -> None:
             "nans": 0,
             "largest": 0.5,
             "relative": pytest.approx(1 / 9),
+            **sides,
         },
-        "s": {"change": "changed", "elements": 1, **numbers},
-        "gone": {"change": "removed"},
-        "new": {"change": "added"},
-        "type": {"change": "retyped", "before": ["float", [2]]},
+        "s": {"change": "changed", "elements": 1, **numbers, **text},
+        "gone": {"change": "removed", "before": ["double", [2]]},
+        "new": {"change": "added", "after": ["double", [2]]},
+        "type": {"change": "retyped", "before": ["float", [2]], "after": ["float", [3]]},
     }
 
 
 def test_only_what_changed_is_counted(tmp_path: Path) -> None:
-    one, other, output = tmp_path / "a", tmp_path / "b", tmp_path / "r.html"
+    one, other = tmp_path / "a", tmp_path / "b"
     big = 1 << 53
-    ckptfmt.save(one, {"nan": np.array([np.nan, 1, 2]), "i": np.array([big, 5]), "bad": np.ones(2)})
-    ckptfmt.save(
-        other, {"nan": np.array([np.nan, 1, 3]), "i": np.array([big + 1, 5]), "bad": np.ones(2)}
-    )
+    before = {"nan": np.array([np.nan, 1, 2]), "i": np.array([big, 5]), "bad": np.ones(2)}
+    ckptfmt.save(one, before | {"inf": np.array([1.0])})
+    after = {"nan": np.array([np.nan, 1, 3]), "i": np.array([big + 1, 5]), "bad": np.zeros(2)}
+    ckptfmt.save(other, after | {"inf": np.array([np.inf])})
     with ckptfmt.open(other) as reader:
         flip(Path(f"{other}.data-00000-of-00001"), reader["bad"].offset or 0)
-    report(other, output, before=one)
-    rows = {row["name"]: row for row in data_of(output)["comparison"]["rows"]}
+    rows = {row["name"]: row for row in reported(other, before=one)["comparison"]["rows"]}
     assert (rows["nan"]["elements"], rows["nan"]["largest"], rows["nan"]["nans"]) == (1, 1.0, 0)
     assert (rows["i"]["elements"], rows["i"]["largest"]) == (1, None)
+    assert rows["inf"]["largest"] == "Infinity"
     assert rows["bad"]["change"] == "unreadable" and "DAT-6" in rows["bad"]["error"]
 
 
-def test_large_tensors_are_judged_by_a_sample(tmp_path: Path) -> None:
-    rows = np.ones((4096, 256), np.float32)
-    rows[:1024] = 0
-    values = {"dead": rows, "half": np.zeros((1 << 20,), np.float32), "fine": np.ones((1 << 20,))}
-    values["nan"] = np.full((1 << 20,), np.nan)
+def test_what_was_not_compared_is_counted(tmp_path: Path) -> None:
+    ckptfmt.save(tmp_path / "a", {"x": np.ones(9), "y": np.ones(3)})
+    ckptfmt.save(tmp_path / "b", {"x": np.zeros(9), "y": np.ones(3), "z": np.ones(1)})
+    comparison = reported(tmp_path / "b", before=tmp_path / "a", seconds=0)["comparison"]
+    # Equal checksums are compared without reading.
+    assert comparison["counts"] == {"not compared": 1, "same": 1, "added": 1}
+
+
+def test_credentials_of_a_url_are_masked(tmp_path: Path) -> None:
+    ckptfmt.save(tmp_path / "a", {"x": np.ones(9)})
+    secret = f"file://{tmp_path}/a"
+    data = reported(tmp_path / "a", before=secret)
+    assert data["comparison"]["counts"] == {"same": 1}
+
+
+@pytest.mark.parametrize("flat", [False, True])
+def test_too_many_tensors_are_shown_as_groups(
+    flat: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(collect, "ROWS_MAX", 50)
+    names = [f"t{i:05}" if flat else f"block_{i % 9}/layer_{i}/w" for i in range(500)]
+    values = {name: np.full(2, np.nan) if i == 7 else np.ones(2) for i, name in enumerate(names)}
     ckptfmt.save(tmp_path / "m", values)
-    report(tmp_path / "m", tmp_path / "r.html")
-    found = {one["name"]: one for one in data_of(tmp_path / "r.html")["tensors"]}
-    assert found["half"]["warnings"] == ["all zero in the sample"]
-    assert found["fine"]["warnings"] == []
-    assert found["nan"]["warnings"] == [f"{found['nan']['stats']['count']:,} NaN in the sample"]
-    (warning,) = found["dead"]["warnings"]
-    assert re.fullmatch(r"[\d,]+ of 1,024 rows in the sample are zero", warning)
+    data = reported(tmp_path / "m")
+    assert data["grouped"] and data["count"] == 500 and len(data["tensors"]) <= 50
+    assert sum(one["tensors"] for one in data["tensors"]) == 500
+    assert sum(one["bytes"] for one in data["tensors"]) == 500 * 16
+    assert data["health"]["warnings"] == [[names[7], "2 NaN"]]
+    if not flat:
+        assert [one["name"] for one in data["tensors"]] == [f"block_{i}/" for i in range(9)]
+
+
+@given(st.lists(st.text("ab/", max_size=8), max_size=40, unique=True))
+def test_groups_hold_every_name(names: list[str]) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(collect, "ROWS_MAX", 10)
+        groups = collect.group_names(names)
+    if len(names) <= 10:
+        assert groups is None
+    else:
+        assert groups is not None and len(groups) == len(names) and len(set(groups)) <= 11
 
 
 def test_wrong_usage(tmp_path: Path) -> None:
@@ -152,6 +351,9 @@ def test_wrong_usage(tmp_path: Path) -> None:
     assert main(["report", str(tmp_path / "nothing"), "-o", str(output)]) == 2
     assert main(["report", str(model(tmp_path / "m")), "-o", str(tmp_path / "no" / "r.html")]) == 2
     assert main(["report", str(tmp_path / "m")]) == 2
+    assert main(["report", str(tmp_path / "m"), "-o", str(output), "--full", "--seconds=1"]) == 2
+    with pytest.raises(ckptfmt.InvalidError):
+        report(tmp_path / "m", output, seconds=-1)
     assert not output.exists() and not list(tmp_path.glob("*.tempstate*"))
 
 
@@ -160,17 +362,16 @@ def test_samples_are_inside_and_bounded(dims: list[int], limit: int) -> None:
     class Handle:
         shape, dtype = tuple(dims), np.dtype(np.float32)
 
-    boxes = collect.sample_boxes(Handle(), limit)  # type: ignore[arg-type]
-    assert 1 <= len(boxes) <= collect.SAMPLES
+    boxes = measuring.sample_boxes(Handle(), limit)  # type: ignore[arg-type]
+    assert 1 <= len(boxes) <= measuring.SAMPLES
     for box in boxes:
         assert all(0 <= one.start < one.stop <= dim for one, dim in zip(box, dims, strict=True))
     size = sum(4 * int(np.prod([one.stop - one.start for one in box])) for box in boxes)
-    assert size <= max(limit, 4 * collect.SAMPLES)
+    assert size <= max(limit, 4 * measuring.SAMPLES)
 
 
 @pytest.mark.parametrize("shape", [(), (0, 3), (1,)])
 def test_small_shapes(shape: tuple[int, ...], tmp_path: Path) -> None:
     ckptfmt.save(tmp_path / "m", {"x": np.zeros(shape)})
-    report(tmp_path / "m", tmp_path / "r.html")
-    (one,) = data_of(tmp_path / "r.html")["tensors"]
-    assert one["warnings"] == []
+    (one,) = reported(tmp_path / "m")["tensors"]
+    assert "warnings" not in one
