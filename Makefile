@@ -104,13 +104,13 @@ lib: needs-c ## build/libckptfmt.a, build/libckptfmt.so and the plain C example
 
 install: lib ## the C library in PREFIX (LIBDIR, INCLUDEDIR, MANDIR) below DESTDIR
 	$(Q)install -d $(addprefix $(DESTDIR),$(LIBDIR)/pkgconfig $(LIBDIR)/cmake/ckptfmt $(INCLUDEDIR) $(MANDIR)/man3)
-	$(Q)install -m 644 csrc/ckptfmt.h csrc/ckptfmt_unstable.h $(DESTDIR)$(INCLUDEDIR)
+	$(Q)install -m 644 csrc/ckptfmt.h $(DESTDIR)$(INCLUDEDIR)
 	$(Q)install -m 644 build/libckptfmt.a $(DESTDIR)$(LIBDIR)
 	$(Q)install -m 755 build/libckptfmt.so $(DESTDIR)$(LIBDIR)/$(REAL_NAME)
 	$(Q)ln -sf $(REAL_NAME) $(DESTDIR)$(LIBDIR)/$(SONAME)
 	$(Q)ln -sf $(SONAME) $(DESTDIR)$(LIBDIR)/libckptfmt.so
-	$(Q)$(call fill,ckptfmt.pc,$(LIBDIR)/pkgconfig)
-	$(Q)$(call fill,ckptfmt-config.cmake,$(LIBDIR)/cmake/ckptfmt)
+	$(Q)$(call fill,ckptfmt.pc,$(LIBDIR)/pkgconfig,prefix,$${pcfiledir}/$(call up,pkgconfig))
+	$(Q)$(call fill,ckptfmt-config.cmake,$(LIBDIR)/cmake/ckptfmt,_ckptfmt_prefix,$${_ckptfmt_dir}/$(call up,cmake/ckptfmt))
 	$(Q)$(call fill,ckptfmt-config-version.cmake,$(LIBDIR)/cmake/ckptfmt)
 	$(Q)$(call fill,ckptfmt.3,$(MANDIR)/man3)
 
@@ -118,7 +118,7 @@ install-strip: install ## the same, the shared library without what only debugge
 	$(Q)$(call tool,STRIP,strip) --strip-unneeded $(DESTDIR)$(LIBDIR)/$(REAL_NAME)
 
 uninstall: ## remove what `make install` with the same variables installed
-	$(Q)rm -f $(addprefix $(DESTDIR),$(INCLUDEDIR)/ckptfmt.h $(INCLUDEDIR)/ckptfmt_unstable.h \
+	$(Q)rm -f $(addprefix $(DESTDIR),$(INCLUDEDIR)/ckptfmt.h \
 		$(MANDIR)/man3/ckptfmt.3 $(addprefix $(LIBDIR)/,libckptfmt.a libckptfmt.so $(SONAME) $(REAL_NAME) \
 		pkgconfig/ckptfmt.pc cmake/ckptfmt/ckptfmt-config.cmake cmake/ckptfmt/ckptfmt-config-version.cmake))
 
@@ -417,10 +417,17 @@ RELINK = $(if $(filter default undefined,$(origin LD)),$(CC) $(ALL_CFLAGS) -nost
 
 SONAME := libckptfmt.so.$(SOVERSION)
 REAL_NAME := libckptfmt.so.$(VERSION)
-# Write a file of csrc/package/ with the values of this build into a directory.
-fill = sed -e 's|@PREFIX@|$(PREFIX)|; s|@LIBDIR@|$(LIBDIR)|; s|@INCLUDEDIR@|$(INCLUDEDIR)|; s|@VERSION@|$(VERSION)|' \
+# An installed prefix can be moved: files in LIBDIR name it relative to themselves, if LIBDIR is below it.
+LIBDIR_IN_PREFIX := $(patsubst $(PREFIX)/%,%,$(filter $(PREFIX)/%,$(LIBDIR)))
+EMPTY :=
+up = $(subst $(EMPTY) $(EMPTY),/,$(patsubst %,..,$(subst /, ,$(LIBDIR_IN_PREFIX)/$(1))))
+in_prefix = $(if $(LIBDIR_IN_PREFIX),$(patsubst $(PREFIX)/%,$${$(2)}/%,$(1)),$(1))
+# Write a file of csrc/package/ with the values of this build into a directory. $(3) is the
+# variable of the file for the prefix, $(4) its value.
+fill = sed -e 's|@PREFIX@|$(if $(LIBDIR_IN_PREFIX),$(4),$(PREFIX))|; s|@VERSION@|$(VERSION)|' \
+	-e 's|@LIBDIR@|$(call in_prefix,$(LIBDIR),$(3))|; s|@INCLUDEDIR@|$(call in_prefix,$(INCLUDEDIR),$(3))|' \
 	-e 's|@SOVERSION@|$(SOVERSION)|; s|@REQUIRES@|$(if $(WITH_ZSTD),libzstd)|; s|@LIBRARIES@|$(ZSTD_LIB:-l%=%)|' \
-	-e '/@FUNCTIONS@/{r $(B)/public.txt' -e 'd}' csrc/package/$(1).in >$(DESTDIR)$(2)/$(1)
+	-e '/^[A-Za-z.]*: $$/d' -e '/@FUNCTIONS@/{r $(B)/public.txt' -e 'd}' csrc/package/$(1).in >$(DESTDIR)$(2)/$(1)
 
 # The static library has objects of its own: public names are hidden, so that a shared library it is linked into does
 # not export them.

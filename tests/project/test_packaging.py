@@ -177,7 +177,6 @@ def test_make_install(tmp_path: Path) -> None:
     assert files == sorted(
         [
             "include/ckptfmt.h",
-            "include/ckptfmt_unstable.h",
             "lib/cmake/ckptfmt/ckptfmt-config-version.cmake",
             "lib/cmake/ckptfmt/ckptfmt-config.cmake",
             "lib/libckptfmt.a",
@@ -200,9 +199,58 @@ def test_make_install(tmp_path: Path) -> None:
     assert "ckptfmt_reader_open\n" in (root / "share/man/man3/ckptfmt.3").read_text()
     for path in (root / "lib/pkgconfig/ckptfmt.pc", *(root / "lib/cmake/ckptfmt").iterdir()):
         assert "@" not in path.read_text()
+        assert "/opt/x" not in path.read_text()
     make = ["make", "-s", "PREFIX=/opt/x", f"DESTDIR={tmp_path}", "uninstall"]
     subprocess.run(make, cwd=ROOT, capture_output=True, check=True)
     assert not [path for path in root.rglob("*") if not path.is_dir()]
+
+
+PROJECT = """\
+cmake_minimum_required(VERSION 3.13)
+project(example C)
+find_package(ckptfmt 0.1 REQUIRED)
+foreach(library ckptfmt ckptfmt_static)
+  add_executable(with_${library} plain_c.c)
+  target_link_libraries(with_${library} PRIVATE ckptfmt::${library})
+endforeach()
+"""
+
+
+@pytest.mark.parametrize("lib", ["lib", "lib/x86_64-linux-gnu", None])
+def test_an_installed_prefix_can_be_moved(lib: str | None, tmp_path: Path) -> None:
+    """Programs are built against it elsewhere. LIBDIR outside of the prefix stays where it is."""
+    if not (ROOT / "build/libckptfmt.so").exists():
+        pytest.skip("not built; `make lib` does")
+    prefix, moved = tmp_path / "prefix", tmp_path / "moved"
+    libraries = prefix / lib if lib else tmp_path / "beside"
+    make = ["make", "-s", f"PREFIX={prefix}", f"LIBDIR={libraries}", "install"]
+    subprocess.run(make, cwd=ROOT, capture_output=True, check=True)
+    if lib is not None:
+        prefix.rename(moved)
+        libraries = moved / lib
+    source = tmp_path / "source"
+    source.mkdir()
+    shutil.copy(ROOT / "examples/plain_c.c", source)
+    programs = []
+    if shutil.which("pkg-config"):
+        environment = {**os.environ, "PKG_CONFIG_PATH": str(libraries / "pkgconfig")}
+        asked = ["pkg-config", "--cflags", "--libs", "ckptfmt"]
+        flags = subprocess.run(asked, env=environment, capture_output=True, text=True, check=True)
+        programs.append(tmp_path / "with_pkg_config")
+        words = ["cc", source / "plain_c.c", *flags.stdout.split(), "-o", programs[-1]]
+        subprocess.run([*words, f"-Wl,-rpath,{libraries}"], check=True)
+    if shutil.which("cmake"):
+        (source / "CMakeLists.txt").write_text(PROJECT, encoding="utf-8")
+        where = f"-Dckptfmt_DIR={libraries / 'cmake/ckptfmt'}"
+        for words in (["-S", source, "-B", tmp_path / "cmake", where], ["--build", "cmake"]):
+            subprocess.run(["cmake", *words], cwd=tmp_path, capture_output=True, check=True)
+        programs += [tmp_path / "cmake/with_ckptfmt", tmp_path / "cmake/with_ckptfmt_static"]
+    if not programs:
+        pytest.skip("neither pkg-config nor cmake")
+    for program in programs:
+        output = tmp_path / f"{program.name}-files" / "model"
+        ran = subprocess.run([program, output], capture_output=True, text=True, check=True)
+        assert "layer/kernel" in ran.stdout, ran
 
 
 def test_man_pages(tmp_path: Path) -> None:
