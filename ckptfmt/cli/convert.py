@@ -40,8 +40,8 @@ a directory of torch.distributed.checkpoint. DESTINATION is the prefix of a Tens
 or a file whose extension names its format (.safetensors, .npz, .h5; a .weights.h5
 file of Keras only if the names in SOURCE are those of such files). The source is verified while
 it is read, and the result is read back before it becomes visible. Other formats have no place for
-TensorFlow's object graph. Tensors that the object graph of SOURCE refers to and that are missing are
-named on standard error.
+TensorFlow's object graph. Tensors that the object graph of SOURCE refers to and that are missing
+are named on standard error.
 
 levels of TensorFlow checkpoints:
   v2       byte for byte what TensorFlow writes

@@ -34,8 +34,8 @@ Options can be repeated. All of them refer to the stored names, so that two can 
 Losses are reported: weights of the model are dropped with --drop-weights only, and what a cast
 makes infinite, 0 or another integer is counted. Which tensors are the state of an optimizer is
 decided by the object graph, by the metadata of ckptfmt.torch, or by TensorFlow 1's names; what
-cannot be decided stays. If tensors of the object graph are missing, only the metadata can be edited,
-with a warning, unless --drop-missing is given.
+cannot be decided stays. If tensors of the object graph are missing, only the metadata can be
+edited, with a warning, unless --drop-missing is given.
 
 rename:
   OLD=NEW             a whole name; each * of NEW stands for what the same * of OLD matched
