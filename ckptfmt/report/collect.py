@@ -196,10 +196,9 @@ def group_names(names: Sequence[str]) -> list[str] | None:
     follow each other, where already the first parts are too many."""
     if len(names) <= ROWS_MAX and sum(map(len, names)) <= NAMES_MAX:
         return None
-    parts = [name.split("/") for name in names]
     found: list[str] | None = None
-    for depth in range(1, max(map(len, parts))):
-        groups = ["/".join(one[:depth]) + "/" * (len(one) > depth) for one in parts]
+    for depth in range(1, 2 + max(name.count("/") for name in names)):
+        groups = [_module(name, depth) for name in names]
         distinct = set(groups)
         if len(distinct) > ROWS_MAX or sum(map(len, distinct)) > NAMES_MAX:
             break
@@ -212,6 +211,12 @@ def group_names(names: Sequence[str]) -> list[str] | None:
         for first in range(0, len(names), step)
         for place in [first] * min(step, len(names) - first)
     ]
+
+
+def _module(name: str, depth: int) -> str:
+    """Return the first parts of a name; with a slash if there are more."""
+    parts = name.split("/", depth)
+    return name.removesuffix(parts[depth]) if len(parts) > depth else name
 
 
 def _short(name: str) -> str:
