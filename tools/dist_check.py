@@ -10,6 +10,7 @@ of the sdist then run against the manylinux wheel.
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -33,6 +34,9 @@ with tempfile.TemporaryDirectory() as directory:
 print("wheel: ckptfmt", ckptfmt.__version__, "saves, verifies and loads in a fresh environment")
 """
 
+
+MAN = "share/man/man1/ckptfmt-inspect.1"
+WHEEL_NEEDS = ("ckptfmt/_ckptfmt.abi3.so", "ckptfmt/py.typed", "ckptfmt/cli/__init__.py", MAN)
 
 # Those that show soonest what a wheel lacks.
 TESTS = ("tests/cli", "tests/reports", "tests/format/test_golden.py")
@@ -75,11 +79,11 @@ def check_wheel(wheel: Path) -> None:
     if "-cp311-abi3-" not in wheel.name:
         raise SystemExit(f"{wheel.name} is not for the stable ABI (cp311-abi3)")
     with zipfile.ZipFile(wheel) as archive:
-        names = archive.namelist()
-    for needed in ("ckptfmt/_ckptfmt.abi3.so", "ckptfmt/py.typed", "ckptfmt/cli/__init__.py"):
+        names = [re.sub(r"^ckptfmt-[^/]*\.data/data/", "", one) for one in archive.namelist()]
+    for needed in WHEEL_NEEDS:
         if needed not in names:
             raise SystemExit(f"{wheel.name} lacks {needed}")
-    strays = [name for name in names if not name.startswith(("ckptfmt/", "ckptfmt-"))]
+    strays = [name for name in names if not name.startswith(("ckptfmt/", "ckptfmt-", "share/man/"))]
     if strays:
         raise SystemExit(f"{wheel.name} brings more than the package: {strays[:5]}")
     print(f"wheel: {wheel.name}, {wheel.stat().st_size} bytes, {len(names)} files")
@@ -120,6 +124,8 @@ def main() -> None:
         python = work / "venv" / "bin" / "python"
         run(python, "-m", "pip", "install", "--quiet", wheel, cwd=work)
         run(python, "-c", USE, cwd=work)
+        if not (work / "venv" / MAN).exists():
+            raise SystemExit("the man pages are not installed")
         check_manylinux(work, wheel, python)
 
 

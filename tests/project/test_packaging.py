@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What users get: README, sdist, and the check of the machine that comes first.
 
-The wheel and its installation are tested by `make dist-check`.
+The installation of the wheel is tested by `make dist-check`.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import shutil
 import subprocess
 import sys
 import tarfile
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -99,6 +100,37 @@ def test_sdist_is_complete(tmp_path: Path) -> None:
     assert "fuzz/corpus/table/sound" in inside
     built = [name for name in inside if name.endswith((".so", ".o", ".a", ".pyc"))]
     assert built == []
+
+
+def test_man_pages_are_in_the_wheel(tmp_path: Path) -> None:
+    pytest.importorskip("setuptools")
+    pytest.importorskip("wheel")
+    if shutil.which("cc") is None:
+        pytest.skip("no cc")
+    source = tmp_path / "source"
+    source.mkdir()
+    for name in ("setup.py", "pyproject.toml", "build_ffi.py", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, source)
+    built = shutil.ignore_patterns("__pycache__", "*.so")
+    for name in ("csrc", "ckptfmt", "tools"):
+        shutil.copytree(ROOT / name, source / name, ignore=built)
+    ran = subprocess.run(
+        [sys.executable, "setup.py", "--quiet", "bdist_wheel", "--dist-dir", "wheel"],
+        cwd=source,
+        env={**os.environ, "CFLAGS": "-O0", "PYTHONPATH": ""},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ran.returncode == 0, ran.stderr
+    (wheel,) = (source / "wheel").glob("*.whl")
+    with zipfile.ZipFile(wheel) as opened:
+        inside = set(opened.namelist())
+    data = f"ckptfmt-{ckptfmt.__version__}.data/data/"
+    pages = {name.removeprefix(data) for name in inside if name.startswith(data)}
+    names = ["ckptfmt", *(f"ckptfmt-{name}" for name in COMMANDS)]
+    assert pages == {f"share/man/man1/{name}.1" for name in names}
+    assert not [name for name in inside if name.endswith((".h", ".c"))]
 
 
 def need(*what: str) -> subprocess.CompletedProcess[str]:
