@@ -34,6 +34,7 @@ from ckptfmt.formats.tensors import Box, Kind, Read, Tensor, slabs
 from ckptfmt.names import path_text, prefix_text
 from ckptfmt.objects.build import missing_tensors
 from ckptfmt.objects.graph import OBJECT_GRAPH_KEY
+from ckptfmt.objects.roles import OPTIMIZER_STATES
 from ckptfmt.places import is_file, names_in
 from ckptfmt.progress import Progress
 from ckptfmt.temporary import make_directory, open_directory, replacing_file
@@ -176,7 +177,9 @@ def convert(
             return _convert_level(from_path, to_path, options, drop_metadata, verify, progress)
         source_tensors = _opened(kind, from_path, limits, missing, as_text=False)
         opened = renamed_tensors(source_tensors, rename)
-        done = _Import(opened, casts, verify, progress).write(to_path, options)
+        # Renamed tensors are not where the layout of the source has them.
+        states = _module(kind).optimizer_paths if kind == "hdf5" and rename is None else None
+        done = _Import(opened, casts, verify, progress, states).write(to_path, options)
         return replace(done, missing=tuple(missing))
     if result == "dcp":
         raise InvalidError(
@@ -315,10 +318,16 @@ class _Import:
     """The conversion of a file of another format to a TensorFlow checkpoint."""
 
     def __init__(
-        self, opened: Opened, casts: _Casts, verify: Verify, progress: Progress | None
+        self,
+        opened: Opened,
+        casts: _Casts,
+        verify: Verify,
+        progress: Progress | None,
+        optimizer_paths: Callable[[Mapping[str, Any]], list[str]] | None = None,
     ) -> None:
         self._opened = opened
         self._casts, self._verify, self._progress = casts, verify, progress
+        self._optimizer_paths = optimizer_paths
 
     def write(self, destination: str, options: Options) -> Conversion:
         level, limits, shards = options.level, options.limits, options.shards
@@ -341,10 +350,12 @@ class _Import:
                     raise InvalidError("the name is reserved, or empty", tensor=kind.name)
             is_dropped = bool(metadata) and level == "v2"
             dropped += ["the metadata"] * is_dropped
+            paths = self._optimizer_paths(tensors) if self._optimizer_paths is not None else []
+            stored = {**metadata, **({OPTIMIZER_STATES: paths} if paths else {})}
             build(
                 target,
                 options,
-                None if is_dropped else metadata or None,
+                None if level == "v2" else stored or None,
                 lambda writer, folder: self._fill(writer, folder, kinds, tensors),
                 lambda part, _: self._check(part, kinds, tensors, limits),
             )

@@ -19,7 +19,7 @@ try:
 except ImportError as error:
     raise InvalidError(str(error)) from None
 
-__all__ = ["holds", "open_tensors", "unlike_keras", "write"]
+__all__ = ["holds", "open_tensors", "optimizer_paths", "unlike_keras", "write"]
 
 # Lists that Keras (2.13 under another name) saves before a model's later attributes: a layer at an
 # attribute whose name sorts after `layers` is stored in the list. The optimizer is not a layer.
@@ -73,6 +73,16 @@ def _is_layer_path(parts: list[str]) -> bool:
     if parts[0] in _LISTS:
         return len(parts) > 1 and parts[1] == parts[1].lower()
     return parts[0] < _LISTS[0] and parts[0][0] != "_" and parts[0] not in _NOT_LAYERS
+
+
+def optimizer_paths(tensors: Mapping[str, Any]) -> list[str]:
+    """Return the paths of optimizers in the datasets of a `.weights.h5` file, by the layout of
+    Keras: all are variables of layers or of the optimizer, whose first one counts steps."""
+    counter = tensors.get(f"{_OPTIMIZER}/vars/0")
+    is_keras = all(name.split("/")[-2:-1] == ["vars"] for name in tensors)
+    if not is_keras or counter is None or counter.shape or counter.dtype.kind not in "iu":
+        return []
+    return [_OPTIMIZER]
 
 
 @contextlib.contextmanager

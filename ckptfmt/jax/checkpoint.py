@@ -33,6 +33,7 @@ from ckptfmt.errors import CheckpointNotFoundError, InvalidError, about
 from ckptfmt.jax.coordinator import JaxCoordinator
 from ckptfmt.jax.pytrees import Box, Wanted, check_pytree, check_shardings, named_leaves, wanted
 from ckptfmt.jax.saving import IMPLS, compare_contents, content_of
+from ckptfmt.objects.roles import OPTIMIZER_STATES
 from ckptfmt.places import is_file
 from ckptfmt.sharded.coordinator import Coordinator, SingleProcess
 from ckptfmt.sharded.rounds import Team
@@ -62,7 +63,8 @@ def save(
 
     The name of a leaf is its path: "params/dense/kernel". Leaves are arrays of JAX, of NumPy or of
     any other framework, Python scalars, str and bytes. Typed PRNG keys are stored as their key data
-    (uint32); the implementation is noted in the metadata.
+    (uint32); the implementation is noted in the metadata, and so are the paths of the states of
+    Optax, which `ckptfmt.edit` can drop.
 
     If JAX runs in several processes, all of them call it. Each writes slices that are on its
     devices; a slice with several replicas is written once, and these are spread evenly by bytes.
@@ -73,7 +75,8 @@ def save(
         prefix: the checkpoint's prefix, on a file system that all processes share.
         pytree: the pytree.
         metadata, level, alignment, durability, compression: as in `ckptfmt.Writer`. A checkpoint of
-            level "v2" has no metadata, and does not say what implementation keys are of.
+            level "v2" has no metadata, and does not say what implementation keys are of or
+            which tensors are the state of an optimizer.
         coordinator: joins the processes instead of a JaxCoordinator; its ranks must be the process
             indices of JAX.
 
@@ -216,6 +219,8 @@ class _Save:
             metadata = dict(self._options.metadata or {})
             if self.content.impls and options["level"] != "v2":
                 metadata[IMPLS] = [list(pair) for pair in self.content.impls.items()]
+            if self.content.states and options["level"] != "v2":
+                metadata[OPTIMIZER_STATES] = self.content.states
             options["metadata"] = metadata or None
         write_sources(prefix, columns, None, **options)
 

@@ -30,6 +30,7 @@ __all__ = [
     "is_key",
     "key_impl",
     "named_leaves",
+    "optimizer_paths",
     "wanted",
 ]
 
@@ -72,11 +73,34 @@ def named_leaves(pytree: Any) -> dict[str, Any]:
     """
     found: dict[str, Any] = {}
     for path, leaf in jax.tree_util.tree_flatten_with_path(pytree)[0]:
-        name = "/".join(map(_part, path)) if path else ROOT
+        name = _name(path) or ROOT
         if name in found:
             raise InvalidError("two leaves of the pytree have this name", tensor=name)
         found[name] = leaf
     return found
+
+
+def optimizer_paths(pytree: Any) -> list[str]:
+    """Return the paths of optimizer states of Optax in a pytree; "" is the pytree itself.
+
+    Optax is not imported: its states are recognised by their classes. The average of `optax.ema`
+    is not one of them, because it may be of weights.
+    """
+    found = jax.tree_util.tree_flatten_with_path(pytree, is_leaf=_is_optimizer_state)[0]
+    return [_name(path) for path, one in found if _is_optimizer_state(one) and jax.tree.leaves(one)]
+
+
+def _is_optimizer_state(value: Any) -> bool:
+    kind = type(value)
+    return (
+        kind.__module__.partition(".")[0] == "optax"
+        and kind.__name__.endswith("State")
+        and kind.__name__ != "EmaState"
+    )
+
+
+def _name(path: Any) -> str:
+    return "/".join(map(_part, path))
 
 
 def _part(key: Any) -> str:

@@ -22,7 +22,7 @@ from ckptfmt import names
 from ckptfmt.adapters import refused
 from ckptfmt.arrays import Sources, as_source
 from ckptfmt.errors import InvalidError, about
-from ckptfmt.jax.pytrees import Box, box_of, is_key, key_impl, named_leaves
+from ckptfmt.jax.pytrees import Box, box_of, is_key, key_impl, named_leaves, optimizer_paths
 from ckptfmt.sharded.rounds import compare_all, unpacked
 
 __all__ = ["IMPLS", "Content", "compare_contents", "content_of"]
@@ -42,11 +42,13 @@ class Content(NamedTuple):
     Attributes:
         sources: its slices.
         impls: names of PRNG keys, with their implementations.
+        states: paths of optimizer states.
         description: name to what is the same in all processes.
     """
 
     sources: Sources
     impls: dict[str, str]
+    states: list[str]
     description: dict[str, str]
 
 
@@ -96,7 +98,7 @@ def content_of(pytree: Any, rank: int, world_size: int) -> Content:
             part = (shape, [start for start, _ in box], [stop - start for start, stop in box])
         array = np.asarray(data) if isinstance(data, jax.Array) else data
         sources.add(names.user_name(name), array, None, part)
-    return Content(sources, impls, description)
+    return Content(sources, impls, optimizer_paths(pytree), description)
 
 
 def _check(leaf: Any) -> None:

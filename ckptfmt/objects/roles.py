@@ -9,7 +9,8 @@ variables: never what is below another object. Keras 3 lists the model's variabl
 
 Without a graph, TensorFlow 1 names a slot variable after the variable it belongs to: `w/Adam` and
 `w/Adam_1`, `w/Momentum`; and the accumulators `beta1_power` and `beta2_power`. States that
-`ckptfmt.torch` saved say in their metadata where an optimizer's state is.
+`ckptfmt.torch` or `ckptfmt.jax` saved, and Keras's files that `ckptfmt.convert` converted, say in
+their metadata where an optimizer's state is.
 
 What looks like an optimizer and is not known to be one is of the role "unknown".
 """
@@ -33,7 +34,7 @@ from ckptfmt.objects.graph import (
     ObjectGraph,
 )
 
-__all__ = ["ModelRole", "model_roles", "optimizer_nodes", "tensor_roles"]
+__all__ = ["OPTIMIZER_STATES", "ModelRole", "model_roles", "optimizer_nodes", "tensor_roles"]
 
 ModelRole = Literal["weight", "optimizer", "other", "unknown"]
 
@@ -81,6 +82,9 @@ _ACCUMULATOR = re.compile(r"(?:.*/)?beta[12]_power(?:_[0-9]+)?")
 # Counters of steps and saves; metrics in a SavedModel of Keras, and configurations of its objects.
 _OTHER = re.compile(r"(?:.*/)?(?:global_step|save_counter|step)(?:/\.ATTRIBUTES/VARIABLE_VALUE)?")
 _OF_KERAS = re.compile(rf"^keras_api/metrics/|/{re.escape(ATTRIBUTES)}/{OBJECT_CONFIG_JSON}$")
+# Metadata: the paths below which all tensors of a checkpoint without a graph are the state of an
+# optimizer; "" is above all. Written where the tree or the layout of the source says so.
+OPTIMIZER_STATES = "ckptfmt.optimizer_states"
 # The member of the metadata in which ckptfmt.torch describes a state; see ckptfmt.torch.structure.
 _TORCH = "ckptfmt.torch"
 _TORCH_LEAVES = {"$tensor", "$array", "$scalar"}
@@ -349,8 +353,16 @@ def _reached(nodes: list[Node], start: Iterable[int], but: Iterable[int] = ()) -
 
 def _by_names(stored: list[str], metadata: Mapping[str, Any]) -> dict[str, ModelRole]:
     present = set(stored)
-    states = _torch_states(metadata)
+    states = _torch_states(metadata) | _below_paths(stored, metadata.get(OPTIMIZER_STATES))
     return {name: "optimizer" if name in states else _role_of(name, present) for name in stored}
+
+
+def _below_paths(stored: list[str], paths: Any) -> set[str]:
+    """Return the tensors below the paths that the metadata lists."""
+    if not isinstance(paths, list):
+        return set()
+    starts = tuple(f"{path}/" if path else "" for path in paths if isinstance(path, str))
+    return {name for name in stored if name.startswith(starts)}
 
 
 def _role_of(name: str, present: set[str]) -> ModelRole:

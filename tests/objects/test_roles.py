@@ -269,6 +269,22 @@ def test_states_of_torch_by_their_metadata(tmp_path: Path) -> None:
             assert model_roles(reader) == {"w": "weight"}
 
 
+def test_paths_of_optimizer_states_in_the_metadata(tmp_path: Path) -> None:
+    """ckptfmt.jax and ckptfmt.convert write them."""
+    names = {"a/0/mu": "optimizer", "a/0/optimizer/w": "optimizer", "a/1/w": "weight"}
+    names |= {"a/01/w": "weight", "a/0": "weight", "optimizer/vars/0": "unknown"}
+    values = dict.fromkeys(names, np.ones(3))
+    for paths, expected in (
+        (["a/0", 3, True], names),
+        ([""], dict.fromkeys(names, "optimizer")),
+        ([], {**names, "a/0/mu": "unknown", "a/0/optimizer/w": "unknown"}),
+        ("a/0", {**names, "a/0/mu": "unknown", "a/0/optimizer/w": "unknown"}),
+    ):
+        ckptfmt.save(tmp_path / "a", values, metadata={"ckptfmt.optimizer_states": paths})
+        with ckptfmt.open(tmp_path / "a") as reader:
+            assert model_roles(reader) == expected
+
+
 def test_names_of_tensorflow_1(tmp_path: Path) -> None:
     expected = {
         "beta1_power": "optimizer",

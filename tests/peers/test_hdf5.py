@@ -169,3 +169,24 @@ def test_diff_with_a_checkpoint(tmp_path: Path, capsys: pytest.CaptureFixture[st
     for pair in (paths, paths[::-1]):
         assert cli.main(["diff", *pair]) == 0
         assert capsys.readouterr().out == "equal: 2 tensors equal\n"
+
+
+def test_optimizers_of_keras_are_state(tmp_path: Path) -> None:
+    """`convert` writes the path of an optimizer to the metadata, if the layout is that of Keras."""
+    arrays = {
+        "layers/dense/vars/0": np.ones(3, "f4"),
+        "optimizer/vars/0": np.asarray(np.int64(7)),
+        "optimizer/vars/1": np.ones(3, "f4"),
+    }
+    others = {"optimizer/vars/0": np.ones(3, "f4")}, {"w": np.ones(3, "f4")}
+    for number, changed in enumerate(({}, *others)):
+        write(tmp_path / "a.h5", arrays | changed)
+        prefix = tmp_path / f"a-{number}"
+        ckptfmt.convert(tmp_path / "a.h5", prefix)
+        with ckptfmt.open(prefix) as reader:
+            paths = {} if number else {"ckptfmt.optimizer_states": ["optimizer"]}
+            assert reader.metadata == paths
+    done = ckptfmt.edit(tmp_path / "a-0", tmp_path / "b", strip_optimizer=True)
+    assert done.dropped == ("optimizer/vars/0", "optimizer/vars/1")
+    done = ckptfmt.convert(tmp_path / "a.h5", tmp_path / "c", level="v2")
+    assert not done.dropped and ckptfmt.open(tmp_path / "c").metadata == {}

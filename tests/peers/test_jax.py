@@ -165,6 +165,29 @@ def test_training_states(tmp_path: Path) -> None:
     check(ckptfmt.jax.load(tmp_path / "optax" / "checkpoint", like), state)
 
 
+def test_optimizer_states_are_in_the_metadata(tmp_path: Path) -> None:
+    """Whatever their names are; an average may be of weights, and so may a class of others."""
+    params = {"kernel": jnp.ones((4, 2)), "optimizer": jnp.zeros(2)}
+    average = optax.ema(0.9)
+    state = {
+        "params": params,
+        "a": optax.MultiSteps(optax.adamw(0.1), 2).init(params),
+        "b/c": optax.chain(optax.trace(0.9), optax.scale(2.0)).init(params),
+        "average": average.init(params),
+    }
+    ckptfmt.jax.save(tmp_path / "a", state, metadata={"step": 3})
+    done = ckptfmt.edit(tmp_path / "a", tmp_path / "b", strip_optimizer=True)
+    with ckptfmt.open(tmp_path / "a") as reader:
+        assert reader.metadata == {"ckptfmt.optimizer_states": ["a", "b%2Fc/0"], "step": 3}
+    check(ckptfmt.jax.load(tmp_path / "b", {"params": params}, strict=False), {"params": params})
+    left = set(ckptfmt.load(tmp_path / "b"))
+    assert {name.partition("/")[0] for name in left} == {"params", "average"}
+    assert len(done.dropped) == 11
+    ckptfmt.jax.save(tmp_path / "c", optax.adam(0.1).init(params))
+    with pytest.raises(InvalidError, match="no weight would be left"):
+        ckptfmt.edit(tmp_path / "c", tmp_path / "d", strip_optimizer=True)
+
+
 def test_nnx(tmp_path: Path) -> None:
     def model(seed: int) -> nnx.Module:
         rngs = nnx.Rngs(seed)
