@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.drawn_edits import Drawn, drawn_edit
+from support.drawn_edits import Drawn, drawn_edit, expected_of
 
 import ckptfmt
 from ckptfmt import TensorNotFoundError
@@ -156,11 +156,11 @@ def test_tensorflow_restores_drawn_edits(made: Path, seed: int) -> None:
         chance = random.Random(seed + number)
         drawn, prefix = Drawn(chance), made / f"drawn-{number}"
         drawn.save(prefix)
-        given = drawn_edit(chance, list(drawn.values))
-        try:
-            done = ckptfmt.edit(prefix, f"{prefix}-edited", **given)
-        except (ckptfmt.InvalidError, TensorNotFoundError):
+        given = drawn_edit(chance, drawn)
+        # TensorFlow sees metadata as a tensor, and cannot restore an object that misses one.
+        if drawn.metadata or "metadata" in given or expected_of(drawn, given).refusals:
             continue
+        done = ckptfmt.edit(prefix, f"{prefix}-edited", **given)
         values = ckptfmt.load(done.path)
         values.pop(OBJECT_GRAPH_KEY, None)
         expected[done.path] = digests(values)
