@@ -58,7 +58,7 @@ def report(
 
     Raises:
         InvalidError: `output` is a directory, or the name of a checkpoint's file, or a file that is
-            read for the report.
+            read for the report, or an existing file that is not HTML.
         CkptfmtError: a checkpoint cannot be read; tensors that are damaged are shown as such.
         StorageError: the file cannot be written.
     """
@@ -69,7 +69,7 @@ def report(
         old = None if before is None else stack.enter_context(open_checkpoint(before))
         if not isinstance(output, Stream):
             read = [checkpoint_files(one.prefix) for one in (reader, old) if one is not None]
-            output = output_path(output, itertools.chain(*read))
+            output = output_path(output, itertools.chain(*read), kind="html")
         data = checkpoint_data(reader, _budget(seconds, reader), progress)
         if old is not None:
             budget = _budget(seconds, reader, old)
