@@ -43,8 +43,6 @@ class Line:
         nbytes: their size; None shows none.
         kind: the kind of the object.
         inside: returns the lines below; None if there are none.
-        signature: returns what the lines below have to have in common with those of another line
-            to be alike; None where they are compared one by one.
         folded: how many tensors of its totals the lines below do not show.
     """
 
@@ -56,7 +54,6 @@ class Line:
     nbytes: int | None = None
     kind: str = ""
     inside: Callable[[], list[Line]] | None = None
-    signature: Callable[[], tuple[object, ...]] | None = None
     folded: int = 0
 
 
@@ -65,7 +62,7 @@ class _Names:
     text are beside each other. Nothing is made of a branch before its lines are asked for."""
 
     def __init__(self, tensors: Tensors) -> None:
-        self._tensors = tensors
+        self.tensors = tensors
         self._names = tensors.names
         self.mark = "/" if any("/" in name for name in self._names) else "."
         # Of the rows before each, so that a range costs two look-ups.
@@ -129,28 +126,42 @@ class _Names:
         elements = int(self._elements[stop] - self._elements[start])
         nbytes = int(self._nbytes[stop] - self._nbytes[start])
         if row is not None:
-            elements += self._tensors.elements[row]
-            nbytes += self._tensors.nbytes[row]
+            elements += self.tensors.elements[row]
+            nbytes += self.tensors.nbytes[row]
         return Line(
             f"{label}{mark}",
             row,
             count=stop - start + (row is not None),
             elements=elements,
             nbytes=nbytes,
-            inside=functools.partial(self.lines, start, stop, begin, level),
-            signature=functools.partial(self._signature, start, stop, begin),
+            inside=_Branch(self, start, stop, begin, level),
         )
 
     def _leaf(self, label: str, row: int) -> Line:
-        tensors = self._tensors
+        tensors = self.tensors
         return Line(label, row, "", None, tensors.elements[row], tensors.nbytes[row])
 
-    def _signature(self, start: int, stop: int, begin: int) -> tuple[object, ...]:
-        tensors = self._tensors
+
+@dataclass(slots=True)
+class _Branch:
+    """The lines below a branch of names, which are made when it is called."""
+
+    names: _Names
+    start: int
+    stop: int
+    begin: int
+    level: int
+
+    def __call__(self) -> list[Line]:
+        return self.names.lines(self.start, self.stop, self.begin, self.level)
+
+    def signature(self) -> tuple[object, ...]:
+        """Return what must be equal in branches that are alike."""
+        tensors, rows = self.names.tensors, slice(self.start, self.stop)
         return (
-            tuple([name[begin:] for name in self._names[start:stop]]),
-            tuple(tensors.dtypes[start:stop]),
-            tuple(tensors.shapes[start:stop]),
+            tuple([name[self.begin :] for name in tensors.names[rows]]),
+            tuple(tensors.dtypes[rows]),
+            tuple(tensors.shapes[rows]),
         )
 
 
@@ -340,8 +351,8 @@ def _signature(line: Line, tensors: Tensors, level: int = 0) -> tuple[object, ..
     if level == DEPTH_MAX:
         return (object(),)  # too deep to compare
     tensor = None if line.row is None else (tensors.dtypes[line.row], tensors.shapes[line.row])
-    if line.signature:
-        return tensor, line.signature()
+    if isinstance(line.inside, _Branch):
+        return tensor, line.inside.signature()
     inside = line.inside() if line.inside else ()
     return (
         tensor,
