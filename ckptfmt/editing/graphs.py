@@ -6,6 +6,7 @@ Pure data: nothing here opens a file. The graph is not trusted; nothing recurses
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 
 from ckptfmt.bundle.selecting import some
@@ -235,8 +236,8 @@ def _edges(
 def _check_distinct(node: Node, children: list[tuple[str, int]]) -> None:
     if children == node.children or len(dict(children)) == len(children):
         return
-    names = [name for name, _ in children]
-    twice = next(name for name in names if names.count(name) > 1)
+    counts = Counter(name for name, _ in children)
+    twice = next(name for name, count in counts.items() if count > 1)
     raise InvalidError(f"the new names give two objects of the object graph the path '{twice}'")
 
 

@@ -17,6 +17,7 @@ What looks like an optimizer and is not known to be one is of the role "unknown"
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 from collections import Counter
@@ -160,7 +161,8 @@ def optimizer_nodes(graph: ObjectGraph, shapes: Mapping[str, Any] | None = None)
     shape_of = [_shape_of(node, shapes) for node in nodes] if shapes else [None] * len(nodes)
     known = _Shapes(shape_of, Counter(shape_of))
     for _ in range(_NESTING_MAX):
-        new = {number for number in waiting if _is_optimizer(nodes, number, found, known)}
+        lists = _Lists(nodes, found, known)
+        new = {number for number in waiting if _is_optimizer(nodes, number, found, lists)}
         if not new:
             break
         found |= new
@@ -190,115 +192,155 @@ def _may_be(node: Node) -> bool:
     )
 
 
-def _is_optimizer(nodes: list[Node], number: int, known: set[int], shapes: _Shapes) -> bool:
+class _Lists:
+    """What is asked about lists. Each answer is computed once, because the objects of a hostile
+    graph may share a long list."""
+
+    def __init__(self, nodes: list[Node], known: set[int], shapes: _Shapes) -> None:
+        self.members = functools.cache(lambda number: _members(nodes, number))
+        self.is_flat = functools.cache(lambda number: _is_flat(nodes, number))
+        self._is_numbered = functools.cache(lambda number: _is_numbered(nodes[number]))
+        self._others = functools.cache(lambda number: self.members(number) - known)
+        self._is_inside = functools.cache(
+            lambda number, of: self._others(number) <= self.members(of)
+        )
+        self._shapes = functools.cache(
+            lambda number: tuple(shapes.of[one] for _, one in nodes[number].children)
+        )
+        self.mirror_weights = functools.cache(lambda numbers: self._mirror(numbers, shapes))
+
+    def is_list_of(self, number: int, listed: int | None) -> bool:
+        """Return whether a list has known optimizers and what the list `listed` has, and nothing
+        besides."""
+        if not self._is_numbered(number):
+            return False
+        count = 0 if listed is None else len(self.members(listed))
+        others = self._others(number)
+        return len(others) <= count and (listed is None or self._is_inside(number, listed))
+
+    def _mirror(self, numbers: tuple[int, ...], shapes: _Shapes) -> bool:
+        """Return whether each variable of these lists has the shape of a variable elsewhere, and
+        each list the same shapes."""
+        if len({len(self._shapes(number)) for number in numbers}) > 1:
+            return False
+        inside = Counter(
+            shapes.of[one] for one in frozenset[int]().union(*map(self.members, numbers))
+        )
+        return (
+            len({self._shapes(number) for number in numbers}) == 1
+            and None not in inside
+            and all(shapes.counts[shape] > count for shape, count in inside.items())
+        )
+
+
+def _members(nodes: list[Node], number: int) -> frozenset[int]:
+    return frozenset(child for _, child in nodes[number].children)
+
+
+def _is_numbered(node: Node) -> bool:
+    return all(name.isdecimal() for name, _ in node.children)
+
+
+def _is_flat(nodes: list[Node], number: int) -> bool:
+    """Return whether the children have no children."""
+    return not any(nodes[one].children for _, one in nodes[number].children)
+
+
+def _is_optimizer(nodes: list[Node], number: int, known: set[int], lists: _Lists) -> bool:
     """Return whether an object owns slot variables, or has what a known optimizer has, and nothing
     besides."""
     node = nodes[number]
     if node.slot_variables:
         return True
     children = dict(node.children)
-    lists: dict[str, set[int]] = {}  # lists of variables that it may have, and what is in them
+    listed: dict[str, int] = {}  # lists of variables that it may have, and those with their members
     if OWN_VARIABLES in children:
-        own = {child for _, child in nodes[children[OWN_VARIABLES]].children}
+        own = lists.members(children[OWN_VARIABLES])
         if not any(children.get(name) in own for name in _COUNTERS):
             return False
-        lists = dict.fromkeys(children, own)
+        listed = dict.fromkeys(children, children[OWN_VARIABLES])
     elif any(child in known for name, child in node.children if name in _INNER):
         if not children.keys() & _WRAPPER_MARKS:
             return False
     elif not children.keys() >= _LEGACY_MARK:
         names = next((names for mark, names in _SONNET if mark <= children.keys()), None)
-        if names is None or not _mirror_weights(nodes, number, names, shapes):
+        if names is None:
             return False
-        lists = {
-            name: {child for _, child in nodes[children[name]].children}
-            for name in names & children.keys()
-        }
+        listed = {name: children[name] for name in names & children.keys()}
+        if not lists.mirror_weights(tuple(sorted(listed.values()))):
+            return False
     return all(
         child in known
         or name == MODEL_VARIABLES
-        or _is_known_child(nodes, name, child, known, lists.get(name, set()))
+        or _is_known_child(nodes, name, child, lists, listed.get(name))
         for name, child in node.children
     )
 
 
-def _mirror_weights(nodes: list[Node], number: int, names: set[str], shapes: _Shapes) -> bool:
-    """Return whether each variable of these lists has the shape of a variable elsewhere, and each
-    list the same shapes."""
-    children = [child for name, child in nodes[number].children if name in names]
-    lists = [[one for _, one in nodes[child].children] for child in children]
-    inside = Counter(shapes.of[one] for one in {one for listed in lists for one in listed})
-    found = {tuple(shapes.of[one] for one in listed) for listed in lists}
-    return (
-        len(found) == 1
-        and None not in inside
-        and all(shapes.counts[shape] > count for shape, count in inside.items())
-    )
-
-
 def _is_known_child(
-    nodes: list[Node], name: str, child: int, known: set[int], listed: set[int]
+    nodes: list[Node], name: str, child: int, lists: _Lists, listed: int | None
 ) -> bool:
     """Return whether a child is one that an optimizer has: a single variable of a known name, an
-    object without variables, or a list of optimizers or of the variables `listed`."""
+    object without variables, or a list of optimizers or of the variables of the list `listed`."""
     node = nodes[child]
     if not node.children:
-        return not node.attributes or name in _VARIABLES or child in listed
+        is_listed = listed is not None and child in lists.members(listed)
+        return not node.attributes or name in _VARIABLES or is_listed
     if node.attributes:
         return False
-    below = [one for _, one in node.children]
     if name in _LOSS_SCALES:
-        return not any(nodes[one].children for one in below)
-    numbered = all(one.isdecimal() for one, _ in node.children)
-    return numbered and all(one in known or one in listed for one in below)
-
-
-def _state_of(nodes: list[Node], name: str, child: int) -> list[int] | None:
-    """Return the variables of a child of an optimizer; None if the child is another object."""
-    node = nodes[child]
-    if not node.children:
-        return [child]
-    listed = all(one.isdecimal() for one, _ in node.children) or name in _LOSS_SCALES
-    if node.attributes or not listed or any(nodes[one].children for _, one in node.children):
-        return None
-    return [one for _, one in node.children]
+        return lists.is_flat(child)
+    return lists.is_list_of(child, listed)
 
 
 class _Parts(NamedTuple):
-    """The nodes that an optimizer refers to."""
+    """The nodes to which optimizers refer."""
 
     state: list[int]
     weights: list[int]
     unknown: list[int]
 
 
-def _parts(nodes: list[Node], number: int, optimizers: set[int]) -> _Parts:
-    node = nodes[number]
-    found = _Parts(
-        [slot.slot_variable_node_id for slot in node.slot_variables],
-        [slot.original_variable_node_id for slot in node.slot_variables],
-        [],
-    )
-    for name, child in node.children:
-        if child in optimizers:
-            continue
-        if name == MODEL_VARIABLES:
-            found.weights.extend(variable for _, variable in nodes[child].children)
-            continue
-        state = _state_of(nodes, name, child)
-        if node.slot_variables and nodes[child].children:
-            state = None  # of an optimizer that is known by its slots, only single variables are
-        if state is None and _is_list_of(nodes, child, optimizers):
-            continue
-        if state is None:
-            found.unknown.append(child)
-        else:
-            found.state.extend(state)
+def _parts(nodes: list[Node], optimizers: set[int]) -> _Parts:
+    found = _Parts([], [], [])
+    seen: set[tuple[int, bool, str]] = set()
+    for number in optimizers:
+        node = nodes[number]
+        has_slots = bool(node.slot_variables)
+        found.state.extend(slot.slot_variable_node_id for slot in node.slot_variables)
+        found.weights.extend(slot.original_variable_node_id for slot in node.slot_variables)
+        for name, child in node.children:
+            if child in optimizers:
+                continue
+            # Optimizers of a hostile graph may share a long list.
+            one = child, has_slots, name if name in {MODEL_VARIABLES, *_LOSS_SCALES} else ""
+            if one in seen:
+                continue
+            seen.add(one)
+            if name == MODEL_VARIABLES:
+                found.weights.extend(_members(nodes, child))
+            else:
+                _add_part(found, nodes, name, child, has_slots, optimizers)
     return found
 
 
-def _is_list_of(nodes: list[Node], child: int, optimizers: set[int]) -> bool:
-    return all(name.isdecimal() and one in optimizers for name, one in nodes[child].children)
+def _add_part(
+    found: _Parts, nodes: list[Node], name: str, child: int, has_slots: bool, optimizers: set[int]
+) -> None:
+    """Add the variables of a child of an optimizer: state, unless the child is another object, or
+    has variables and the optimizer is known by its slots only."""
+    node = nodes[child]
+    if not node.children:
+        found.state.append(child)
+        return
+    members = _members(nodes, child)
+    is_list = _is_numbered(node)
+    if (is_list or name in _LOSS_SCALES) and not (
+        node.attributes or has_slots or not _is_flat(nodes, child)
+    ):
+        found.state.extend(members)
+    elif not (is_list and members <= optimizers):
+        found.unknown.append(child)
 
 
 def _node_roles(graph: ObjectGraph, shapes: Mapping[str, Any]) -> dict[int, ModelRole]:
@@ -308,18 +350,15 @@ def _node_roles(graph: ObjectGraph, shapes: Mapping[str, Any]) -> dict[int, Mode
         child
         for node in nodes
         for name, child in node.children
-        if child and child not in optimizers and _NAME.fullmatch(name) and _is_closed(nodes, child)
+        if child and child not in optimizers and _NAME.fullmatch(name)
     }
-    parts = [_parts(nodes, one, optimizers) for one in optimizers]
+    suspects = {child for child in suspects if _is_closed(nodes, child)}
+    parts = _parts(nodes, optimizers)
     slots = {slot for one in optimizers for slot in _slots(nodes[one])}
     closed = optimizers | suspects | slots
-    weights = _reached(nodes, [0, *(one for part in parts for one in part.weights)], closed)
-    unknown = _reached(
-        nodes, [*suspects, *(one for part in parts for one in part.unknown)], optimizers | slots
-    )
-    roles: dict[int, ModelRole] = dict.fromkeys(
-        (one for part in parts for one in part.state), "optimizer"
-    )
+    weights = _reached(nodes, [0, *parts.weights], closed)
+    unknown = _reached(nodes, [*suspects, *parts.unknown], optimizers | slots)
+    roles: dict[int, ModelRole] = dict.fromkeys(parts.state, "optimizer")
     roles |= dict.fromkeys(optimizers - roles.keys(), "optimizer")
     roles |= dict.fromkeys(unknown, "unknown")
     roles |= dict.fromkeys(weights, "weight")

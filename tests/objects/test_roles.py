@@ -5,6 +5,7 @@ the same of checkpoints that TensorFlow and Keras write."""
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -220,6 +221,52 @@ def test_known_optimizers(names: tuple[str, ...], wrapper: bool) -> None:
             expected.append(f"o/inner_optimizer/{name}")
     assert graph.optimizer_paths() == sorted(expected)
     assert graph.paths("weight") == ["model/w"] and graph.paths("unknown") == []
+
+
+class Counted(list[tuple[str, int]]):
+    """Children whose iteration is counted."""
+
+    steps = 0
+
+    def __iter__(self) -> Iterator[tuple[str, int]]:
+        for one in super().__iter__():
+            Counted.steps += 1
+            yield one
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ("_variables", "_momentums", "_trainable_variables"),
+        ("m", "v"),
+        ("iter", "decay", "learning_rate", "loss_scale", "_trainable_variables"),
+        ("iter", "decay", "learning_rate", "maps"),
+        ("optimizer", "opt_state"),
+    ],
+)
+def test_shared_lists_take_linear_time(names: tuple[str, ...]) -> None:
+    """Each list of a hostile graph is iterated a few times, however many objects share it."""
+    graph = Graph()
+    shared = graph.add(0, "shared")
+    variables = [graph.leaf(shared, str(number), f"shared/{number}") for number in range(1000)]
+    short = [graph.leaf(0, f"short_{number}", f"short_{number}") for number in range(3)]
+    for number in range(1000):
+        owner = graph.add(0, f"owner_{number}")
+        for name in names:
+            single = short[0] if name in ("iter", "decay", "learning_rate") else shared
+            graph.link(owner, name, single)
+        graph.link(owner, "step", short[1])
+        if "_variables" in names:
+            graph.link(owner, "_iterations", variables[number])
+    for node in graph.nodes:
+        node.children = Counted(node.children)
+    entries = sum(len(node.children) for node in graph.nodes)
+    Counted.steps = 0
+    found = tensor_roles(
+        graph.keys, ObjectGraph(graph.nodes), None, dict.fromkeys(graph.keys, (3,))
+    )
+    assert len(found) == len(graph.keys)
+    assert Counted.steps < 20 * entries
 
 
 def test_partitioned_variables_of_tensorflow_1(tmp_path: Path) -> None:
