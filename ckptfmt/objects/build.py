@@ -7,13 +7,14 @@ its nodes. Nothing here recurses, and the cost is linear in the graph.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from ckptfmt.bundle.reader import Reader
 from ckptfmt.dtypes import STRING
 from ckptfmt.errors import CorruptError, InvalidError, LimitError, UnsupportedError
 from ckptfmt.objects.graph import (
+    ATTRIBUTES,
     OBJECT_CONFIG_JSON,
     OBJECT_GRAPH_KEY,
     VARIABLE_VALUE,
@@ -205,18 +206,30 @@ def wanted_keys(graph: ObjectGraph, found: Iterable[int]) -> list[str]:
 
 def key_groups(keys: Iterable[str], names: Iterable[str]) -> dict[str, list[str]]:
     """Return the tensors of keys that are not tensors themselves: those whose names are the key and
-    a suffix without a slash. A name belongs to the longest key that it begins with.
+    a suffix without a slash, or the key of an attribute and `/...`. A name belongs to the longest
+    key that it begins with.
 
     An object of TensorFlow with several tensors has one key in the graph; for a table the tensors
     are `<key>-keys` and `<key>-values`.
     """
     found: dict[str, list[str]] = {key: [] for key in keys if "/" in key}
     for name in names if found else ():
-        for cut in range(1, min(SUFFIX_MAX, len(name) - 1 - name.rfind("/")) + 1):
-            if name[:-cut] in found:
-                found[name[:-cut]].append(name)
+        for end in _group_ends(name):
+            if name[:end] in found:
+                found[name[:end]].append(name)
                 break
     return {key: group for key, group in found.items() if group}
+
+
+def _group_ends(name: str) -> Iterator[int]:
+    """Yield the lengths of the keys of which a tensor may be one of several, the longest first."""
+    shortest = max(0, len(name) - SUFFIX_MAX)
+    slash = name.rfind("/")
+    yield from range(len(name) - 1, max(slash, shortest - 1), -1)
+    attribute = name.find(f"/{ATTRIBUTES}/")
+    while 0 <= attribute < slash - len(ATTRIBUTES) - 1 and slash >= shortest:
+        yield slash
+        slash = name.rfind("/", 0, slash)
 
 
 def build(

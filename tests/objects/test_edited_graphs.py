@@ -18,7 +18,7 @@ from support.strategies import object_graphs, property_test
 import ckptfmt
 from ckptfmt import InvalidError
 from ckptfmt.editing.graphs import edited_graph
-from ckptfmt.objects.build import graph_of, missing_keys
+from ckptfmt.objects.build import graph_of, key_groups, missing_keys
 from ckptfmt.objects.graph import OBJECT_GRAPH_KEY, Attribute, Node, ObjectGraph, encode_graph
 
 VALUE = "/.ATTRIBUTES/VARIABLE_VALUE"
@@ -229,6 +229,24 @@ def test_objects_of_several_tensors() -> None:
         with pytest.raises(InvalidError, match="common beginning"):
             edited_graph(graph, {**names, **half})
     assert graph == kept
+
+
+def test_tensors_below_the_key_of_an_attribute(tmp_path: Path) -> None:
+    """Savers of older versions name the tensors of an object `KEY/...`. Slot variables, whose names
+    begin with the path of their variable, are not among these."""
+    key = "o/.ATTRIBUTES/OBJECT"
+    nodes = [Node([("o", 1), ("w", 2)]), Node(attributes=[Attribute("OBJECT", "", key)])]
+    nodes.append(Node(attributes=[Attribute("VARIABLE_VALUE", "", f"w{VALUE}")]))
+    text = np.array(encode_graph(ObjectGraph(nodes)), object)
+    names = [f"{key}/a", f"{key}/b/c", f"w/.OPTIMIZER_SLOT/o/m{VALUE}", f"w{VALUE}2/a"]
+    assert key_groups([key, f"w{VALUE}"], names) == {key: names[:2]}
+    values = dict.fromkeys(names, np.ones(2))
+    ckptfmt.save(tmp_path / "a", {**values, OBJECT_GRAPH_KEY: text})
+    with ckptfmt.open(tmp_path / "a") as reader:
+        graph = graph_of(reader)
+        assert graph is not None and missing_keys(reader, graph) == [f"w{VALUE}"]
+    long = f"{key}{'/x' * 1000}"
+    assert key_groups([key], [long, f"{key}/{'x' * 200}"]) == {key: [f"{key}/{'x' * 200}"]}
 
 
 def test_hostile_graphs_take_linear_time() -> None:
