@@ -82,6 +82,20 @@ class Drawn:
             tensors[OBJECT_GRAPH_KEY] = np.array(encode_graph(self.graph), object)
         ckptfmt.save(prefix, tensors, metadata=self.metadata)
 
+    def shared(self) -> set[str]:
+        """Return the objects of the root with a variable that is found, or stored, below another
+        one as well: a pattern of their names may mean either."""
+        found: set[str] = set()
+        for name, child in self.nodes[0].children:
+            below = [child]
+            for number in below:
+                below += [one for _, one in self.nodes[number].children]
+                below += [one.slot_variable_node_id for one in self.nodes[number].slot_variables]
+            keys = [one.checkpoint_key for number in below for one in self.nodes[number].attributes]
+            if not all(key.startswith(f"{name}/") for key in keys):
+                found.add(name)
+        return found
+
     def role(self, name: str) -> str:
         """Return the role that a reader must find."""
         if name in self.weights:
@@ -413,7 +427,9 @@ def drawn_edit(chance: random.Random, drawn: Drawn) -> dict[str, Any]:
     """Return arguments of `ckptfmt.edit`."""
     given: dict[str, Any] = {}
     names = sorted(drawn.values)
+    shared = drawn.shared()
     first = [name.partition("/")[0] for name in names]
+    first = [one for one in first if one not in shared] or ["none"]
     if chance.random() < 0.5:
         given["strip_optimizer"] = True
     if chance.random() < 0.35:
