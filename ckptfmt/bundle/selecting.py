@@ -21,6 +21,7 @@ from ckptfmt import names
 from ckptfmt.adapters import refused
 from ckptfmt.arguments import wrong
 from ckptfmt.errors import InvalidError, TensorNotFoundError, about
+from ckptfmt.objects.graph import VALUE_SUFFIX
 
 __all__ = [
     "Filter",
@@ -60,18 +61,24 @@ def some(found: Collection[object], quote: str = "'") -> str:
 
 
 def near(name: str, present: Collection[str]) -> str:
-    """Return a hint with the names most similar to a missing one, for the end of a message."""
+    """Return a hint with the names most similar to a missing one, for the end of a message: of
+    variables, without the suffix that all of them have."""
     if len(present) > COMPARED_MAX:
         return ""
+    name = name.removesuffix(VALUE_SUFFIX)
+    short = {one.removesuffix(VALUE_SUFFIX): one for one in present}
 
     def shared(other: str) -> int:
         start = os.path.commonprefix([name, other])  # noqa: RUF071 (characters are meant)
         end = os.path.commonprefix([name[::-1], other[::-1]])  # noqa: RUF071
         return len(start) + len(end)
 
-    likely = heapq.nlargest(COMPARED_IN_FULL, present, shared)
-    found = difflib.get_close_matches(name, likely)
-    return f"; the nearest are {some(found)}" if found else ""
+    # The last parts of a path alone are a likely mistake.
+    found = [one for one in short if one.endswith(f"/{name}")][:COMPARED_IN_FULL]
+    if not found:
+        likely = heapq.nlargest(COMPARED_IN_FULL, short, shared)
+        found = difflib.get_close_matches(name, likely)
+    return f"; the nearest are {some([short[one] for one in found])}" if found else ""
 
 
 def by_text(what: str, given: Mapping[Any, Any]) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from typing import Any
 import ckptfmt
 from ckptfmt import CkptfmtError, UnsupportedError
 from ckptfmt.cli.output import Output
+from ckptfmt.objects.nodes import leaf_name
 
 __all__ = ["EPILOG", "SUMMARY", "add_options", "complete", "run"]
 
@@ -67,7 +68,7 @@ def _words(prefix: str, action: argparse.Action, parsed_args: Any, **_: Any) -> 
     if action.dest == "name":
         try:
             with ckptfmt.open(parsed_args.path) as reader:
-                return list(reader.keys(prefix=prefix))[:NAMES_MAX]
+                return list(map(leaf_name, reader.keys(prefix=prefix)))[:NAMES_MAX]
         except CkptfmtError:
             return []
     found = glob.glob(f"{glob.escape(prefix)}*")

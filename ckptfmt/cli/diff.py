@@ -22,6 +22,7 @@ from ckptfmt.cli.renaming import renames
 from ckptfmt.errors import masked
 from ckptfmt.formats.convert import Format, format_of
 from ckptfmt.objects.graph import OBJECT_GRAPH_KEY
+from ckptfmt.objects.naming import TensorNames
 
 __all__ = ["EPILOG", "SUMMARY", "add_options", "run"]
 
@@ -44,8 +45,8 @@ indexes are equal and not read; damage of their data is not noticed.
 A or B may also be a safetensors, npz or HDF5 file or a directory of torch.distributed.checkpoint,
 which is converted into a temporary directory first. If A and B are of different formats, the object
 graph of TensorFlow and the metadata are not compared: most formats have no place for them. A filter
-is a glob for the whole name (* also matches /), or /REGEX/ found anywhere in it; with a filter,
-metadata are not compared.
+is a glob for the whole name (* also matches /), or /REGEX/ found anywhere in it, of the stored name
+or of a path of the object; with a filter, metadata are not compared.
 
 --json prints {"schema": 1, "a", "b": paths, "equal", "metadata_equal", "tensors_equal": how many,
 "differences": [{"name", "kind", "a", "b": {"dtype", "shape"} or null, "elements",
@@ -95,6 +96,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="do not read tensors that have the same checksum in both indexes",
     )
+    add("--raw-names", action="store_true", help="print names as they are stored")
     add("--summary", action="store_true", help="print only the last line")
     add("--json", action="store_true", help="one JSON document")
     add("-q", "--quiet", action="store_true", help="no output, only the exit status")
@@ -111,18 +113,20 @@ def run(options: argparse.Namespace) -> int:
     text_wanted = not options.quiet and not options.json
     found: list[Difference] = []
     equal = 0
-    filters = [matches for _, matches in options.filter or ()]
     kind_of_a, kind_of_b = (format_of(path, exists=True) for path in (options.a, options.b))
     one_format = kind_of_a == kind_of_b
     choice: dict[str, Any] = {
-        "chosen": lambda name: (
-            (one_format or name != OBJECT_GRAPH_KEY)
-            and (not filters or any(matches(name) for matches in filters))
-        ),
         "tolerance": Tolerance(options.rtol, options.atol),
         "by_checksum": options.checksums,
     }
     with _opened(options.a, kind_of_a) as a, _opened(options.b, kind_of_b) as b:
+        names = TensorNames(a), TensorNames(b)
+        filters = [matches for _, matches in options.filter or ()]
+        passes = [one.passing(lambda name: any(f(name) for f in filters)) for one in names]
+        choice["chosen"] = lambda name: (
+            (one_format or name != OBJECT_GRAPH_KEY)
+            and (not filters or any(chosen(name) for chosen in passes))
+        )
         if options.rename:
             new_names = renames(options.rename, list(a), a.prefix)
             choice["renamed"] = lambda name: new_names.get(name, name)
@@ -136,12 +140,16 @@ def run(options: argparse.Namespace) -> int:
                 found.append(difference)
                 if options.quiet and not difference.is_near:
                     break
+        shown = [
+            one.name if options.raw_names else names[one.b is not None].shown(one.name)
+            for one in found
+        ]
     if options.filter and not equal and not found:
         given = " or ".join(given for given, _ in options.filter)
         raise TensorNotFoundError(f"filter {given!r} matches no tensor of A and B")
     if text_wanted:
-        for difference in [] if options.summary else found:
-            out.line(_line(out, difference))
+        for name, difference in [] if options.summary else zip(shown, found, strict=True):
+            out.line(_line(out, text.printable(name), difference))
         if not metadata_equal and not options.summary:
             out.line(f"{out.paint('metadata', 'yellow')}: not the same")
         out.line(_last_line(out, found, equal, metadata_equal=metadata_equal))
@@ -185,8 +193,8 @@ def _bytes_of(reader: Reader) -> int:
     return sum(reader.table()["nbytes"].tolist())
 
 
-def _line(out: Output, difference: Difference) -> str:
-    name, a, b = text.printable(difference.name), difference.a, difference.b
+def _line(out: Output, name: str, difference: Difference) -> str:
+    a, b = difference.a, difference.b
     head = f"{out.paint(difference.kind, 'yellow')}: {name}"
     if a is None or b is None:
         there = a if a is not None else b

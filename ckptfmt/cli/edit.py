@@ -28,8 +28,10 @@ SOURCE is a path as for `ckptfmt inspect`; DESTINATION is a prefix. Data files w
 shared by hard links and not read: renaming writes an index only. A data file that loses more than a
 tenth of its bytes is written again without them. An object graph of TensorFlow is edited as well.
 
-A FILTER is a glob for the whole name (* matches / too), or /REGEX/ that is found anywhere in it.
-Options can be repeated. All of them refer to the stored names, so that two can be swapped.
+A FILTER is a glob for the whole name (* matches / too), or /REGEX/ that is found anywhere in it, of
+the stored name or of a path of the variable's object: `model/*` has the weights that Keras 3 stores
+under `optimizer/`. Options can be repeated. All of them refer to the names before the edit, so that
+two can be swapped.
 
 Losses are reported: weights of the model are dropped with --drop-weights only, and what a cast
 makes infinite, 0 or another integer is counted. Which tensors are the state of an optimizer is
@@ -220,12 +222,10 @@ def _print(done: Edit, options: argparse.Namespace) -> None:
             output.line(f"{what}: {', '.join(counts)}")
     if done.renamed:
         output.line(f"renamed {text.plural(len(done.renamed), 'tensor')}")
-        _list(
-            output, [f"{text.printable(a)} to {text.printable(b)}" for a, b in done.renamed.items()]
-        )
+        _list(output, [f"{text.name(a)} to {text.name(b)}" for a, b in done.renamed.items()])
     if done.dropped:
         output.line(f"dropped {text.plural(len(done.dropped), 'tensor')}")
-        _list(output, [text.printable(name) for name in done.dropped])
+        _list(output, [text.name(name) for name in done.dropped])
     if done.casts:
         output.line(f"cast {text.plural(len(done.casts), 'tensor')}")
         _list(output, [_cast_text(done, name) for name in _losers_first(done)])
@@ -234,10 +234,10 @@ def _print(done: Edit, options: argparse.Namespace) -> None:
             "kept, because it is not known whether they are the state of an optimizer (--drop "
             "FILTER --drop-weights drops them):"
         )
-        _list(output, [text.printable(name) for name in done.undecided])
+        _list(output, [text.name(name) for name in done.undecided])
     if done.missing and options.drop_missing:
         output.line(f"dropped from the object graph, without a tensor: {len(done.missing)}")
-        _list(output, [text.printable(name) for name in done.missing])
+        _list(output, [text.name(name) for name in done.missing])
     verb = "would write" if options.dry_run else "wrote"
     tensors = text.plural(done.tensors, "tensor")
     output.line(f"{verb} {tensors} to {text.path(done.path)}")
@@ -265,4 +265,4 @@ def _cast_text(done: Edit, name: str) -> str:
         for counts, what in ((done.overflows, "beyond its range"), (done.zeros, "became 0"))
         if name in counts
     ]
-    return f"{text.printable(name)} from {before} to {after}{': ' * bool(lost)}{', '.join(lost)}"
+    return f"{text.name(name)} from {before} to {after}{': ' * bool(lost)}{', '.join(lost)}"

@@ -24,6 +24,7 @@ from ckptfmt.cli import DAMAGE, inspect_graph, inspect_json, inspect_text, inspe
 from ckptfmt.cli.contents import RESERVED, Contents, Tensors, finding_of, gather, gather_unopened
 from ckptfmt.cli.options import count, name_filter
 from ckptfmt.cli.output import COLORS, Output, colored
+from ckptfmt.objects.naming import TensorNames
 
 __all__ = ["EPILOG", "SUMMARY", "add_options", "run"]
 
@@ -35,7 +36,9 @@ checkpoint, or a SavedModel directory.
 
 Only the index is read (and the object graph for --tree). A damaged checkpoint is shown as far as it
 can be read; problems go to standard error. Names are escaped: \n, \x1b and \xff are bytes, \u202e
-is a character, \\ is a backslash.
+is a character, \\ is a backslash. Variables of an object graph are shown by the paths of their
+objects (--raw-names: as they are stored); filters take the stored name, and every path of the
+object.
 
 --json prints {"schema": 1, "path", "prefix", "level", "header": {"num_shards", "big_endian",
 "producer", "min_consumer", "index_size", "block_count"}, "metadata", "tensors": [{"name", "dtype",
@@ -78,6 +81,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "(data file, then offset), dtype; with --tree only name and size",
     )
     add("--limit", metavar="N", type=count, help="show the first N tensors only")
+    add("--raw-names", action="store_true", help="print names as they are stored")
     add("--slices", action="store_true", help="list the slices of partitioned tensors, and offsets")
     add(
         "--all",
@@ -121,23 +125,27 @@ def _run(options: argparse.Namespace) -> int:
         reader = ckptfmt.open(prefix)
     except DAMAGE as error:
         contents = gather_unopened(prefix, finding_of(error))
-        _show(contents, None, None, options)
+        _show(contents, None, None, None, options)
         return _complain(contents.problems, options.color)
     with reader:
         contents = gather(reader)
-        chosen = None if contents.tensors is None else _chosen(contents.tensors, options)
+        names = chosen = None
+        if contents.tensors is not None:
+            names = TensorNames(reader)
+            chosen = _chosen(contents.tensors, names, options)
         objects = None
         if options.tree and not options.json and chosen is not None:
             objects = inspect_graph.objects_of(reader, contents)
-        _show(contents, chosen, objects, options)
+        _show(contents, chosen, names, objects, options)
     return _complain(contents.problems, options.color)
 
 
-def _chosen(tensors: Tensors, options: argparse.Namespace) -> Tensors:
+def _chosen(tensors: Tensors, names: TensorNames, options: argparse.Namespace) -> Tensors:
     rows = _listed(tensors, options)
     if options.filter:
-        names, total = tensors.names, len(rows)
-        rows = [row for row in rows if any(matches(names[row]) for _, matches in options.filter)]
+        stored, total = tensors.names, len(rows)
+        passes = names.passing(lambda name: any(matches(name) for _, matches in options.filter))
+        rows = [row for row in rows if passes(stored[row])]
         if not rows:
             given = " or ".join(given for given, _ in options.filter)
             raise no_match(given, total, options.path)
@@ -151,6 +159,9 @@ def _chosen(tensors: Tensors, options: argparse.Namespace) -> Tensors:
         else:
             keys = tensors.dtypes
         rows = sorted(rows, key=keys.__getitem__)
+    elif names.has_others and not (options.tree or options.json or options.raw_names):
+        stored = tensors.names
+        rows = sorted(rows, key=lambda row: names.shown(stored[row]))
     return tensors.pick(rows)
 
 
@@ -165,13 +176,14 @@ def _listed(tensors: Tensors, options: argparse.Namespace) -> Sequence[int] | ND
 def _show(
     contents: Contents,
     chosen: Tensors | None,
+    names: TensorNames | None,
     objects: inspect_graph.Objects | None,
     options: argparse.Namespace,
 ) -> None:
     out = Output(options.color)
     if options.json:
         inspect_json.show(out, options.path, contents, chosen, options.limit)
-    elif chosen is None:
+    elif chosen is None or names is None:
         inspect_text.show_header(out, contents)
         inspect_text.show_files(out, contents)
     else:
@@ -179,11 +191,13 @@ def _show(
         if options.tree:
             _show_tree(out, chosen, objects, options)
         else:
-            inspect_text.show_table(out, chosen, options.limit, slices=options.slices)
+            shown = None if options.raw_names else names.shown
+            inspect_text.show_table(out, chosen, options.limit, shown, slices=options.slices)
         candidates = None
         if options.filter and contents.tensors is not None:
             candidates = len(_listed(contents.tensors, options))
         inspect_text.show_totals(out, contents, chosen, candidates)
+        inspect_text.show_roles(out, chosen, names.reader)
     out.flush()
 
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The lines of `inspect --tree` of a checkpoint with an object graph.
 
-An object and its tensors are shown at the shortest path from the root; other references, cycles
-included, name that path. Slot variables are shown below their optimizer. Objects without tensors
-are hidden, which are most of those of Keras.
+An object and its tensors are shown at the shortest path from the root that does not go through an
+optimizer, if there is one; other references, cycles included, name that path. Slot variables are
+shown below their optimizer. Objects without tensors are hidden, which are most of those of Keras.
 """
 
 from __future__ import annotations
@@ -16,17 +16,18 @@ from ckptfmt import CkptfmtError, Finding, Reader
 from ckptfmt.bundle.verify import MISSING_MESSAGE, MISSING_TENSOR
 from ckptfmt.cli import text
 from ckptfmt.cli.contents import Contents, Tensors, finding_of
-from ckptfmt.cli.inspect_tree import DEPTH_MAX, Line
+from ckptfmt.cli.inspect_tree import Line
 from ckptfmt.objects.build import graph_of, key_groups, missing_keys
 from ckptfmt.objects.graph import (
     ATTRIBUTES,
-    OPTIMIZER_SLOT,
     VARIABLE_VALUE,
     Node,
     ObjectGraph,
     escape,
 )
+from ckptfmt.objects.naming import ObjectPaths
 from ckptfmt.objects.nodes import NONE
+from ckptfmt.objects.roles import optimizer_nodes
 
 __all__ = ["Objects", "lines", "objects_of"]
 
@@ -40,6 +41,7 @@ class Objects(NamedTuple):
     groups: dict[str, list[str]]
     # The node whose line shows a group: a hostile graph may name one group in every node.
     group_nodes: dict[str, Node]
+    paths: ObjectPaths
 
     def tensors(self, node: Node) -> Iterator[tuple[str, str]]:
         """Yield label and name of each tensor of an object."""
@@ -78,7 +80,10 @@ def objects_of(reader: Reader, contents: Contents) -> Objects | None:
         for one in node.attributes:
             if one.checkpoint_key in groups:
                 group_nodes.setdefault(one.checkpoint_key, node)
-    return Objects(graph, groups, group_nodes)
+    table = reader.table()
+    shapes = dict(zip(table["name"].tolist(), table["shape"].tolist(), strict=True))
+    paths = ObjectPaths(graph, optimizer_nodes(graph, shapes))
+    return Objects(graph, groups, group_nodes, paths)
 
 
 class _Shown:
@@ -91,42 +96,12 @@ class _Shown:
         self.tensors, self.filtered = tensors, filtered
         self.everything = everything and not filtered
         self.rows = {name: row for row, name in enumerate(tensors.names)}
-        # Parent, label and edge by which each object was reached first. Labels may repeat: the edge
-        # is the position among the parent's children and slots.
-        self.owners: dict[int, tuple[int, str, int]] = {0: (0, "", -1)}
         self.counts: dict[int, int] = {}
         self.elements: dict[int, int] = {}
         self.sizes: dict[int, int] = {}
         # The root, and those that have a tensor, or lost one, themselves or below.
         self.filled = {0}
-        self._sum_up(self._met())
-
-    def _met(self) -> list[int]:
-        """Return the objects breadth first; those reachable only through slots come last."""
-        order, first = [0], 0
-        while first < len(order):
-            at = first
-            while at < len(order):
-                for edge, (name, child) in enumerate(self.nodes[order[at]].children):
-                    self._own(order, order[at], escape(name), edge, child)
-                at += 1
-            for node_id in order[first:]:
-                for edge, label, slot_id in self._slots(node_id):
-                    self._own(order, node_id, label, edge, slot_id)
-            first = at
-        return order
-
-    def _own(self, order: list[int], parent: int, label: str, edge: int, child: int) -> None:
-        if child not in self.owners:
-            self.owners[child] = (parent, label, edge)
-            order.append(child)
-
-    def _slots(self, node_id: int) -> Iterator[tuple[int, str, int]]:
-        node = self.nodes[node_id]
-        for edge, slot in enumerate(node.slot_variables, len(node.children)):
-            variable = self.path(slot.original_variable_node_id)
-            label = f"{OPTIMIZER_SLOT}/{escape(slot.slot_name)} of {variable}"
-            yield edge, label, slot.slot_variable_node_id
+        self._sum_up(objects.paths.order)
 
     def _sum_up(self, order: list[int]) -> None:
         self.counts, self.elements, self.sizes = (dict.fromkeys(order, 0) for _ in range(3))
@@ -140,24 +115,12 @@ class _Shown:
                     self.elements[node_id] += self.tensors.elements[row]
                     self.sizes[node_id] += self.tensors.nbytes[row]
             if node_id:
-                parent = self.owners[node_id][0]
+                parent = self.objects.paths.owners[node_id][0]
                 if node_id in self.filled:
                     self.filled.add(parent)
                 self.counts[parent] += self.counts[node_id]
                 self.elements[parent] += self.elements[node_id]
                 self.sizes[parent] += self.sizes[node_id]
-
-    def path(self, node_id: int) -> str:
-        """Return the path of an object in the tree."""
-        if node_id == 0:
-            return "(root)"
-        if node_id not in self.owners:
-            return "(an object that the root does not reach)"
-        labels: list[str] = []
-        while node_id and len(labels) < DEPTH_MAX:
-            node_id, label, _ = self.owners[node_id]
-            labels.append(label)
-        return "/".join(["..."] * bool(node_id) + labels[::-1])
 
     def inside(self, node_id: int) -> list[Line]:
         """Return the lines right below an object: its tensors, its children, its slot variables."""
@@ -167,7 +130,7 @@ class _Shown:
             for label, key in self.objects.tensors(node)
         ]
         edges = [(edge, escape(name), child) for edge, (name, child) in enumerate(node.children)]
-        edges += self._slots(node_id)
+        edges += self.objects.paths.slots(node_id)
         found += [
             self._line(node_id, *edge)
             for edge in edges
@@ -193,9 +156,9 @@ class _Shown:
         return Line(label, row, elements=elements, nbytes=nbytes, kind=kind)
 
     def _line(self, parent: int, edge: int, label: str, child: int) -> Line:
-        owner, _, owner_edge = self.owners[child]
+        owner, _, owner_edge = self.objects.paths.owners[child]
         if (owner, owner_edge) != (parent, edge):
-            return Line(f"{label} -> {self.path(child)}")
+            return Line(f"{label} -> {self.objects.paths.path(child)}")
         node = self.nodes[child]
         kind = self.kind(child)
         edges = node.children or node.slot_variables or node.registered_saver
@@ -224,10 +187,12 @@ def lines(
     """
     shown = _Shown(objects, tensors, filtered, everything)
     named = {
-        key for node_id in shown.owners for _, key in objects.tensors(objects.graph.nodes[node_id])
+        key
+        for node_id in objects.paths.owners
+        for _, key in objects.tensors(objects.graph.nodes[node_id])
     }
     outside = [shown.tensor(name, row) for name, row in shown.rows.items() if name not in named]
-    listed = shown.owners.keys() if shown.everything else shown.filled
-    hidden = 0 if filtered else len(shown.owners) - len(listed)
+    listed = objects.paths.owners.keys() if shown.everything else shown.filled
+    hidden = 0 if filtered else len(objects.paths.owners) - len(listed)
     kinds = any(shown.kind(node_id) for node_id in listed)
     return [*shown.inside(0), *outside], hidden, kinds

@@ -4,14 +4,23 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
+from collections.abc import Callable
 
+from ckptfmt import CkptfmtError, Reader
 from ckptfmt.cli import text
 from ckptfmt.cli.contents import RESERVED, Contents, Tensors
 from ckptfmt.cli.output import Output
+from ckptfmt.objects.roles import ModelRole, model_roles
 
-__all__ = ["show_files", "show_header", "show_table", "show_totals"]
+__all__ = ["show_files", "show_header", "show_roles", "show_table", "show_totals"]
 
 METADATA_MAX = 400
+LABELS: dict[ModelRole, str] = {
+    "weight": "weights",
+    "optimizer": "optimizer",
+    "unknown": "unknown",
+}
 
 
 def show_header(out: Output, contents: Contents) -> None:
@@ -61,10 +70,19 @@ def _size(size: int | None) -> str:
     return "unknown" if size is None else text.size(size)
 
 
-def show_table(out: Output, tensors: Tensors, limit: int | None, *, slices: bool) -> None:
-    """Print one row per tensor."""
+def show_table(
+    out: Output,
+    tensors: Tensors,
+    limit: int | None,
+    name_of: Callable[[str], str] | None,
+    *,
+    slices: bool,
+) -> None:
+    """Print one row per tensor, under the name that `name_of` gives it."""
     shown = tensors if limit is None else tensors.pick(range(min(limit, len(tensors))))
-    columns = _with_slices(shown) if slices else _plain(shown)
+    names = shown.names if name_of is None else list(map(name_of, shown.names))
+    names = text.printable_all(names)
+    columns = _with_slices(shown, names) if slices else _plain(shown, names)
     pieces = text.table(columns, out.width)
     out.write(out.paint(next(pieces).rstrip("\n"), "bold") + "\n")
     for piece in pieces:
@@ -76,7 +94,7 @@ def show_table(out: Output, tensors: Tensors, limit: int | None, *, slices: bool
     out.line()
 
 
-def _plain(tensors: Tensors) -> list[text.Column]:
+def _plain(tensors: Tensors, names: list[str]) -> list[text.Column]:
     shapes = {dims: text.shape(dims) for dims in set(tensors.shapes)}
     numbers = {shard: str(shard) for shard in set(tensors.shards)}
     shards = [numbers[shard] for shard in tensors.shards]
@@ -85,7 +103,7 @@ def _plain(tensors: Tensors) -> list[text.Column]:
         shards[row] = shards_of(tensors, row)
         counts[row] = str(tensors.slice_counts[row])
     columns = [
-        text.Column("name", text.printable_all(tensors.names)),
+        text.Column("name", names),
         text.Column("dtype", tensors.dtypes),
         text.Column("shape", [shapes[dims] for dims in tensors.shapes]),
         text.Column("bytes", text.sizes(tensors.nbytes), right=True),
@@ -108,10 +126,10 @@ def shards_of(tensors: Tensors, row: int) -> str:
     return ",".join(f"{a}" if a == b else f"{a}-{b}" for a, b in runs) or "-"
 
 
-def _with_slices(tensors: Tensors) -> list[text.Column]:
+def _with_slices(tensors: Tensors, names: list[str]) -> list[text.Column]:
     """As `_plain`, with offsets, and a row per slice below its tensor."""
     rows: list[tuple[str, ...]] = []
-    names, sizes = text.printable_all(tensors.names), text.sizes(tensors.nbytes)
+    sizes = text.sizes(tensors.nbytes)
     for row, name in enumerate(names):
         dims, count = tensors.shapes[row], tensors.slice_counts[row]
         head = (name, tensors.dtypes[row], text.shape(dims), sizes[row])
@@ -169,3 +187,17 @@ def show_totals(out: Output, contents: Contents, chosen: Tensors, candidates: in
     if everything is not None and candidates is None and len(chosen) < len(everything):
         own = text.plural(len(everything) - len(chosen), "tensor")
         out.line(f"  and {own} of the format itself ({RESERVED}*; --all lists them)")
+
+
+def show_roles(out: Output, chosen: Tensors, reader: Reader) -> None:
+    """Print how many elements are weights, and how many the state of an optimizer."""
+    try:
+        roles = model_roles(reader)
+    except CkptfmtError:
+        return  # of a damaged graph, which is among the problems
+    sums = Counter[ModelRole]()
+    for name, elements in zip(chosen.names, chosen.elements, strict=True):
+        sums[roles.get(name, "other")] += elements
+    parts = [f"{LABELS[role]} {sums[role]:,}" for role in LABELS if sums[role]]
+    if parts:
+        out.line(f"  elements: {', '.join(parts)}")

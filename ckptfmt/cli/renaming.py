@@ -9,13 +9,14 @@ from collections.abc import Callable
 
 from ckptfmt import InvalidError, TensorNotFoundError
 from ckptfmt.bundle.selecting import near
-from ckptfmt.objects.graph import OBJECT_GRAPH_KEY
+from ckptfmt.objects.graph import OBJECT_GRAPH_KEY, VALUE_SUFFIX
 
 __all__ = ["renames"]
 
 
 def renames(given: list[str], stored: list[str], prefix: str) -> dict[str, str]:
-    """Return the new names by stored name. All rules refer to the stored names.
+    """Return the new names by stored name. All rules refer to the stored names, or where a rule
+    matches none, to those of variables without the suffix that all of them have.
 
     Raises:
         TensorNotFoundError: a rule matches no name.
@@ -26,6 +27,13 @@ def renames(given: list[str], stored: list[str], prefix: str) -> dict[str, str]:
     for rule in given:
         renamed = _rename_rule(rule)
         matched = {name: new for name in names if (new := renamed(name)) is not None}
+        if not matched:
+            matched = {
+                name: f"{new}{VALUE_SUFFIX}"
+                for name in names
+                if name.endswith(VALUE_SUFFIX)
+                and (new := renamed(name.removesuffix(VALUE_SUFFIX))) is not None
+            }
         if not matched:
             hint = near(rule.partition("=")[0], names)
             raise TensorNotFoundError(

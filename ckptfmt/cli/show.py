@@ -14,14 +14,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 import ckptfmt
-from ckptfmt import InvalidError, Reader, TensorHandle
+from ckptfmt import InvalidError, Reader, TensorHandle, TensorNotFoundError
 from ckptfmt.bundle.comparing import pieces
 from ckptfmt.cli import text
 from ckptfmt.cli.destination import writing_output
 from ckptfmt.cli.output import Output
 from ckptfmt.dtypes import little_endian, plain_quantized
 from ckptfmt.errors import masked
-from ckptfmt.objects.graph import ATTRIBUTES, VARIABLE_VALUE
+from ckptfmt.objects.naming import TensorNames
 from ckptfmt.report.statistics import statistics_of
 
 __all__ = ["EPILOG", "SUMMARY", "add_options", "parse_index", "run"]
@@ -30,9 +30,9 @@ SUMMARY = "show the values of a tensor, or of a slice of it, and their distribut
 
 EPILOG = """
 PATH is a prefix, an .index or data file, a directory with a `checkpoint` file or a single
-checkpoint, or a SavedModel directory. NAME is the name of a tensor, or the path of a variable as
-`ckptfmt inspect --tree` prints it; after it an index in brackets as in numpy: integers, slices with
-or without a step, and `...`. Quote it for the shell.
+checkpoint, or a SavedModel directory. NAME is any name of a tensor: as it is stored, as `ckptfmt
+inspect` prints it, or a path of its object that `ckptfmt inspect --tree` prints; after it an index
+in brackets as in numpy: integers, slices with or without a step, and `...`. Quote it for the shell.
 
 Values are printed as NumPy prints them, shortened unless --all is given. Of a tensor of more than
 64 MiB only the printed values are read, which may not be enough to verify them. Strings are escaped
@@ -92,7 +92,7 @@ def run(options: argparse.Namespace) -> int:
         CkptfmtError: no such tensor, a malformed index, or damage.
     """
     with ckptfmt.open(options.path) as reader:
-        handle, index = _chosen(reader, options.name)
+        handle, index, name = _chosen(reader, options.name)
         out = Output()
         if options.json:
             _show_json(out, options.path, reader.prefix, handle, index)
@@ -103,9 +103,9 @@ def run(options: argparse.Namespace) -> int:
             out.flush()
             out.write_bytes(_raw(handle, index))
         elif options.stats:
-            _show_stats(out, handle, index)
+            _show_stats(out, name, handle, index)
         else:
-            _show_text(out, handle, index, everything=options.all)
+            _show_text(out, name, handle, index, everything=options.all)
     out.flush()
     return 0
 
@@ -113,24 +113,21 @@ def run(options: argparse.Namespace) -> int:
 # ---- arguments
 
 
-def _chosen(reader: Reader, name: str) -> tuple[TensorHandle, str | None]:
-    """Return the tensor and the text of the index; a tensor name may itself end with a bracket."""
-    bracket = name.rfind("[")
-    if name not in reader and name.endswith("]") and bracket >= 0:
-        return _handle(reader, name[:bracket]), name[bracket + 1 : -1]
-    return _handle(reader, name), None
-
-
-def _handle(reader: Reader, name: str) -> TensorHandle:
-    """Return the tensor of this name, of the variable at this path of the object graph, or whose
-    name is printed so."""
-    variable = f"{name}/{ATTRIBUTES}/{VARIABLE_VALUE}"
-    if name not in reader:
-        if variable in reader:
-            name = variable
-        elif "\\" in name:
-            name = next((one for one in reader if text.printable(one) == name), name)
-    return reader[name]
+def _chosen(reader: Reader, given: str) -> tuple[TensorHandle, str | None, str]:
+    """Return the tensor, the text of the index and the name that is printed. A tensor's name may
+    itself end with a bracket."""
+    names, index = TensorNames(reader), None
+    bracket = given.rfind("[")
+    try:
+        found = names.find(given)
+    except TensorNotFoundError:
+        if bracket < 0:
+            raise
+        found = names.find(given[:bracket])
+        if not given.endswith("]"):
+            raise InvalidError(f"{given!r} has a [ without a ]: give NAME[INDEX]") from None
+        index = given[bracket + 1 : -1]
+    return reader[found], index, text.printable(names.shown(found))
 
 
 def parse_index(index: str) -> tuple[Any, ...]:
@@ -175,14 +172,15 @@ def _values(handle: TensorHandle, index: str | None) -> NDArray[Any]:
 # ---- text
 
 
-def _show_text(out: Output, handle: TensorHandle, index: str | None, *, everything: bool) -> None:
+def _show_text(
+    out: Output, name: str, handle: TensorHandle, index: str | None, *, everything: bool
+) -> None:
     whole = index is None and handle.dtype is not None
     if whole and not everything and handle.size > SHOWN_MAX and handle.nbytes > EDGES_BYTES:
         values, threshold = plain_quantized(_edges(handle)), 0
     else:
         values = _values(handle, index)
         threshold = sys.maxsize if everything else SHOWN_MAX
-    name = text.printable(handle.name)
     shape = text.shape(handle.shape)
     if index is not None:
         name += f"[{text.printable(index)}]"
@@ -232,7 +230,7 @@ def _edges(handle: TensorHandle) -> NDArray[Any]:
 # ---- statistics, files
 
 
-def _show_stats(out: Output, handle: TensorHandle, index: str | None) -> None:
+def _show_stats(out: Output, name: str, handle: TensorHandle, index: str | None) -> None:
     def values() -> Iterator[NDArray[Any]]:
         return iter([_values(handle, index)]) if index is not None else _pieces(handle)
 
@@ -241,9 +239,9 @@ def _show_stats(out: Output, handle: TensorHandle, index: str | None) -> None:
         raise InvalidError("--stats needs numbers", tensor=handle.name)
     where = "" if index is None else f"[{text.printable(index)}]"
     shape = text.shape(handle.shape)
-    out.line(f"{text.printable(handle.name)}{where}  {handle.dtype_name} {shape}")
-    for name, value in found.rows():
-        out.line(f"  {name:9} {value}")
+    out.line(f"{name}{where}  {handle.dtype_name} {shape}")
+    for title, value in found.rows():
+        out.line(f"  {title:9} {value}")
     out.line()
     for line in found.histogram(solid=out.fits("█")):
         out.line(f"  {line}")

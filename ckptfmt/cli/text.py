@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from ckptfmt.errors import masked
 from ckptfmt.names import printable as printable  # noqa: PLC0414 (exported)
+from ckptfmt.objects.nodes import leaf_name
 
 # A longer cell shifts the rest of its own row instead of widening the column.
 WIDTH_MAX = 72
@@ -26,6 +27,11 @@ _MARKS = re.compile(r"[│├└|`][│├└─|` -]*|")
 def path(value: str) -> str:
     """Return `printable` of a path, with the credentials of a URL masked."""
     return printable(masked(value))
+
+
+def name(stored: str) -> str:
+    """Return `printable` of a tensor's name, of a variable without the suffix that all have."""
+    return printable(leaf_name(stored))
 
 
 def printable_all(names: list[str]) -> list[str]:

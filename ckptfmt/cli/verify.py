@@ -10,14 +10,18 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 
 import ckptfmt
-from ckptfmt import CheckpointNotFoundError, CkptfmtError, Report
+from ckptfmt import CheckpointNotFoundError, CkptfmtError, Finding, Report
 from ckptfmt.bundle.findings import grouped
 from ckptfmt.bundle.locate import locate_all
 from ckptfmt.cli import DAMAGE, error_fields, text
+from ckptfmt.cli.contents import finding_of
 from ckptfmt.cli.options import count
 from ckptfmt.cli.output import COLORS, Output
 from ckptfmt.cli.progress import Progress
 from ckptfmt.errors import masked
+from ckptfmt.formats.convert import Format
+from ckptfmt.formats.opening import kind_of, open_tensors
+from ckptfmt.formats.tensors import Places
 from ckptfmt.places import is_directory
 
 __all__ = ["EPILOG", "SUMMARY", "add_options", "run"]
@@ -26,7 +30,8 @@ SUMMARY = "check every block, entry and byte of checkpoints"
 
 EPILOG = """
 PATH is a prefix, an .index or data file, a directory with a `checkpoint` file or a single
-checkpoint, or a SavedModel directory.
+checkpoint, or a SavedModel directory; or a safetensors, npz or HDF5 file, the index of a model in
+several safetensors files, or a directory of torch.distributed.checkpoint (DCP).
 
 Checks every block and entry of the index, the checksum of every tensor, sizes, overlaps, slices
 without a tensor, missing or unexpected data files, and the tensors of the object graph. Prints one
@@ -36,15 +41,21 @@ or its variable was never initialised (`ckptfmt edit --drop-missing` repairs the
 a sound encoding that a canonical writer would not have written, printed with --strict only. Many
 findings that are alike are printed as one.
 
+Of the other formats, the structure is checked: the header can be parsed, the bytes of every tensor
+are in the file, and none overlap. Members of npz files and chunks of DCP are compared with their
+CRC-32, datasets of HDF5 with fletcher32 where they have it. A safetensors file has no checksums:
+changed values are not noticed.
+
 Of several PATHs, or with -r, every checkpoint has a line with its findings below it; with --json it
 has a document of its own, and a last one has the totals. With -r, directories are searched for
-checkpoints; symbolic links to directories are not followed.
+checkpoints, not for other formats; symbolic links to directories are not followed.
 
---json prints {"schema": 1, "path", "prefix", "ok", "strict", "findings": [{"severity", "status",
-"failure", "message", "path", "offset", "tensor", "count"}, ...], "checked": {"blocks", "tensors",
-"bytes", "seconds"}}; instead of the last six, "error" of a PATH that cannot be checked. The last
-line, of several: {"schema": 1, "totals": {"checkpoints", "sound", "not_sound", "unreadable",
-"tensors", "bytes", "seconds"}}.
+--json prints {"schema": 1, "path", "prefix", "format", "ok", "verified", "strict", "findings":
+[{"severity", "status", "failure", "message", "path", "offset", "tensor", "count"}, ...], "checked":
+{"blocks", "tensors", "bytes", "seconds"}}; only "path" and "error" of a PATH that cannot be
+checked. "verified" is false if tensors were not compared with checksums, because there are none;
+"bytes" are those that were. The last line, of several: {"schema": 1, "totals": {"checkpoints",
+"sound", "not_sound", "unreadable", "tensors", "bytes", "seconds"}}.
 
 examples:
   ckptfmt verify model.ckpt-1000
@@ -64,6 +75,13 @@ SCHEMA = 1
 # By exit status.
 VERDICTS = ("sound", "not sound", "unreadable")
 STYLES = ("green", "red", "red")
+# What `verify` compares with checksums, by format; safetensors has none.
+COMPARED = {
+    "tensorflow": "",
+    "npz": "every member was compared with its CRC-32",
+    "hdf5": "every dataset was compared with fletcher32",
+    "dcp": "every chunk was compared with its CRC-32",
+}
 # The end of a longer path is shown beside the progress bar.
 SHOWN_CELLS = 40
 
@@ -87,12 +105,19 @@ class Checked:
 
 @dataclass(frozen=True, slots=True)
 class Verified:
-    """A checkpoint that was checked, or an error where there was none to check."""
+    """A checkpoint that was checked, or an error where there was none to check.
+
+    Attributes:
+        format: its format.
+        unverified: number of its tensors that have no checksums.
+    """
 
     path: str
     report: Report | None = None
     checked: Checked = Checked(None, 0, 0, 0.0)
     error: CkptfmtError | None = None
+    format: Format = "tensorflow"
+    unverified: int = 0
 
     @property
     def status(self) -> int:
@@ -100,6 +125,18 @@ class Verified:
         if self.report is not None:
             return 0 if self.report.ok else 1
         return 1 if isinstance(self.error, DAMAGE) else 2
+
+    @property
+    def how(self) -> str:
+        """What was done to the tensors of another format, in words."""
+        if self.format == "tensorflow" or self.status:
+            return ""
+        if not self.unverified:
+            return COMPARED[self.format]
+        if self.unverified < self.checked.tensors:
+            tensors = text.plural(self.unverified, "tensor")
+            return f"structure checked; {tensors} of {self.checked.tensors:,} without checksums"
+        return "structure checked; this format has no checksums"
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -150,7 +187,7 @@ def _run_one(out: Output, path: str, options: argparse.Namespace) -> int:
     else:
         _show_findings(out, found.report, options.max_findings)
         if not options.quiet:
-            out.line(_last_line(out, found.report, found.checked))
+            out.line(_last_line(out, found.report, found))
     return found.status
 
 
@@ -218,12 +255,41 @@ def _check_all(path: str, options: argparse.Namespace) -> Iterator[Verified]:
 
 def _check(path: str, what: str, options: argparse.Namespace) -> Verified:
     began = time.perf_counter()
+    kind = kind_of(path)
     with Progress(what, quiet=options.quiet) as progress:
+        if kind != "tensorflow":
+            return _check_file(kind, path, progress, strict=options.strict)
         report = ckptfmt.verify(path, strict=options.strict, progress=progress.update)
     blocks = _block_count(report.prefix)
     seconds = time.perf_counter() - began
     checked = Checked(blocks, report.tensors_checked, report.bytes_checked, seconds)
     return Verified(path, report, checked)
+
+
+def _check_file(kind: Format, path: str, progress: Progress, *, strict: bool) -> Verified:
+    """Check a file of another format: its structure, and the checksums of the tensors that have
+    some."""
+    began = time.perf_counter()
+    places, findings = Places(), list[Finding]()
+    count = unverified = nbytes = done = 0
+    try:
+        with open_tensors(kind, path) as (tensors, _):
+            total = sum(tensor.nbytes for tensor in tensors.values())
+            for tensor in tensors.values():
+                try:
+                    compared = tensor.check(places)
+                    unverified += compared is None
+                    nbytes += compared or 0
+                except DAMAGE as error:
+                    findings.append(finding_of(error))
+                count, done = count + 1, done + tensor.nbytes
+                progress.update(done, total)
+            places.check()
+    except DAMAGE as error:
+        findings.append(finding_of(error))
+    report = Report(path, findings, nbytes, count, strict)
+    checked = Checked(None, count, nbytes, time.perf_counter() - began)
+    return Verified(path, report, checked, format=kind, unverified=unverified)
 
 
 def _block_count(prefix: str) -> int | None:
@@ -251,28 +317,34 @@ def _show_one_of_many(out: Output, found: Verified, options: argparse.Namespace)
     out.line(f"{verdict}  {tensors:>16}  {size:>10}  {text.path(found.path)}")
     if found.report is not None:
         _show_findings(out, found.report, options.max_findings, indent="  ")
+        if found.how:
+            out.line(f"  {found.how}")
     else:
         out.line(f"  {found.error}")
 
 
-def _last_line(out: Output, report: Report, checked: Checked) -> str:
+def _last_line(out: Output, report: Report, found: Verified) -> str:
     counts = [
-        text.plural(len(found), kind)
-        for kind, found in (("problem", report.problems), ("note", report.notes))
-        if found
+        text.plural(len(some), kind)
+        for kind, some in (("problem", report.problems), ("note", report.notes))
+        if some
     ]
+    counts += [found.how] if found.how else []
     verdict = out.paint("sound", "green") if report.ok else out.paint("not sound", "red")
-    return f"{verdict}{': ' + ', '.join(counts) if counts else ''}; checked {_amount(checked)}"
+    return (
+        f"{verdict}{': ' + ', '.join(counts) if counts else ''}; checked {_amount(found.checked)}"
+    )
 
 
 def _amount(checked: Checked) -> str:
     blocks = "" if checked.blocks is None else f"{text.plural(checked.blocks, 'index block')}, "
-    rate = ""
-    if checked.seconds > 0:
+    nbytes = rate = ""
+    if checked.bytes:
+        nbytes = f", {text.size(checked.bytes)}"
+    if checked.bytes and checked.seconds > 0:
         rate = f" ({text.size(int(checked.bytes / checked.seconds))}/s)"
     return (
-        f"{blocks}{text.plural(checked.tensors, 'tensor')}, "
-        f"{text.size(checked.bytes)} in {checked.seconds:.2f} s{rate}"
+        f"{blocks}{text.plural(checked.tensors, 'tensor')}{nbytes} in {checked.seconds:.2f} s{rate}"
     )
 
 
@@ -285,7 +357,9 @@ def _document(found: Verified, at_most: int) -> dict[str, object]:
         "schema": SCHEMA,
         "path": masked(found.path),
         "prefix": masked(report.prefix),
+        "format": found.format,
         "ok": report.ok,
+        "verified": found.format in COMPARED and not found.unverified,
         "strict": report.strict,
         "findings": [group.fields() for group in grouped(report.findings, at_most)],
         "checked": asdict(found.checked),

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -33,6 +33,7 @@ from ckptfmt.errors import InvalidError, TensorNotFoundError, masked_repr
 from ckptfmt.names import prefix_text, saved_name
 from ckptfmt.objects.build import graph_of, missing_keys
 from ckptfmt.objects.graph import OBJECT_GRAPH_KEY, encode_graph
+from ckptfmt.objects.naming import TensorNames
 from ckptfmt.objects.roles import ModelRole, model_roles
 from ckptfmt.places import is_file
 from ckptfmt.progress import Progress
@@ -114,7 +115,9 @@ def edit(
     path with as many parts (`model/w/.ATTRIBUTES/VARIABLE_VALUE` to
     `net/w/.ATTRIBUTES/VARIABLE_VALUE`); objects without any tensors left are removed.
 
-    All arguments refer to the stored names.
+    All arguments refer to the names before the edit. A filter also takes the paths of a variable's
+    object, without `/.ATTRIBUTES/VARIABLE_VALUE`: `model/*` has the weights that Keras 3 stores
+    under `optimizer/`.
 
     Args:
         source: any path that `ckptfmt.open` takes.
@@ -172,7 +175,8 @@ def edit(
         stored = list(reader)
         graph = graph_of(reader)
         roles = model_roles(reader)
-        left_out = _left_out(reader, stored, drop, keep)
+        names = TensorNames(reader)
+        left_out = _left_out(names, stored, drop, keep)
         undecided: tuple[str, ...] = ()
         if strip_optimizer:
             undecided = tuple(name for name in stored if roles[name] == "unknown")
@@ -190,7 +194,7 @@ def edit(
         dropped = tuple(old for old, new in new_names.items() if new is None)
         if not drop_weights:
             _check_weights(reader, dropped, roles)
-        casts = _casts(reader, list(rest), cast, roles)
+        casts = _casts(reader, names, list(rest), cast, roles)
         texts, moved = {}, False
         missing: tuple[str, ...] = ()
         if graph is not None and OBJECT_GRAPH_KEY in rest:
@@ -316,30 +320,37 @@ def _in_saved_model(prefix: str) -> bool:
     return name == inner == "variables" and is_file(os.path.join(model, "saved_model.pb"))
 
 
-def _each(what: str, given: Filters | None) -> list[tuple[Filter, Any]]:
-    """Return filters with their functions."""
+def _each(what: str, given: Filters | None, names: TensorNames) -> list[tuple[Filter, Any]]:
+    """Return filters with the functions that say of a stored name whether its tensor passes."""
     if given is None:
         return []
     listed: list[Any] = list(given) if isinstance(given, (list, tuple)) else [given]
     if not listed:
         raise InvalidError(f"{what} is empty: give at least one filter")
-    return [(one, filter_function(one)) for one in listed]
+    return [(one, names.passing(_function(one))) for one in listed]
+
+
+def _function(given: Filter) -> Callable[[str], object]:
+    function = filter_function(given)
+    assert function is not None, "None is no filter of a list"
+    return function
 
 
 def _left_out(
-    reader: Reader, stored: list[str], drop: Filters | None, keep: Filters | None
+    all_names: TensorNames, stored: list[str], drop: Filters | None, keep: Filters | None
 ) -> set[str]:
     """Return the names that `drop` matches, or `keep` does not."""
+    reader = all_names.reader
     names = [name for name in stored if name != OBJECT_GRAPH_KEY]
     left_out: set[str] = set()
-    for given, passes in _each("drop", drop):
+    for given, passes in _each("drop", drop, all_names):
         found = {name for name in names if passes(name)}
         if given == OBJECT_GRAPH_KEY and given in reader:
             found.add(OBJECT_GRAPH_KEY)
         _check_found(reader, "drop", given, found, names)
         left_out |= found
     kept: set[str] = set()
-    for given, passes in _each("keep", keep):
+    for given, passes in _each("keep", keep, all_names):
         found = {name for name in names if passes(name)}
         _check_found(reader, "keep", given, found, names)
         kept |= found
@@ -386,14 +397,20 @@ def _new_names(
 
 
 def _casts(
-    reader: Reader, names: list[str], cast: Cast | None, roles: Mapping[str, ModelRole]
+    reader: Reader,
+    all_names: TensorNames,
+    names: list[str],
+    cast: Cast | None,
+    roles: Mapping[str, ModelRole],
 ) -> dict[str, tuple[np.dtype[Any], np.dtype[Any]]]:
     """Return the dtypes before and after of the tensors that are cast."""
     if cast is None:
         return {}
     rules: list[tuple[Any, Any, np.dtype[Any]]] = []
     if isinstance(cast, Mapping):
-        rules = [(one, filter_function(one), cast_dtype(to)) for one, to in cast.items()]
+        rules = [
+            (one, all_names.passing(_function(one)), cast_dtype(to)) for one, to in cast.items()
+        ]
     elif isinstance(cast, str):
         everything = cast_dtype(cast)
     else:

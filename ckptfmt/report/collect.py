@@ -15,7 +15,7 @@ from ckptfmt.bundle.reader import Reader
 from ckptfmt.bundle.tensor import TensorHandle
 from ckptfmt.errors import CkptfmtError, masked
 from ckptfmt.names import printable
-from ckptfmt.objects.nodes import leaf_name
+from ckptfmt.objects.naming import TensorNames
 from ckptfmt.objects.roles import ModelRole, model_roles
 from ckptfmt.report.measuring import Budget, Measured, Measurements, OutOfBudget, measure
 from ckptfmt.report.statistics import Number, Statistics
@@ -44,7 +44,7 @@ def checkpoint_data(
     """
     table = reader.table()
     stored = table["name"].tolist()
-    shown = _shown_names(stored)
+    shown = _shown_names(reader, stored)
     findings: list[str] = []
     roles = _roles(reader, stored, findings)
     groups = group_names(shown)
@@ -100,12 +100,12 @@ def checkpoint_data(
     }
 
 
-def _shown_names(stored: list[str]) -> list[str]:
+def _shown_names(reader: Reader, stored: list[str]) -> list[str]:
     """Return the names as people know them; two tensors never share one."""
-    short = list(map(leaf_name, stored))
-    if len(set(short)) < len(short):
-        short = stored
-    return list(map(printable, short))
+    shown = list(map(TensorNames(reader).shown, stored))
+    if len(set(shown)) < len(shown):
+        shown = stored
+    return list(map(printable, shown))
 
 
 def _roles(reader: Reader, stored: list[str], findings: list[str]) -> list[ModelRole]:
@@ -264,10 +264,15 @@ def comparison_data(
     when the budget is used up, "not compared". Values are compared whole, in pieces; tensors that
     are stored with the same checksum are the same."""
     every = len({*a, *b})
+    before, after = TensorNames(a), TensorNames(b)
+
+    def shown(name: str) -> str:
+        return (after if name in b else before).shown(name)
+
     counts: Counter[str] = Counter()
     rows: list[dict[str, Any]] = []
     for done, (one, other) in enumerate(pairs(a, b), 1):
-        row = _compared(one, other, budget)
+        row = _compared(one, other, budget, shown)
         counts["same" if row is None else row["change"]] += 1
         if row is not None:
             rows.append(row)
@@ -283,7 +288,10 @@ def comparison_data(
 
 
 def _compared(
-    one: TensorHandle | None, other: TensorHandle | None, budget: Budget
+    one: TensorHandle | None,
+    other: TensorHandle | None,
+    budget: Budget,
+    shown: Callable[[str], str],
 ) -> dict[str, Any] | None:
     def count(nbytes: int) -> None:
         if not budget.allows(2 * nbytes):
@@ -291,7 +299,7 @@ def _compared(
 
     there = other if other is not None else one
     assert there is not None
-    row: dict[str, Any] = {"name": printable(leaf_name(there.name))}
+    row: dict[str, Any] = {"name": printable(shown(there.name))}
     for place, handle in (("before", one), ("after", other)):
         if handle is not None:
             row[place] = [handle.dtype_name, list(handle.shape)]

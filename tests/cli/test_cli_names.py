@@ -1,0 +1,171 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every command takes every name of a tensor, and prints the one that people know."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import ckptfmt
+from ckptfmt.objects.graph import (
+    OBJECT_GRAPH_KEY,
+    VALUE_SUFFIX,
+    Attribute,
+    Node,
+    ObjectGraph,
+    SlotVariable,
+    encode_graph,
+)
+from ckptfmt.objects.naming import ObjectPaths
+from cli.commands import Command
+
+# What Keras 3 saves: the weight is in the model and in the optimizer, and stored under the latter.
+STORED = f"optimizer/_trainable_variables/0{VALUE_SUFFIX}"
+SHOWN = "model/dense/kernel"
+NAMES = [STORED, "optimizer/_trainable_variables/0", SHOWN]
+SLOT = f"net/w/.OPTIMIZER_SLOT/sgd/m{VALUE_SUFFIX}"
+SLOT_NAMES = [
+    SLOT,
+    "net/w/.OPTIMIZER_SLOT/sgd/m",
+    "sgd/.OPTIMIZER_SLOT/m of net/w",
+    ".OPTIMIZER_SLOT/m of net/w",
+]
+
+
+def variable(key: str) -> Node:
+    return Node(attributes=[Attribute("VARIABLE_VALUE", "", f"{key}{VALUE_SUFFIX}")])
+
+
+def keras(prefix: Path) -> Path:
+    nodes = [
+        Node([("optimizer", 1), ("model", 2), ("net", 10), ("sgd", 12)]),
+        Node([("_trainable_variables", 3), ("_variables", 4), ("_iterations", 5)]),
+        Node([("dense", 6), ("layers", 7)]),
+        Node([("0", 8)]),
+        Node([("0", 5), ("1", 9)]),
+        variable("optimizer/_iterations"),
+        Node([("kernel", 8)]),
+        Node([("0", 6)]),
+        variable("optimizer/_trainable_variables/0"),
+        variable("optimizer/_variables/1"),
+        Node([("w", 11)]),
+        variable("net/w"),
+        Node(slot_variables=[SlotVariable(11, "m", 13)]),
+        Node(attributes=[Attribute("VARIABLE_VALUE", "", SLOT)]),
+    ]
+    tensors = {
+        one.checkpoint_key: np.full((2, 3), number, np.float32)
+        for number, node in enumerate(nodes)
+        for one in node.attributes
+    }
+    graph = np.array(encode_graph(ObjectGraph(nodes)), object)
+    ckptfmt.save(prefix, tensors | {OBJECT_GRAPH_KEY: graph})
+    return prefix
+
+
+@pytest.mark.parametrize(
+    ("name", "stored", "value"),
+    [(one, STORED, 8) for one in NAMES] + [(one, SLOT, 13) for one in SLOT_NAMES],
+)
+def test_every_command_takes_every_name(
+    name: str, stored: str, value: int, tmp_path: Path, command: Command
+) -> None:
+    prefix, out = keras(tmp_path / "m"), tmp_path / "out"
+    ran = command("show", "--json", prefix, f"{name}[0, 0]")
+    assert ran.status == 0 and f'"values": {value}.0' in ran.out
+    ran = command("inspect", "--json", prefix, "--filter", name)
+    assert ran.status == 0 and ran.out.count('"stored_nbytes"') == 1 and stored in ran.out
+    ran = command("diff", prefix, prefix, "--filter", name)
+    assert (ran.status, ran.out) == (0, "equal: 1 tensor equal\n")
+    ran = command("edit", prefix, out, "--cast", f"{name}=float16")
+    assert ran.status == 0
+    with ckptfmt.open(out) as reader:
+        assert reader[stored].dtype == np.float16
+    ran = command("edit", prefix, out, "--drop", name, "--drop-weights", "--overwrite")
+    with ckptfmt.open(out) as reader:
+        assert ran.status == 0 and stored not in reader
+
+
+def test_the_name_that_is_printed(tmp_path: Path, command: Command) -> None:
+    prefix = keras(tmp_path / "m")
+    listed = command("inspect", prefix).out
+    assert f"\n{SHOWN} " in listed and "VARIABLE_VALUE" not in listed
+    assert STORED in command("inspect", "--raw-names", prefix).out
+    assert command("show", prefix, STORED).out.startswith(f"{SHOWN}  float [2, 3]\n")
+    tree = command("inspect", "--tree", prefix).out
+    assert "_variables/" in tree and "_trainable_variables/" not in tree
+    (model,) = (line for line in tree.splitlines() if "model/" in line and "->" not in line)
+    assert model.split()[1:3] == ["model/", "1"], "weights are counted in the model"
+    assert "elements: weights 12, optimizer 18" in listed
+
+
+@pytest.mark.parametrize("path", ["model/layers/0/kernel", r"model/layers/0\x2fkernel"])
+def test_show_takes_any_path_of_the_graph(path: str, tmp_path: Path, command: Command) -> None:
+    ran = command("show", keras(tmp_path / "m"), path)
+    assert ran.status == (0 if "\\" not in path else 2)
+    assert ran.out.startswith(SHOWN if "\\" not in path else "")
+
+
+def test_a_glob_means_the_model(tmp_path: Path, command: Command) -> None:
+    prefix = keras(tmp_path / "m")
+    ran = command("edit", prefix, tmp_path / "o", "--keep", "model/*", "--keep", "net/w")
+    with ckptfmt.open(tmp_path / "o") as reader:
+        assert ran.status == 0
+        assert set(reader) >= {STORED, f"net/w{VALUE_SUFFIX}"}
+    ran = command("edit", prefix, tmp_path / "o", "--drop", "model/*", "--overwrite")
+    assert ran.status == 2 and "--drop-weights" in ran.err
+
+
+def test_a_name_of_two_tensors(tmp_path: Path, command: Command) -> None:
+    nodes = [
+        Node([("net", 1), ("a", 3), ("b", 4)]),
+        Node([("w", 2)]),
+        variable("net/w"),
+        Node(slot_variables=[SlotVariable(2, "m", 5)]),
+        Node(slot_variables=[SlotVariable(2, "m", 6)]),
+        variable("net/w/.OPTIMIZER_SLOT/a/m"),
+        variable("net/w/.OPTIMIZER_SLOT/b/m"),
+    ]
+    tensors = {one.checkpoint_key: np.ones(2) for node in nodes for one in node.attributes}
+    graph = np.array(encode_graph(ObjectGraph(nodes)), object)
+    ckptfmt.save(tmp_path / "m", tensors | {OBJECT_GRAPH_KEY: graph})
+    ran = command("show", tmp_path / "m", ".OPTIMIZER_SLOT/m of net/w")
+    assert ran.status == 2 and "2 tensors" in ran.err and "SLOT/a/m" in ran.err
+
+
+def test_a_stored_name_comes_first(tmp_path: Path, command: Command) -> None:
+    ckptfmt.save(tmp_path / "m", {"a": np.zeros(1), f"a{VALUE_SUFFIX}": np.ones(1)})
+    assert command("show", tmp_path / "m", "a").out.endswith("[0.]\n")
+
+
+@pytest.mark.parametrize(
+    ("typed", "hint"),
+    [
+        ("optimizer/_iteration", "optimizer/_iterations"),
+        ("kernel", SHOWN),
+        ("model/dens/kernel", SHOWN),
+    ],
+)
+def test_near_names(typed: str, hint: str, tmp_path: Path, command: Command) -> None:
+    ran = command("show", keras(tmp_path / "m"), typed)
+    assert ran.status == 2 and f"the nearest are '{hint}'" in ran.err
+
+
+def test_rename_takes_short_names(tmp_path: Path, command: Command) -> None:
+    ran = command("edit", keras(tmp_path / "m"), tmp_path / "o", "--rename", "net/w=net/v")
+    assert ran.status == 0
+    with ckptfmt.open(tmp_path / "o") as reader:
+        assert f"net/v{VALUE_SUFFIX}" in reader
+
+
+@pytest.mark.parametrize("optimizers", [set[int](), {1}, set(range(0, 300, 7))])
+def test_paths_of_a_hostile_graph(optimizers: set[int]) -> None:
+    long = "x" * 1000
+    nodes = [Node([(long, (number * 7 + step) % 300) for step in (1, 2)]) for number in range(300)]
+    paths = ObjectPaths(ObjectGraph(nodes), optimizers)
+    assert sorted(paths.order) == list(range(300)) and paths.order[0] == 0
+    places = {number: place for place, number in enumerate(paths.order)}
+    assert all(places[paths.owners[one][0]] < places[one] for one in paths.order[1:])
+    assert all(len(paths.whole_path(one) or "") <= 4096 for one in paths.order)
