@@ -32,6 +32,7 @@ from ckptfmt.errors import (
     StorageError,
     UnsupportedError,
 )
+from ckptfmt.formats.tensors import Places
 from ckptfmt.names import path_text
 from ckptfmt.temporary import open_directory, replacing_file
 from ckptfmt.untrusted import open_regular
@@ -94,6 +95,38 @@ class Dataset:
                 tensor=self.name,
             ) from None
         return array if array.dtype == self.dtype else array.view(self.dtype)
+
+    def check(self, places: Places) -> int | None:
+        """Check that the stored bytes are in the file, and compare those that have checksums
+        (fletcher32); return how many bytes, or None if the dataset has no checksums.
+
+        Raises:
+            CorruptError: they are outside of the file, overlap others, or differ.
+        """
+        stored, compared = self._stored, 0 if self._stored.fletcher32 else None
+        chunks: list[Any] = []
+        try:
+            end = stored.file.id.get_filesize()
+            address = h5py.h5o.get_info(stored.id).addr
+            if not places.add(self._path, end, address, 0, self.name):
+                return compared  # a hard link to one that was checked
+            if stored.chunks is None:
+                offset = stored.id.get_offset()  # None: nothing is stored, or in the header
+                if offset is not None:
+                    places.add(self._path, end, offset, stored.id.get_storage_size(), self.name)
+                return None
+            stored.id.chunk_iter(chunks.append)
+        except (OSError, ValueError, RuntimeError) as error:
+            raise CorruptError(
+                f"the dataset cannot be read: {error}", path=self._path, tensor=self.name
+            ) from None
+        for chunk in chunks:
+            places.add(self._path, end, chunk.byte_offset, chunk.size, self.name)
+            if compared is not None:
+                spans = zip(chunk.chunk_offset, stored.chunks, self.shape, strict=True)
+                box = tuple(slice(at, min(at + n, most)) for at, n, most in spans)
+                compared += self.read(box).nbytes
+        return compared
 
 
 @contextlib.contextmanager

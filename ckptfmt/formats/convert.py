@@ -39,7 +39,7 @@ from ckptfmt.places import is_file, names_in
 from ckptfmt.progress import Progress
 from ckptfmt.temporary import make_directory, open_directory, replacing_file
 
-__all__ = ["Conversion", "Format", "convert", "format_of"]
+__all__ = ["Conversion", "Format", "convert", "format_of", "module_of"]
 
 Path = str | bytes | os.PathLike[Any]
 Format = Literal["tensorflow", "safetensors", "npz", "hdf5", "dcp"]
@@ -94,7 +94,8 @@ def format_of(path: str, *, exists: bool) -> Format:
     return (named[0].convertible if named is not None else None) or "tensorflow"
 
 
-def _module(name: Format) -> Any:
+def module_of(name: Format) -> Any:
+    """Return the module of a format other than "tensorflow"."""
     return importlib.import_module(f"ckptfmt.formats.{name}")
 
 
@@ -178,7 +179,7 @@ def convert(
         source_tensors = _opened(kind, from_path, limits, missing, as_text=False)
         opened = renamed_tensors(source_tensors, rename)
         # Renamed tensors are not where the layout of the source has them.
-        states = _module(kind).optimizer_paths if kind == "hdf5" and rename is None else None
+        states = module_of(kind).optimizer_paths if kind == "hdf5" and rename is None else None
         done = _Import(opened, casts, verify, progress, states).write(to_path, options)
         return replace(done, missing=tuple(missing))
     if result == "dcp":
@@ -186,7 +187,7 @@ def convert(
             "to: 'dcp' directories are only read; ckptfmt.torch.dcp saves with torch"
         )
     to_path = output_path(to_path, _files_of(kind, from_path), regular=True)
-    out = _Export(_module(result), result, to_path, durability, max_shard_bytes)
+    out = _Export(module_of(result), result, to_path, durability, max_shard_bytes)
     opened = renamed_tensors(_opened(kind, from_path, limits, missing), rename)
     return replace(out.write(opened, casts, verify, progress), missing=tuple(missing))
 
@@ -596,7 +597,7 @@ def _opened(
     """Give the tensors of a checkpoint, and its metadata, whose values are str if `as_text`. Adds
     to `missing` what only its object graph has."""
     if kind != "tensorflow":
-        with _module(kind).open_tensors(source) as opened:
+        with module_of(kind).open_tensors(source) as opened:
             yield opened
         return
     with Reader(locate(source), limits=limits) as reader:

@@ -35,7 +35,7 @@ from numpy.typing import NDArray
 from ckptfmt import dtypes
 from ckptfmt._core import NUMPY_RANK_MAX
 from ckptfmt.errors import CkptfmtError, CorruptError, InvalidError, LimitError, UnsupportedError
-from ckptfmt.formats.tensors import Box, ByteFile
+from ckptfmt.formats.tensors import Box, ByteFile, Places
 from ckptfmt.untrusted import check_pickle, checked_shape
 
 __all__ = ["open_tensors"]
@@ -285,6 +285,15 @@ class _Chunk:
         self, place: _Place, start: tuple[int, ...], shape: tuple[int, ...], dtype: np.dtype[Any]
     ) -> None:
         self.place, self.start, self.shape, self.dtype = place, start, shape, dtype
+        self.compared: int | None = None
+
+    def check(self, places: Places) -> int | None:
+        """Return how many bytes were compared with a checksum, None if it has none. Raises
+        CorruptError, StorageError, UnsupportedError."""
+        place, file = self.place, self.place.file
+        if places.add(file.path, file.size, place.offset, place.length, place.tensor):
+            _ = self._stored
+        return self.compared
 
     def read(self, box: Box) -> NDArray[Any]:
         """Return a box of the chunk. Raises CorruptError, StorageError, UnsupportedError."""
@@ -343,6 +352,7 @@ class _Chunk:
             crc = zlib.crc32(place.file.read(size, place.offset + at), crc)
         if info.CRC not in (0, crc):  # torch can leave it out
             raise place.damaged("Checksum does not match", "CHECKSUM")
+        self.compared = info.file_size if crc == info.CRC else None
         return place.offset + begin
 
 
@@ -379,6 +389,7 @@ class _Tensor:
         self, name: str, dtype: np.dtype[Any], shape: tuple[int, ...], chunks: list[_Chunk]
     ) -> None:
         self.name, self.dtype, self.shape = name, dtype, shape
+        self.nbytes = math.prod(shape) * dtype.itemsize
         self.chunks = chunks
 
     def read(self, box: Box = ()) -> NDArray[Any]:
@@ -408,13 +419,26 @@ class _Tensor:
             )
             found[outer] = chunk.read(inner)
             left -= math.prod(high - low for low, high in common)
+        self._check_covered(left)
+        return found
+
+    def check(self, places: Places) -> int | None:
+        """Compare the bytes of all chunks that have a checksum; return how many bytes, None if a
+        chunk has none. Errors as `read`."""
+        self._check_covered(
+            math.prod(self.shape) - sum(math.prod(one.shape) for one in self.chunks)
+        )
+        compared = [one.check(places) for one in self.chunks]
+        return None if None in compared else sum(filter(None, compared))
+
+    def _check_covered(self, left: int) -> None:
+        """Raise CorruptError if chunks leave elements out, or have some twice."""
         if left:
             raise CorruptError(
                 "its chunks do not cover it" if left > 0 else "its chunks overlap",
                 failure="BAD_SLICE",
                 tensor=self.name,
             )
-        return found
 
 
 class _Value:
@@ -430,10 +454,18 @@ class _Value:
             _check_values(value, most, place)
         self._array = _array_of(value, self.name)
         self.dtype = self._array.dtype
+        self.nbytes = len(self._array[()]) if self.dtype.kind == "O" else self._array.nbytes
+        self._place = place
 
     def read(self, box: Box = ()) -> NDArray[Any]:
         """Return the value."""
         return self._array
+
+    def check(self, places: Places) -> int | None:
+        """Return the bytes of the value, which were compared when it was read."""
+        place, file = self._place, self._place.file
+        places.add(file.path, file.size, place.offset, place.length, self.name)
+        return self.nbytes
 
 
 def _check_values(value: Any, most: int, place: _Place) -> None:

@@ -8,6 +8,7 @@ import contextlib
 import errno
 import functools
 import math
+import os
 import struct
 import zipfile
 import zlib
@@ -26,7 +27,7 @@ from ckptfmt.errors import (
     StorageError,
     UnsupportedError,
 )
-from ckptfmt.formats.tensors import Box, Kind, Read, slabs
+from ckptfmt.formats.tensors import Box, Kind, Places, Read, slabs
 from ckptfmt.untrusted import checked_shape, open_regular
 
 __all__ = ["holds", "open_tensors", "write"]
@@ -57,10 +58,11 @@ class _Member:
         if self._stored.hasobject:
             raise unsupported("an object array, which only pickle could read")
         self.dtype: np.dtype[Any] = self._stored.newbyteorder("=")
-        size = math.prod(self.shape) * self.dtype.itemsize
-        if self._begin + size != info.file_size:
+        self.nbytes = math.prod(self.shape) * self.dtype.itemsize
+        if self._begin + self.nbytes != info.file_size:
             raise damaged(
-                f"the array takes {size} bytes, and the archive has {info.file_size - self._begin}"
+                f"the array takes {self.nbytes} bytes, and the archive has "
+                f"{info.file_size - self._begin}"
             )
         self._stream: IO[bytes] | None = None
         self._at = 0
@@ -96,13 +98,26 @@ class _Member:
             if self._at == self._info.file_size:
                 self._stream.read(1)  # the checksum is compared at the end
         if len(data) != size:
-            raise CorruptError(
-                "the array ends early",
-                failure="TRUNCATED",
-                path=self._archive.filename,
-                tensor=self.name,
-            )
+            raise self._ends_early()
         return np.frombuffer(data, self._stored)
+
+    def check(self, places: Places) -> int | None:
+        """Compare all bytes with the checksum; return how many."""
+        left = self._info.file_size
+        with _sound(self._archive, self.name), self._archive.open(self._info) as stream:
+            while data := stream.read(_SKIPPED):
+                left -= len(data)
+        if left:
+            raise self._ends_early()
+        return self.nbytes
+
+    def _ends_early(self) -> CorruptError:
+        return CorruptError(
+            "the array ends early",
+            failure="TRUNCATED",
+            path=self._archive.filename,
+            tensor=self.name,
+        )
 
     def close(self) -> None:
         if self._stream is not None:
@@ -174,7 +189,8 @@ def open_tensors(path: str) -> Iterator[tuple[dict[str, _Member], dict[str, str]
     """
     with contextlib.ExitStack() as stack:
         try:
-            archive = zipfile.ZipFile(stack.enter_context(open(open_regular(path), "rb")))
+            file = stack.enter_context(open(open_regular(path), "rb"))
+            archive = zipfile.ZipFile(file)
         except FileNotFoundError:
             raise CheckpointNotFoundError("there is no such file", path=path) from None
         except OSError as error:
@@ -187,6 +203,8 @@ def open_tensors(path: str) -> Iterator[tuple[dict[str, _Member], dict[str, str]
             raise UnsupportedError(str(error), path=path) from None
         archive.filename = path
         stack.enter_context(archive)
+        if sum(info.compress_size for info in archive.infolist()) > os.fstat(file.fileno()).st_size:
+            raise CorruptError("the members overlap", failure="BAD_HEADER", path=path)
         found: dict[str, _Member] = {}
         for info in archive.infolist():
             member = _Member(archive, info)

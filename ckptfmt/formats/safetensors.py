@@ -23,7 +23,7 @@ from ckptfmt import dtypes, foreign
 from ckptfmt._core import NUMPY_RANK_MAX
 from ckptfmt.bundle.locate import kind_of_file
 from ckptfmt.errors import CorruptError, InvalidError, LimitError, UnsupportedError
-from ckptfmt.formats.tensors import Box, ByteFile, Kind, Read, slabs
+from ckptfmt.formats.tensors import Box, ByteFile, Kind, Places, Read, slabs
 from ckptfmt.untrusted import checked_shape, parsed_json
 
 __all__ = [
@@ -31,6 +31,7 @@ __all__ = [
     "code_of",
     "holds",
     "index_json",
+    "located",
     "open_tensors",
     "shard_names",
     "shards",
@@ -141,6 +142,10 @@ class FileTensor:
             found.byteswap(inplace=True)
         return found
 
+    def check(self, places: Places) -> int | None:
+        """Return None: there are no checksums, and `open_tensors` has checked the rest."""
+        return None
+
 
 @contextlib.contextmanager
 def open_tensors(path: str) -> Iterator[tuple[dict[str, FileTensor], dict[str, str]]]:
@@ -154,7 +159,7 @@ def open_tensors(path: str) -> Iterator[tuple[dict[str, FileTensor], dict[str, s
         UnsupportedError: an unknown dtype.
         InvalidError: an index that names a file outside of its directory.
     """
-    path = _in_directory(path)
+    path = located(path)
     with contextlib.ExitStack() as stack:
         if not path.endswith(INDEX):
             file = stack.enter_context(contextlib.closing(ByteFile(path)))
@@ -190,13 +195,13 @@ def open_tensors(path: str) -> Iterator[tuple[dict[str, FileTensor], dict[str, s
 
 def shards(path: str) -> list[str]:
     """Return the files that an index, or the index in a directory, names; none of a single file."""
-    path = _in_directory(path)
+    path = located(path)
     if not path.endswith(INDEX):
         return []
     return [os.path.join(os.path.dirname(path), name) for name in set(_index(path).values())]
 
 
-def _in_directory(path: str) -> str:
+def located(path: str) -> str:
     """Return the index or the only file of a directory; other paths as they are."""
     if not os.path.isdir(path):
         return path

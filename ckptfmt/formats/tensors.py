@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from ckptfmt.errors import CheckpointNotFoundError, CorruptError, StorageError
 from ckptfmt.untrusted import open_regular
 
-__all__ = ["Box", "ByteFile", "Kind", "Read", "Tensor", "slabs"]
+__all__ = ["Box", "ByteFile", "FileTensor", "Kind", "Places", "Read", "Tensor", "slabs"]
 
 # One slice with start and stop for each of the first dimensions; () is all of a tensor.
 Box = tuple[slice, ...]
@@ -62,6 +62,20 @@ class Tensor(Protocol):
         ...
 
 
+class FileTensor(Tensor, Protocol):
+    """A tensor of an open file of another format."""
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the array; of strings, of the references to them."""
+        ...
+
+    def check(self, places: Places) -> int | None:
+        """Check what opening the file has not, and add to `places` where the bytes are; return how
+        many were compared with checksums, or None if there are none."""
+        ...
+
+
 def slabs(shape: tuple[int, ...], itemsize: int, most: int = SLAB_BYTES) -> Iterator[Box]:
     """Divide a tensor into boxes of at most `most` bytes, each of which is one run of the tensor's
     elements in row-major order; in that order."""
@@ -77,6 +91,53 @@ def slabs(shape: tuple[int, ...], itemsize: int, most: int = SLAB_BYTES) -> Iter
     for row in range(shape[0]):
         for rest in slabs(shape[1:], itemsize, most):
             yield slice(row, row + 1), *rest
+
+
+class Places:
+    """The parts of files in which tensors are, to find those that overlap."""
+
+    def __init__(self) -> None:
+        self._tensors: dict[tuple[str, int, int], str] = {}
+        self._totals: dict[str, int] = {}
+
+    def add(self, path: str, file_size: int, offset: int, size: int, tensor: str) -> bool:
+        """Add a part of a file of this size; return False if it was added before.
+
+        Raises:
+            CorruptError: it is not inside of the file, or overlaps others.
+        """
+        if (path, offset, size) in self._tensors:
+            return False
+        self._tensors[path, offset, size] = tensor
+        self._totals[path] = self._totals.get(path, 0) + size
+        if offset + size > file_size:
+            raise CorruptError(
+                f"{size} bytes at {offset}, and the file has {file_size}",
+                failure="TRUNCATED",
+                path=path,
+                tensor=tensor,
+            )
+        if self._totals[path] > file_size:  # reported early: comparing checksums takes time
+            raise _overlap(path, offset, tensor)
+        return True
+
+    def check(self) -> None:
+        """Raise CorruptError if two parts overlap."""
+        last, end = "", 0
+        for (path, offset, size), tensor in sorted(self._tensors.items()):
+            if path == last and offset < end and size:
+                raise _overlap(path, offset, tensor)
+            last, end = path, max(offset + size, end if path == last else 0)
+
+
+def _overlap(path: str, offset: int, tensor: str) -> CorruptError:
+    return CorruptError(
+        "the bytes overlap those of another tensor",
+        failure="BAD_ENTRY",
+        path=path,
+        offset=offset,
+        tensor=tensor,
+    )
 
 
 class ByteFile:

@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Opens what a command is given, a checkpoint or a file of another format, to read it only."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager
+from typing import NamedTuple
+
+from ckptfmt.bundle.reader import Reader
+from ckptfmt.bundle.reader import open as open_checkpoint
+from ckptfmt.bundle.selecting import near
+from ckptfmt.errors import CkptfmtError, TensorNotFoundError, masked
+from ckptfmt.formats import safetensors
+from ckptfmt.formats.convert import Format, convert, format_of, module_of
+from ckptfmt.formats.tensors import FileTensor
+from ckptfmt.names import is_url, printable
+from ckptfmt.places import names_in
+
+__all__ = ["Opened", "files_of", "kind_of", "open_any", "open_tensors"]
+
+
+class Opened(NamedTuple):
+    """What was opened.
+
+    Attributes:
+        reader: of the checkpoint, or of a temporary one that the file was converted to.
+        path: the prefix of the checkpoint, or the path of the file.
+        format: the format of what is at `path`.
+    """
+
+    reader: Reader
+    path: str
+    format: Format
+
+
+def kind_of(path: str) -> Format:
+    """Return the format of what is at a path; "tensorflow" for a URL and for what is not known or
+    does not exist, whose reader reports what it is."""
+    if is_url(path) or not os.path.exists(path):
+        return "tensorflow"
+    return format_of(path, exists=True)
+
+
+def open_tensors(
+    kind: Format, path: str
+) -> AbstractContextManager[tuple[Mapping[str, FileTensor], dict[str, str]]]:
+    """Open a file of a format other than "tensorflow": its tensors and its metadata. Reads what
+    describes the tensors, not their values; errors as `open_tensors` of the format."""
+    opened: AbstractContextManager[tuple[Mapping[str, FileTensor], dict[str, str]]]
+    opened = module_of(kind).open_tensors(path)
+    return opened
+
+
+def files_of(kind: Format, path: str) -> list[str]:
+    """Return the files that hold the tensors of a format other than "tensorflow"."""
+    if kind == "safetensors":
+        return sorted(safetensors.shards(path)) or [safetensors.located(path)]
+    if kind == "dcp":
+        folder = path if os.path.isdir(path) else os.path.dirname(path)
+        return sorted(os.path.join(folder, name) for name in names_in(folder or "."))
+    return [path]
+
+
+@contextlib.contextmanager
+def open_any(path: str, tensor: str | None = None) -> Iterator[Opened]:
+    """Open a checkpoint, or a file of another format through a temporary conversion.
+
+    Args:
+        path: what `ckptfmt.open` or `ckptfmt.convert` takes.
+        tensor: of a file, convert only the tensor of this name, after which an index in brackets
+            may follow.
+
+    Raises:
+        TensorNotFoundError: the file has no such tensor.
+        CkptfmtError: as `ckptfmt.open` and `ckptfmt.convert`.
+    """
+    kind = kind_of(path)
+    if kind == "tensorflow":
+        with open_checkpoint(path) as reader:
+            yield Opened(reader, reader.prefix, kind)
+        return
+    chosen = None if tensor is None else _stored_name(kind, path, tensor)
+    with tempfile.TemporaryDirectory(prefix="ckptfmt-") as directory:
+        prefix = os.path.join(directory, "converted")
+        try:
+            # Reading the result compares it with its checksums.
+            convert(
+                path,
+                prefix,
+                to="tensorflow",
+                rename=None if chosen is None else lambda name: name if name == chosen else None,
+                durability="none",
+                verify="off",
+            )
+            with open_checkpoint(prefix) as reader:
+                yield Opened(reader, path, kind)
+        except CkptfmtError as error:
+            if (error.path or "").startswith(directory):
+                error.path = masked(path)
+            raise
+
+
+def _stored_name(kind: Format, path: str, given: str) -> str:
+    with open_tensors(kind, path) as (tensors, _):
+        by_name = {printable(name): name for name in tensors} | {name: name for name in tensors}
+    name = given if given in by_name or "[" not in given else given[: given.rindex("[")]
+    if name not in by_name:
+        hint = near(name, list(tensors))
+        raise TensorNotFoundError(f"not found in the file{hint}", path=path, tensor=name)
+    return by_name[name]
