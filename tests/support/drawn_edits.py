@@ -32,6 +32,7 @@ from ckptfmt.objects.graph import (
 )
 
 VALUE = "/.ATTRIBUTES/VARIABLE_VALUE"
+SLOT_OF = ".OPTIMIZER_SLOT/m of"
 # Names of objects. What has one of the latter and is not a known optimizer may be one.
 PLAIN = ("model", "trainer", "agent", "iter", "x", "vq", "adam")
 LIKE = ("optimizer", "my_optimizer", "opt", "learned_optimizer", "opt_state", "gen_opts")
