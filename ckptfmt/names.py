@@ -38,6 +38,8 @@ Path = str | bytes | os.PathLike[Any]
 RESERVED = "_CKPTFMT_"
 _RESERVED = RESERVED.encode()
 METADATA = "_CKPTFMT_METADATA"
+# What follows the path of a variable in the name of its value, in an object graph of TensorFlow.
+VALUE_SUFFIX = "/.ATTRIBUTES/VARIABLE_VALUE"
 SHARD_STAND_IN = "_CKPTFMT_SHARD_"
 
 _DATA_NAME = re.compile(r"(?s)(.*)\.data-([0-9]{5,10})-of-([0-9]{5,10})")

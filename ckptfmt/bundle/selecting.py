@@ -21,7 +21,6 @@ from ckptfmt import names
 from ckptfmt.adapters import refused
 from ckptfmt.arguments import wrong
 from ckptfmt.errors import InvalidError, TensorNotFoundError, about
-from ckptfmt.objects.graph import VALUE_SUFFIX
 
 __all__ = [
     "Filter",
@@ -65,8 +64,8 @@ def near(name: str, present: Collection[str]) -> str:
     variables, without the suffix that all of them have."""
     if len(present) > COMPARED_MAX:
         return ""
-    name = name.removesuffix(VALUE_SUFFIX)
-    short = {one.removesuffix(VALUE_SUFFIX): one for one in present}
+    name = name.removesuffix(names.VALUE_SUFFIX)
+    short = {one.removesuffix(names.VALUE_SUFFIX): one for one in present}
 
     def shared(other: str) -> int:
         start = os.path.commonprefix([name, other])  # noqa: RUF071 (characters are meant)

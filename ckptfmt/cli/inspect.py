@@ -187,6 +187,8 @@ def _show(
         inspect_text.show_header(out, contents)
         inspect_text.show_files(out, contents)
     else:
+        # Before the lists of a million tensors are made.
+        roles = inspect_text.roles_line(contents.tensors or chosen, chosen, names.reader)
         inspect_text.show_header(out, contents)
         if options.tree:
             _show_tree(out, chosen, objects, options)
@@ -197,7 +199,8 @@ def _show(
         if options.filter and contents.tensors is not None:
             candidates = len(_listed(contents.tensors, options))
         inspect_text.show_totals(out, contents, chosen, candidates)
-        inspect_text.show_roles(out, chosen, names.reader)
+        if roles is not None:
+            out.line(roles)
     out.flush()
 
 

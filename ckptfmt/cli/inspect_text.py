@@ -13,7 +13,7 @@ from ckptfmt.cli.contents import RESERVED, Contents, Tensors
 from ckptfmt.cli.output import Output
 from ckptfmt.objects.roles import ModelRole, model_roles
 
-__all__ = ["show_files", "show_header", "show_roles", "show_table", "show_totals"]
+__all__ = ["roles_line", "show_files", "show_header", "show_table", "show_totals"]
 
 METADATA_MAX = 400
 LABELS: dict[ModelRole, str] = {
@@ -189,15 +189,15 @@ def show_totals(out: Output, contents: Contents, chosen: Tensors, candidates: in
         out.line(f"  and {own} of the format itself ({RESERVED}*; --all lists them)")
 
 
-def show_roles(out: Output, chosen: Tensors, reader: Reader) -> None:
-    """Print how many elements are weights, and how many the state of an optimizer."""
+def roles_line(everything: Tensors, chosen: Tensors, reader: Reader) -> str | None:
+    """Return how many elements are weights, and how many the state of an optimizer."""
     try:
-        roles = model_roles(reader)
+        roles = model_roles(reader, (everything.names, everything.shapes, everything.dtypes))
     except CkptfmtError:
-        return  # of a damaged graph, which is among the problems
+        return None  # of a damaged graph, which is among the problems
     sums = Counter[ModelRole]()
     for name, elements in zip(chosen.names, chosen.elements, strict=True):
-        sums[roles.get(name, "other")] += elements
+        if not name.startswith(RESERVED):
+            sums[roles[name]] += elements
     parts = [f"{LABELS[role]} {sums[role]:,}" for role in LABELS if sums[role]]
-    if parts:
-        out.line(f"  elements: {', '.join(parts)}")
+    return f"  elements: {', '.join(parts)}" if parts else None

@@ -26,8 +26,10 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from ckptfmt.errors import CorruptError, InvalidError, LimitError
+from ckptfmt.names import VALUE_SUFFIX
 
 __all__ = [
+    "VALUE_SUFFIX",
     "Attribute",
     "Node",
     "ObjectGraph",
@@ -49,8 +51,6 @@ VARIABLE_VALUE = "VARIABLE_VALUE"
 PY_STATE = "py_state"
 OBJECT_CONFIG_JSON = "OBJECT_CONFIG_JSON"
 ATTRIBUTES = ".ATTRIBUTES"
-# Suffix of the key of a variable's value, after the path of the variable.
-VALUE_SUFFIX = f"/{ATTRIBUTES}/{VARIABLE_VALUE}"
 OPTIMIZER_SLOT = ".OPTIMIZER_SLOT"
 # Attribute of objects with one unnamed group of tensors; their keys end after the slash.
 TENSORS = ".TENSORS"

@@ -21,7 +21,7 @@ import functools
 import json
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from typing import Any, Literal, NamedTuple
 
 from ckptfmt.bundle.reader import Reader
@@ -31,6 +31,7 @@ from ckptfmt.objects.graph import (
     OBJECT_CONFIG_JSON,
     OBJECT_GRAPH_KEY,
     OPTIMIZER_SLOT,
+    VALUE_SUFFIX,
     Node,
     ObjectGraph,
 )
@@ -75,14 +76,15 @@ _SLOT = re.compile(
     r"|Adafactor|AddSign|PowerSign|GGT|Shampoo|adam_[mv]|lamb_[mv]|slot_v[rc]?|slot_m)(?:_[0-9]+)?"
 )
 _SLOT_SUFFIX = re.compile(r"_(?:slot_v[rc]?|slot_m|adam_[mv])$")
-# What those of these have that do not begin with a capital, and accumulators.
-_OF_SLOTS = ("slot_", "adam_", "lamb_", "power")
 # The slots of a partitioned variable are named after its parts; it is stored as one tensor.
 _PART = re.compile(r"/part_[0-9]+$")
 _ACCUMULATOR = re.compile(r"(?:.*/)?beta[12]_power(?:_[0-9]+)?")
 # Counters of steps and saves; metrics in a SavedModel of Keras, and configurations of its objects.
 _OTHER = re.compile(r"(?:.*/)?(?:global_step|save_counter|step)(?:/\.ATTRIBUTES/VARIABLE_VALUE)?")
 _OF_KERAS = re.compile(rf"^keras_api/metrics/|/{re.escape(ATTRIBUTES)}/{OBJECT_CONFIG_JSON}$")
+# How all of these end.
+_OTHER_ENDS = ("step", "save_counter", VALUE_SUFFIX, f"/{OBJECT_CONFIG_JSON}", OBJECT_GRAPH_KEY)
+_STRINGS = {"string", "variant", "resource"}
 # Metadata: the paths below which all tensors of a checkpoint without a graph are the state of an
 # optimizer; "" is above all. Written where the tree or the layout of the source says so.
 OPTIMIZER_STATES = "ckptfmt.optimizer_states"
@@ -93,23 +95,42 @@ _TORCH_PARTS = {"scales", "zero_points"}
 _TORCH_DICTS = {"$dict", "$ordered_dict", "$counter", "$state_dict"}
 
 
-def model_roles(reader: Reader) -> dict[str, ModelRole]:
+# Names, shapes and dtypes, by TensorFlow's names.
+Columns = tuple[list[str], list[tuple[int, ...]], list[str]]
+
+
+def model_roles(reader: Reader, columns: Columns | None = None) -> dict[str, ModelRole]:
     """Return the role of every tensor: "weight"; "optimizer"; "unknown" for what may be either, and
     for strings, which may be a vocabulary; or "other" for the object graph, steps, and the metrics
-    and configurations of Keras."""
-    table = reader.table()
-    names, shapes = table["name"].tolist(), table["shape"].tolist()
+    and configurations of Keras.
+
+    Args:
+        reader: the checkpoint.
+        columns: names, shapes and dtypes of its tensors, where these are at hand.
+    """
+    if columns is None:
+        table = reader.table()
+        columns = table["name"].tolist(), table["shape"].tolist(), table["dtype"].tolist()
+    names, shapes, dtypes = columns
     graph = graph_of(reader)
     of_graph = {} if graph is None else dict(zip(names, shapes, strict=True))
-    found = tensor_roles(list(reader), graph, reader.metadata, of_graph)
-    for name, dtype, shape in zip(names, table["dtype"].tolist(), shapes, strict=True):
-        is_counter = shape == () and dtype.startswith(("int", "uint")) and _OTHER.fullmatch(name)
-        if found[name] != "optimizer" and (
-            is_counter or name == OBJECT_GRAPH_KEY or _OF_KERAS.search(name)
+    found = tensor_roles(names, graph, reader.metadata, of_graph)
+    if not _STRINGS.isdisjoint(dtypes):
+        for name, dtype in zip(names, dtypes, strict=True):
+            if found[name] == "weight" and dtype in _STRINGS:
+                found[name] = "unknown"
+    for row, name in enumerate(names):
+        if found[name] == "optimizer" or not (
+            name.endswith(_OTHER_ENDS) or name.startswith("keras_api/")
+        ):
+            continue
+        is_counter = shapes[row] == () and dtypes[row].startswith(("int", "uint"))
+        if (
+            (is_counter and _OTHER.fullmatch(name))
+            or name == OBJECT_GRAPH_KEY
+            or _OF_KERAS.search(name)
         ):
             found[name] = "other"
-        elif found[name] == "weight" and dtype in ("string", "variant", "resource"):
-            found[name] = "unknown"
     return found
 
 
@@ -391,9 +412,31 @@ def _reached(nodes: list[Node], start: Iterable[int], but: Iterable[int] = ()) -
 
 
 def _by_names(stored: list[str], metadata: Mapping[str, Any]) -> dict[str, ModelRole]:
-    present = set(stored)
     states = _torch_states(metadata) | _below_paths(stored, metadata.get(OPTIMIZER_STATES))
-    return {name: "optimizer" if name in states else _role_of(name, present) for name in stored}
+    found: dict[str, ModelRole] = dict.fromkeys(stored, "weight")
+    for name in stored:
+        end = name.rfind("/")
+        last = name[end + 1 :]
+        if name in states:
+            found[name] = "optimizer"
+        elif (
+            last[:1].isupper()
+            or "opt" in name.lower()
+            or "slot_" in last
+            or "adam_" in last
+            or "lamb_" in last
+            or "power" in last
+        ):
+            found[name] = _role_of(name, found)
+        else:
+            # As most names, at once: a million take a second. A slot of an optimizer with a name
+            # of its own is below its owner.
+            owner = name[:end] if end > 0 else ""
+            if "/part_" in owner:
+                owner = _PART.sub("", owner)
+            if owner in found:
+                found[name] = "unknown"
+    return found
 
 
 def _below_paths(stored: list[str], paths: Any) -> set[str]:
@@ -404,14 +447,9 @@ def _below_paths(stored: list[str], paths: Any) -> set[str]:
     return {name for name in stored if name.startswith(starts)}
 
 
-def _role_of(name: str, present: set[str]) -> ModelRole:
+def _role_of(name: str, present: Container[str]) -> ModelRole:
     """Return the role of a tensor by its name. A slot variable may be in the name scope of an
     optimizer: `OptimizeLoss/w/Adam` of `w`."""
-    last = name[name.rfind("/") + 1 :]
-    of_slot = last[:1].isupper() or any(map(last.__contains__, _OF_SLOTS))
-    if not of_slot and "opt" not in name.lower():
-        # As most names, at once. A slot of an optimizer with a name of its own is below its owner.
-        return "unknown" if _PART.sub("", name.rpartition("/")[0]) in present else "weight"
     parts = name.split("/")
     if OPTIMIZER_SLOT in parts or _ACCUMULATOR.fullmatch(name):
         return "optimizer"
