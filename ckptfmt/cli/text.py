@@ -7,7 +7,6 @@ fraction of a second.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -17,11 +16,11 @@ from ckptfmt.objects.nodes import leaf_name
 
 # A longer cell shifts the rest of its own row instead of widening the column.
 WIDTH_MAX = 72
+# Where there is no terminal, a longer name has a line of its own.
+NAME_MAX = 200
 ROWS_AT_ONCE = 8192
-# Names are not cut shorter than this, however narrow the terminal is.
+# Names have so many cells, however narrow the terminal is.
 NAME_MIN = 24
-CUT_MIN = 12
-_MARKS = re.compile(r"[│├└|`][│├└─|` -]*|")
 
 
 def path(value: str) -> str:
@@ -120,39 +119,38 @@ class Column:
     right: bool = False
 
 
-def _fitted(column: Column, least: int) -> tuple[str, list[str], str, int]:
-    """Return title, cells, the `%` format that aligns them, and the width, which is `least` or
-    more."""
+def _fitted(column: Column, least: int, most: int) -> tuple[str, list[str], str, int]:
+    """Return title, cells, the `%` format that aligns them, and the width, from `least` to
+    `most`."""
     title, cells = column.title, column.cells
     align = "" if column.right else "-"
     least = max(least, len(title))
     if _is_narrow("".join(cells)):
-        width = max(least, min(max(map(len, cells), default=0), WIDTH_MAX))
+        width = max(least, min(max(map(len, cells), default=0), most))
         return title, cells, f"%{align}{width}s", width
     # `%` counts characters; a terminal counts cells.
     taken = [cells_of(cell) for cell in cells]
-    width = max(least, min(max(taken), WIDTH_MAX))
+    width = max(least, min(max(taken), most))
     blanks = [" " * (width - count) for count in taken]
     pairs = zip(blanks, cells, strict=True) if column.right else zip(cells, blanks, strict=True)
     return f"%{align}{width}s" % title, [a + b for a, b in pairs], "%s", width
 
 
-def cut(cell: str, width: int) -> str:
-    """Return the text with its middle left out, if it takes more cells than `width`. The marks of a
-    tree before it stay, and at least a few of its characters."""
-    if len(cell) <= width and cells_of(cell) <= width:
-        return cell
-    marks = _MARKS.match(cell)
-    indent = marks.end() if marks else 0
-    width = max(width - indent, CUT_MIN)
-    mark, cell = cell[:indent], cell[indent:]
-    if cells_of(cell) <= width:
-        return mark + cell
-    end = (width - 3) // 2
-    first, last = cell[: width - 3 - end], cell[len(cell) - end :]
-    while cells_of(first) + cells_of(last) > width - 3 and (first or last):
-        first, last = first[:-1], last[1:]
-    return f"{mark}{first}...{last}"
+def _fitted_names(column: Column, least: int, room: int) -> tuple[str, list[str], str, int]:
+    """As `_fitted`. A name that takes more cells has a line of its own: its beginning, its middle
+    or its end may be what tells it from others."""
+    names = column.cells
+    if max(map(len, names), default=0) <= room and _is_narrow("".join(names)):
+        return _fitted(column, least, room)
+    fits = [len(name) <= room and cells_of(name) <= room for name in names]
+    short = [name for name, is_short in zip(names, fits, strict=True) if is_short]
+    title, aligned, form, width = _fitted(Column(column.title, short), least, room)
+    rest, blank = iter(aligned), " " * width
+    cells = [
+        next(rest) if is_short else f"{name}\n{blank}"
+        for name, is_short in zip(names, fits, strict=True)
+    ]
+    return title, cells, form, width
 
 
 def table(columns: Sequence[Column], width: int | None = None) -> Iterator[str]:
@@ -160,7 +158,8 @@ def table(columns: Sequence[Column], width: int | None = None) -> Iterator[str]:
 
     Args:
         columns: their cells.
-        width: cells that a line may take: those of the first column are cut. None: as needed.
+        width: cells that a line may take: a name in the first column for which there is no room has
+            a line of its own. None: as needed.
     """
     return table_of_parts([columns], width)
 
@@ -172,15 +171,13 @@ def table_of_parts(parts: Iterable[Sequence[Column]], width: int | None = None) 
     for part in parts:
         columns, is_first = part, not widths
         least = widths or (0,) * len(columns)
+        names, *others = columns
+        fitted = [_fitted(*one, WIDTH_MAX) for one in zip(others, least[1:], strict=True)]
+        room = NAME_MAX
         if width is not None:
-            names, *others = columns
-            taken = sum(
-                2 + max(least, len(one.title), min(max(map(len, one.cells), default=0), WIDTH_MAX))
-                for one, least in zip(others, least[1:], strict=True)
-            )
-            room = max(width - taken, NAME_MIN)
-            columns = [Column(names.title, [cut(cell, room) for cell in names.cells]), *others]
-        titles, texts, formats, widths = zip(*map(_fitted, columns, least), strict=True)
+            room = max(width - sum(2 + one[3] for one in fitted), NAME_MIN)
+        fitted.insert(0, _fitted_names(names, least[0], room))
+        titles, texts, formats, widths = zip(*fitted, strict=True)
         row = "  ".join(formats)
         # Stripping takes a quarter of the time and is rarely needed.
         ragged = not columns[-1].right or "" in columns[-1].cells

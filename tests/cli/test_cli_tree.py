@@ -121,16 +121,35 @@ def test_lines_fit_a_terminal(options: list[str], columns: int, tmp_path: Path) 
     assert process.returncode == 0
     table = printed.decode().replace("\r\n", "\n").split("\n\n")[1].splitlines()
     assert len(table) >= 4
-    assert max(map(text.cells_of, table)) <= columns
-    assert ("..." in "".join(table)) == (columns == 80)
+    # A name for which there is no room is whole, on a line of its own.
+    values = [line for line in table[1:] if "[4, 2]" in line]
+    assert len(values) == 3 and max(map(text.cells_of, values)) <= columns
+    assert (len(table) > 4) == (columns == 80)
+    assert all(line in values or "/" in line for line in table[1:])
+    if not options:
+        for name in (long, f"{long}/検査点/Adam", "step"):
+            assert any(line.startswith(name) for line in table)
     assert table[-1].rstrip().endswith("[4, 2]" if options else "0"), "columns are whole"
 
 
-def test_cut() -> None:
-    assert text.cut("abcdefghijkl", 12) == "abcdefghijkl"
-    assert text.cut("abcdefghijklm", 12) == "abcde...jklm"
-    assert text.cells_of(text.cut("検査点検査点検査点", 12)) <= 12
-    assert text.cut("│  └─ abcdefghijklm", 18) == "│  └─ abcde...jklm"
+@given(
+    st.lists(st.text(st.sampled_from("ab/検é"), min_size=1, max_size=60), max_size=9),
+    st.none() | st.integers(1, 120),
+)
+def test_a_table_holds_every_name(names: list[str], width: int | None) -> None:
+    sizes = [str(number * 7) for number in range(len(names))]
+    columns = [text.Column("name", names), text.Column("bytes", sizes, right=True)]
+    title, *lines = "".join(text.table(columns, width)).splitlines()
+    end = text.cells_of(title)
+    rest = iter(lines)
+    for name, size in zip(names, sizes, strict=True):
+        line = next(rest)
+        assert line.startswith(name)
+        if line == name:
+            line = next(rest)
+            assert line.strip() == size
+        assert line.endswith(size) and text.cells_of(line) == end, "aligned"
+    assert not list(rest) and end <= max(width or end, text.NAME_MIN + 7)
 
 
 class Listed:
