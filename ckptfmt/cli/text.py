@@ -145,12 +145,18 @@ def _fitted_names(column: Column, least: int, room: int) -> tuple[str, list[str]
     fits = [len(name) <= room and cells_of(name) <= room for name in names]
     short = [name for name, is_short in zip(names, fits, strict=True) if is_short]
     title, aligned, form, width = _fitted(Column(column.title, short), least, room)
-    rest, blank = iter(aligned), " " * width
+    rest = iter(aligned)
     cells = [
-        next(rest) if is_short else f"{name}\n{blank}"
+        next(rest) if is_short else f"{name}\n{_below(name):{width}}"
         for name, is_short in zip(names, fits, strict=True)
     ]
     return title, cells, form, width
+
+
+def _below(name: str) -> str:
+    """Return the marks of a tree that are continued in the line below a name."""
+    marks = name[: len(name) - len(name.lstrip("│├└─ "))]
+    return marks.replace("├─", "│ ").replace("└─", "  ")
 
 
 def table(columns: Sequence[Column], width: int | None = None) -> Iterator[str]:
