@@ -16,7 +16,7 @@ from ckptfmt.objects.nodes import leaf_name
 
 # A longer cell shifts the rest of its own row instead of widening the column.
 WIDTH_MAX = 72
-# Where there is no terminal, a longer name has a line of its own.
+# Where there is no terminal, a longer name shifts its row.
 NAME_MAX = 200
 ROWS_AT_ONCE = 8192
 # Names have so many cells, however narrow the terminal is.
@@ -136,13 +136,18 @@ def _fitted(column: Column, least: int, most: int) -> tuple[str, list[str], str,
     return f"%{align}{width}s" % title, [a + b for a, b in pairs], "%s", width
 
 
-def _fitted_names(column: Column, least: int, room: int) -> tuple[str, list[str], str, int]:
+def _fitted_names(
+    column: Column, others: Sequence[Column], least: int, room: int
+) -> tuple[str, list[str], str, int]:
     """As `_fitted`. A name that takes more cells has a line of its own: its beginning, its middle
-    or its end may be what tells it from others."""
+    or its end may be what tells it from others. One that is alone in its row just goes on."""
     names = column.cells
     if max(map(len, names), default=0) <= room and _is_narrow("".join(names)):
         return _fitted(column, least, room)
-    fits = [len(name) <= room and cells_of(name) <= room for name in names]
+    fits = [
+        (len(name) <= room and cells_of(name) <= room) or not any(cells)
+        for name, *cells in zip(names, *(one.cells for one in others), strict=True)
+    ]
     short = [name for name, is_short in zip(names, fits, strict=True) if is_short]
     title, aligned, form, width = _fitted(Column(column.title, short), least, room)
     rest = iter(aligned)
@@ -179,10 +184,11 @@ def table_of_parts(parts: Iterable[Sequence[Column]], width: int | None = None) 
         least = widths or (0,) * len(columns)
         names, *others = columns
         fitted = [_fitted(*one, WIDTH_MAX) for one in zip(others, least[1:], strict=True)]
-        room = NAME_MAX
-        if width is not None:
+        if width is None:
+            fitted.insert(0, _fitted(names, least[0], NAME_MAX))
+        else:
             room = max(width - sum(2 + one[3] for one in fitted), NAME_MIN)
-        fitted.insert(0, _fitted_names(names, least[0], room))
+            fitted.insert(0, _fitted_names(names, others, least[0], room))
         titles, texts, formats, widths = zip(*fitted, strict=True)
         row = "  ".join(formats)
         # Stripping takes a quarter of the time and is rarely needed.
