@@ -17,7 +17,7 @@ from ckptfmt.objects.nodes import leaf_name
 # A longer cell shifts the rest of its own row instead of widening the column.
 WIDTH_MAX = 72
 # Where there is no terminal, a longer name shifts its row.
-NAME_MAX = 200
+NAME_MAX = 120
 ROWS_AT_ONCE = 8192
 # Names have so many cells, however narrow the terminal is.
 NAME_MIN = 24
@@ -185,7 +185,9 @@ def table_of_parts(parts: Iterable[Sequence[Column]], width: int | None = None) 
         names, *others = columns
         fitted = [_fitted(*one, WIDTH_MAX) for one in zip(others, least[1:], strict=True)]
         if width is None:
-            fitted.insert(0, _fitted(names, least[0], NAME_MAX))
+            cells = len if _is_narrow("".join(names.cells)) else cells_of
+            usual = [taken for taken in map(cells, names.cells) if taken <= NAME_MAX]
+            fitted.insert(0, _fitted(names, least[0], max(usual, default=0)))
         else:
             room = max(width - sum(2 + one[3] for one in fitted), NAME_MIN)
             fitted.insert(0, _fitted_names(names, others, least[0], room))
