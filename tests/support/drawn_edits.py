@@ -83,19 +83,30 @@ class Drawn:
             tensors[OBJECT_GRAPH_KEY] = np.array(encode_graph(self.graph), object)
         ckptfmt.save(prefix, tensors, metadata=self.metadata)
 
-    def shared(self) -> set[str]:
-        """Return the objects of the root with a variable that is found, or stored, below another
-        one as well: a pattern of their names may mean either."""
-        found: set[str] = set()
-        for name, child in self.nodes[0].children:
-            below = [child]
-            for number in below:
-                below += [one for _, one in self.nodes[number].children]
-                below += [one.slot_variable_node_id for one in self.nodes[number].slot_variables]
-            keys = [one.checkpoint_key for number in below for one in self.nodes[number].attributes]
-            if not all(key.startswith(f"{name}/") for key in keys):
-                found.add(name)
+    def all_names(self) -> dict[str, set[str]]:
+        """Return the names of each tensor: the stored one, and the paths of its object. Only objects
+        with variables are children of several. Names of slots are cut before the variable."""
+        found = {name: {name, name.removesuffix(VALUE)} for name in self.values}
+        paths = {0: ""}
+        for number in (order := [0]):
+            node, path = self.nodes[number], paths[number]
+            edges = [(name, child) for name, child in node.children]
+            edges += [(SLOT_OF, one.slot_variable_node_id) for one in node.slot_variables]
+            for label, child in edges:
+                if not self.nodes[child].attributes:
+                    order.append(child)
+                    paths[child] = f"{path}/{label}".lstrip("/")
+                elif self._key(child) in found:
+                    found[self._key(child)].add(f"{path}/{label}".lstrip("/"))
         return found
+
+    def matching(self, pattern: str) -> set[str]:
+        """Return the tensors of which a name matches."""
+        return {
+            stored
+            for stored, names in self.all_names().items()
+            if any(fnmatch.fnmatchcase(name, pattern) for name in names)
+        }
 
     def role(self, name: str) -> str:
         """Return the role that a reader must find."""
@@ -428,14 +439,14 @@ def drawn_edit(chance: random.Random, drawn: Drawn) -> dict[str, Any]:
     """Return arguments of `ckptfmt.edit`."""
     given: dict[str, Any] = {}
     names = sorted(drawn.values)
-    shared = drawn.shared()
-    first = [name.partition("/")[0] for name in names]
-    first = [one for one in first if one not in shared] or ["none"]
+    known = sorted(set[str]().union(*drawn.all_names().values()))
+    known = [name for name in known if SLOT_OF not in name]
+    first = sorted({name.partition("/")[0] for name in known})
     if chance.random() < 0.5:
         given["strip_optimizer"] = True
     if chance.random() < 0.35:
         given[chance.choice(["drop", "keep"])] = chance.choice(
-            [f"{chance.choice(first)}/*", chance.choice(names)]
+            [f"{chance.choice(first)}/*", chance.choice(known)]
         )
     if chance.random() < 0.3:
         given["rename"] = (f"^{chance.choice(first)}/", "renamed/")
@@ -445,7 +456,7 @@ def drawn_edit(chance: random.Random, drawn: Drawn) -> dict[str, Any]:
             given["rename"] = {one: other, other: one}
     if chance.random() < 0.35:
         to = chance.choice(["float16", "float16", "bfloat16", "int8"])
-        one = chance.choice([f"{chance.choice(first)}/*", chance.choice(names)])
+        one = chance.choice([f"{chance.choice(first)}/*", chance.choice(known)])
         given["cast"] = chance.choice([to, {one: to}])
     if chance.random() < 0.1:
         given["metadata"] = {"edited": True}
@@ -488,7 +499,7 @@ def expected_of(drawn: Drawn, given: dict[str, Any]) -> Expected:
     names, refusals, dropped = set(drawn.values), [], set[str]()
     for what in ("drop", "keep"):
         if what in given:
-            found = {name for name in names if fnmatch.fnmatchcase(name, given[what])}
+            found = drawn.matching(given[what])
             if not found:
                 refusals.append(f"{what}: ")
             dropped |= found if what == "drop" else names - found
@@ -522,7 +533,7 @@ def _casts_of(
 ) -> dict[str, np.dtype[Any]]:
     ((pattern, to),) = cast.items() if isinstance(cast, dict) else [("*", cast)]
     dtype = np.dtype(ml_dtypes.bfloat16 if to == "bfloat16" else to)
-    chosen = {name for name in rest if fnmatch.fnmatchcase(name, pattern)}
+    chosen = rest & drawn.matching(pattern)
     if not isinstance(cast, dict):
         values = drawn.values
         chosen = {name for name in chosen if values[name].dtype.kind == "f"}
