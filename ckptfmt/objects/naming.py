@@ -35,6 +35,9 @@ __all__ = ["DEPTH_MAX", "ObjectPaths", "TensorNames", "slot_label"]
 DEPTH_MAX, LENGTH_MAX = 40, 4096
 # So many of the last paths of a tensor are compared with the next.
 ALIASES_MAX = 8
+# So many characters of paths are retained, and some for each of the stored names: an object with a
+# long name may have a million children that are one variable.
+PATHS_SIZE_MAX, PATHS_PER_NAME = 64 << 20, 16
 
 
 def slot_label(slot: SlotVariable, variable: str) -> str:
@@ -163,10 +166,12 @@ class TensorNames:
         shapes = dict(zip(self.stored, table["shape"].tolist(), strict=True))
         paths = ObjectPaths(graph, optimizer_nodes(graph, shapes))
         instead: dict[str, str] = {}
+        left = PATHS_SIZE_MAX + PATHS_PER_NAME * sum(map(len, self.stored))
 
         def add(number: int, child: int, path: str, label: str) -> None:
+            nonlocal left
             path = f"{path}/{label}" if path else label
-            if len(path) > LENGTH_MAX:
+            if len(path) > min(LENGTH_MAX, left):
                 return
             for one in graph.nodes[child].attributes:
                 key = one.checkpoint_key
@@ -176,6 +181,7 @@ class TensorNames:
                 listed = aliases.setdefault(key, [])
                 if name not in listed[-ALIASES_MAX:]:
                     listed.append(name)
+                    left -= len(name)
                 if name == leaf_name(key) and paths.is_state(number) and not paths.is_state(child):
                     instead[key] = paths.whole_path(child) or name
 

@@ -18,7 +18,7 @@ from ckptfmt.objects.graph import (
     SlotVariable,
     encode_graph,
 )
-from ckptfmt.objects.naming import ObjectPaths
+from ckptfmt.objects.naming import ObjectPaths, TensorNames
 from cli.commands import Command
 
 # What Keras 3 saves: the weight is in the model and in the optimizer, and stored under the latter.
@@ -169,3 +169,13 @@ def test_paths_of_a_hostile_graph(optimizers: set[int]) -> None:
     places = {number: place for place, number in enumerate(paths.order)}
     assert all(places[paths.owners[one][0]] < places[one] for one in paths.order[1:])
     assert all(len(paths.whole_path(one) or "") <= 4096 for one in paths.order)
+
+
+def test_paths_of_a_hostile_graph_take_bounded_memory(tmp_path: Path) -> None:
+    children = [(str(number), 2) for number in range(50_000)]
+    nodes = [Node([("long" * 1000, 1), ("w", 2)]), Node(children), variable("w")]
+    graph = np.array(encode_graph(ObjectGraph(nodes)), object)
+    ckptfmt.save(tmp_path / "m", {f"w{VALUE_SUFFIX}": np.ones(3), OBJECT_GRAPH_KEY: graph})
+    with ckptfmt.open(tmp_path / "m") as reader:
+        names = TensorNames(reader).aliases[f"w{VALUE_SUFFIX}"]
+        assert names[0] == "w" and sum(map(len, names)) < 65 << 20
