@@ -84,8 +84,8 @@ class Drawn:
         ckptfmt.save(prefix, tensors, metadata=self.metadata)
 
     def all_names(self) -> dict[str, set[str]]:
-        """Return the names of each tensor: the stored one, and the paths of its object. Only objects
-        with variables are children of several. Names of slots are cut before the variable."""
+        """Return the names of each tensor: the stored one, and the paths of its object. Only
+        variables are children of several objects. Names of slots are cut before the variable."""
         found = {name: {name, name.removesuffix(VALUE)} for name in self.values}
         paths = {0: ""}
         for number in (order := [0]):
