@@ -15,8 +15,12 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ckptfmt import CkptfmtError, Finding, Reader, StoredSlice, TensorHandle
+from ckptfmt import CkptfmtError, Finding, Reader, StoredSlice, TensorHandle, UnsupportedError
 from ckptfmt.bundle.reader import Header
+from ckptfmt.dtypes import code_of_array, name_of
+from ckptfmt.formats.convert import Format
+from ckptfmt.formats.opening import files_of, open_tensors
+from ckptfmt.formats.tensors import FileTensor
 from ckptfmt.names import data_name, index_name, parse_data_name
 from ckptfmt.places import file_size, names_in
 from ckptfmt.remembering import cached_property
@@ -29,6 +33,7 @@ __all__ = [
     "Value",
     "finding_of",
     "gather",
+    "gather_file",
     "gather_unopened",
 ]
 
@@ -74,16 +79,22 @@ class Tensors:
     made when it is needed.
 
     Args:
+        reader: of the checkpoint; None: the tensors are those of a file of another format.
         columns: those of `_columns`.
         rows: their rows, in order; None for all.
     """
 
     def __init__(
-        self, reader: Reader, columns: dict[str, Any], rows: NDArray[np.intp] | None = None
+        self, reader: Reader | None, columns: dict[str, Any], rows: NDArray[np.intp] | None = None
     ) -> None:
         self._reader = reader
         self._columns = columns
         self._rows = rows
+
+    @property
+    def in_checkpoint(self) -> bool:
+        """Whether data files, offsets and checksums are known."""
+        return self._reader is not None
 
     def __len__(self) -> int:
         return len(self._columns["name"] if self._rows is None else self._rows)
@@ -166,7 +177,9 @@ class Tensors:
     @cached_property
     def _handles(self) -> dict[str, TensorHandle]:
         """Handles of the partitioned tensors; each caches its slices."""
-        return {self.names[row]: self._reader[self.names[row]] for row in self.partitioned}
+        reader = self._reader
+        assert reader is not None
+        return {self.names[row]: reader[self.names[row]] for row in self.partitioned}
 
     def slices(self, row: int) -> tuple[StoredSlice, ...]:
         """Return the stored slices of a partitioned one."""
@@ -231,6 +244,7 @@ class Contents:
         tensors: in key order, the format's own included; None if they cannot be listed.
         files: the data files.
         problems: what is wrong, in the form that `verify` gives it.
+        format: the format; of another one than "tensorflow", `prefix` is the path of the file.
     """
 
     prefix: str
@@ -241,6 +255,7 @@ class Contents:
     tensors: Tensors | None = None
     files: list[DataFile] = field(default_factory=list)
     problems: list[Finding] = field(default_factory=list)
+    format: Format = "tensorflow"
 
     @property
     def index_path(self) -> str:
@@ -277,6 +292,42 @@ def _columns(reader: Reader) -> dict[str, NDArray[Any]]:
         alike = codes == code
         dtypes[alike] = str(table["dtype"][np.argmax(alike)])
     return {"dtype": dtypes} | {name: table[name].copy() for name in COLUMNS}
+
+
+def gather_file(kind: Format, path: str) -> Contents:
+    """Read what a file of another format says of its tensors, not their values. The bytes of
+    strings are not known before they are read: those of HDF5 count as none.
+
+    Raises:
+        CkptfmtError: it cannot be opened, or is damaged.
+    """
+    contents = Contents(path, format=kind)
+    with open_tensors(kind, path) as (tensors, metadata):
+        stored = sorted(tensors, key=lambda name: name.encode("utf-8", "surrogatepass"))
+        columns = {name: np.zeros(len(stored), np.uint64) for name in COLUMNS}
+        for name in ("name", "shape", "dtype"):
+            columns[name] = np.empty(len(stored), object)
+        places = {name: place for place, name in enumerate(tensors)}
+        for row, name in enumerate(stored):
+            tensor = tensors[name]
+            dtype, is_sized = _dtype_name(tensor), kind != "hdf5" or tensor.dtype.kind != "O"
+            columns["name"][row], columns["dtype"][row] = name, dtype
+            columns["shape"][row] = tensor.shape
+            columns["nbytes"][row] = tensor.nbytes if is_sized else 0
+            columns["offset"][row] = places[name]  # the order in the file
+        contents.tensors, contents.metadata = Tensors(None, columns), dict(metadata)
+        contents.files = [DataFile(0, name, _size(name)) for name in files_of(kind, path)]
+    return contents
+
+
+def _dtype_name(tensor: FileTensor) -> str:
+    """Return TensorFlow's name of a dtype, or the file's own if it has none."""
+    try:
+        dtype = tensor.dtype
+    except UnsupportedError:
+        return str(getattr(tensor, "code", "unknown"))
+    code = code_of_array(dtype)
+    return "string" if dtype.kind == "O" else dtype.name if code is None else name_of(code[0])
 
 
 def gather_unopened(prefix: str, problem: Finding) -> Contents:

@@ -4,14 +4,9 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
-import os
-import tempfile
 from collections import Counter
-from collections.abc import Iterator
 from typing import Any
 
-import ckptfmt
 from ckptfmt import Reader, TensorHandle, TensorNotFoundError
 from ckptfmt.bundle.comparing import Difference, Tolerance, compare
 from ckptfmt.cli import text
@@ -20,7 +15,7 @@ from ckptfmt.cli.output import COLORS, Output
 from ckptfmt.cli.progress import Progress
 from ckptfmt.cli.renaming import renames
 from ckptfmt.errors import masked
-from ckptfmt.formats.convert import Format, format_of
+from ckptfmt.formats.opening import open_any
 from ckptfmt.objects.graph import OBJECT_GRAPH_KEY
 from ckptfmt.objects.naming import TensorNames
 
@@ -113,13 +108,12 @@ def run(options: argparse.Namespace) -> int:
     text_wanted = not options.quiet and not options.json
     found: list[Difference] = []
     equal = 0
-    kind_of_a, kind_of_b = (format_of(path, exists=True) for path in (options.a, options.b))
-    one_format = kind_of_a == kind_of_b
     choice: dict[str, Any] = {
         "tolerance": Tolerance(options.rtol, options.atol),
         "by_checksum": options.checksums,
     }
-    with _opened(options.a, kind_of_a) as a, _opened(options.b, kind_of_b) as b:
+    with open_any(options.a) as one, open_any(options.b) as other:
+        a, b, one_format = one.reader, other.reader, one.format == other.format
         names = TensorNames(a), TensorNames(b)
         filters = [matches for _, matches in options.filter or ()]
         passes = [one.passing(lambda name: any(f(name) for f in filters)) for one in names]
@@ -128,7 +122,7 @@ def run(options: argparse.Namespace) -> int:
             and (not filters or any(chosen(name) for chosen in passes))
         )
         if options.rename:
-            new_names = renames(options.rename, list(a), a.prefix)
+            new_names = renames(options.rename, list(a), one.path)
             choice["renamed"] = lambda name: new_names.get(name, name)
         metadata_equal = bool(options.filter) or not one_format or a.metadata == b.metadata
         with Progress("comparing", quiet=options.quiet) as progress:
@@ -161,20 +155,6 @@ def run(options: argparse.Namespace) -> int:
 
 def _all_near(found: list[Difference]) -> bool:
     return all(difference.is_near for difference in found)
-
-
-@contextlib.contextmanager
-def _opened(path: str, kind: Format) -> Iterator[Reader]:
-    """Open a checkpoint, or a file of another format through a temporary conversion."""
-    if kind == "tensorflow":
-        with ckptfmt.open(path) as reader:
-            yield reader
-        return
-    with tempfile.TemporaryDirectory(prefix="ckptfmt-diff-") as directory:
-        prefix = os.path.join(directory, "converted")
-        ckptfmt.convert(path, prefix, durability="none")
-        with ckptfmt.open(prefix) as reader:
-            yield reader
 
 
 class _Meter:

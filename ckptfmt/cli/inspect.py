@@ -21,9 +21,18 @@ from ckptfmt import Finding, InvalidError
 from ckptfmt.bundle.locate import locate
 from ckptfmt.bundle.selecting import no_match
 from ckptfmt.cli import DAMAGE, inspect_graph, inspect_json, inspect_text, inspect_tree
-from ckptfmt.cli.contents import RESERVED, Contents, Tensors, finding_of, gather, gather_unopened
+from ckptfmt.cli.contents import (
+    RESERVED,
+    Contents,
+    Tensors,
+    finding_of,
+    gather,
+    gather_file,
+    gather_unopened,
+)
 from ckptfmt.cli.options import count, name_filter
 from ckptfmt.cli.output import COLORS, Output, colored
+from ckptfmt.formats.opening import kind_of
 from ckptfmt.objects.naming import TensorNames
 
 __all__ = ["EPILOG", "SUMMARY", "add_options", "run"]
@@ -32,7 +41,8 @@ SUMMARY = "show tensors, totals and the header"
 
 EPILOG = r"""
 PATH is a prefix, an .index or data file, a directory with a `checkpoint` file or a single
-checkpoint, or a SavedModel directory.
+checkpoint, or a SavedModel directory; or a safetensors, npz or HDF5 file, the index of a model in
+several safetensors files, or a directory of torch.distributed.checkpoint (DCP).
 
 Only the index is read (and the object graph for --tree). A damaged checkpoint is shown as far as it
 can be read; problems go to standard error. Names are escaped: \n, \x1b and \xff are bytes, \u202e
@@ -40,12 +50,13 @@ is a character, \\ is a backslash. Variables of an object graph are shown by the
 objects (--raw-names: as they are stored); filters take the stored name, and every path of the
 object.
 
---json prints {"schema": 1, "path", "prefix", "level", "header": {"num_shards", "big_endian",
-"producer", "min_consumer", "index_size", "block_count"}, "metadata", "tensors": [{"name", "dtype",
-"shape", "nbytes", "stored_nbytes", "shard", "offset", "crc32c", "slices": [{"start", "shape",
-"nbytes", "raw_nbytes", "shard", "offset", "crc32c", "missing"}, ...]}, ...], "totals": {"tensors",
-"elements", "nbytes", "by_dtype", "index_bytes", "data_bytes", "files"}, "problems": [...]}. What is
-unknown is null; keys may be added within a schema.
+--json prints {"schema": 1, "path", "prefix", "format", "level", "header": {"num_shards",
+"big_endian", "producer", "min_consumer", "index_size", "block_count"}, "metadata", "tensors":
+[{"name", "dtype", "shape", "nbytes", "stored_nbytes", "shard", "offset", "crc32c", "slices":
+[{"start", "shape", "nbytes", "raw_nbytes", "shard", "offset", "crc32c", "missing"}, ...]}, ...],
+"totals": {"tensors", "elements", "nbytes", "by_dtype", "index_bytes", "data_bytes", "files"},
+"problems": [...]}. What is unknown, or has no meaning in the format, is null; keys may be added
+within a schema.
 
 examples:
   ckptfmt inspect model.ckpt-1000
@@ -120,6 +131,12 @@ def run(options: argparse.Namespace) -> int:
 def _run(options: argparse.Namespace) -> int:
     if options.tree and not options.json and options.sort in ("shard", "dtype"):
         raise InvalidError(f"--tree cannot be sorted by {options.sort}: use name or size")
+    kind = kind_of(options.path)
+    if kind != "tensorflow":
+        contents = gather_file(kind, options.path)
+        assert contents.tensors is not None
+        _show(contents, _chosen(contents.tensors, None, options), None, None, options)
+        return 0
     prefix = locate(options.path)
     try:
         reader = ckptfmt.open(prefix)
@@ -140,12 +157,16 @@ def _run(options: argparse.Namespace) -> int:
     return _complain(contents.problems, options.color)
 
 
-def _chosen(tensors: Tensors, names: TensorNames, options: argparse.Namespace) -> Tensors:
+def _chosen(tensors: Tensors, names: TensorNames | None, options: argparse.Namespace) -> Tensors:
     rows = _listed(tensors, options)
     if options.filter:
         stored, total = tensors.names, len(rows)
-        passes = names.passing(lambda name: any(matches(name) for _, matches in options.filter))
-        rows = [row for row in rows if passes(stored[row])]
+
+        def passes(name: str) -> bool:
+            return any(matches(name) for _, matches in options.filter)
+
+        any_passes = passes if names is None else names.passing(passes)
+        rows = [row for row in rows if any_passes(stored[row])]
         if not rows:
             given = " or ".join(given for given, _ in options.filter)
             raise no_match(given, total, options.path)
@@ -159,7 +180,7 @@ def _chosen(tensors: Tensors, names: TensorNames, options: argparse.Namespace) -
         else:
             keys = tensors.dtypes
         rows = sorted(rows, key=keys.__getitem__)
-    elif names.has_others and not (options.tree or options.json or options.raw_names):
+    elif names and names.has_others and not (options.tree or options.json or options.raw_names):
         stored = tensors.names
         rows = sorted(rows, key=lambda row: names.shown(stored[row]))
     return tensors.pick(rows)
@@ -183,17 +204,19 @@ def _show(
     out = Output(options.color)
     if options.json:
         inspect_json.show(out, options.path, contents, chosen, options.limit)
-    elif chosen is None or names is None:
+    elif chosen is None:
         inspect_text.show_header(out, contents)
         inspect_text.show_files(out, contents)
     else:
         # Before the lists of a million tensors are made.
-        roles = inspect_text.roles_line(contents.tensors or chosen, chosen, names.reader)
+        roles = None
+        if names is not None:
+            roles = inspect_text.roles_line(contents.tensors or chosen, chosen, names.reader)
         inspect_text.show_header(out, contents)
         if options.tree:
             _show_tree(out, chosen, objects, options)
         else:
-            shown = None if options.raw_names else names.shown
+            shown = None if options.raw_names or names is None else names.shown
             inspect_text.show_table(out, chosen, options.limit, shown, slices=options.slices)
         candidates = None
         if options.filter and contents.tensors is not None:

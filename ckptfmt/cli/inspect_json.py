@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The JSON document of `inspect --json`.
 
-    {"schema": 1, "path": "...", "prefix": "...", "level": "v2+",
+    {"schema": 1, "path": "...", "prefix": "...", "format": "tensorflow", "level": "v2+",
      "header": {"num_shards", "big_endian", "producer", "min_consumer", "index_size",
                 "block_count"},
      "metadata": {...},
@@ -12,11 +12,12 @@
                 "index_bytes", "data_bytes", "files": [{"path", "shard", "size"}, ...]},
      "problems": [{"severity", "status", "failure", "message", "path", "offset", "tensor"}, ...]}
 
-Keys may be added within a schema. `shard`, `offset` and `crc32c` of a partitioned tensor are null.
-Unknown values are null: `level`, `tensors` and the totals of a checkpoint that cannot be listed,
-the `size` of a missing file, and `header` of an index that cannot be opened. --filter applies to
-`tensors` and `totals`, --limit to `tensors`. The document is one line of ASCII; a byte of a
-name that is not UTF-8 is a lone surrogate (\\udc80 to \\udcff).
+Keys may be added within a schema. `shard`, `offset` and `crc32c` of a partitioned tensor are null,
+and of a tensor of another format these and `stored_nbytes`. Unknown values are null: `level`,
+`tensors` and the totals of a checkpoint that cannot be listed, the `size` of a missing file, and
+`header` of an index that cannot be opened. --filter applies to `tensors` and `totals`, --limit to
+`tensors`. The document is one line of ASCII; a byte of a name that is not UTF-8 is a lone surrogate
+(\\udc80 to \\udcff).
 """
 
 from __future__ import annotations
@@ -49,6 +50,7 @@ def show(
         "schema": SCHEMA,
         "path": masked(path),
         "prefix": masked(contents.prefix),
+        "format": contents.format,
         "level": contents.level,
         "header": None if contents.header is None else asdict(contents.header),
         "metadata": contents.metadata,
@@ -61,15 +63,16 @@ def show(
 
 def _tensor(tensors: Tensors, row: int) -> dict[str, Any]:
     partitioned = tensors.slice_counts[row] > 0
+    unplaced = partitioned or not tensors.in_checkpoint
     return {
         "name": tensors.names[row],
         "dtype": tensors.dtypes[row],
         "shape": tensors.shapes[row],
         "nbytes": tensors.nbytes[row],
-        "stored_nbytes": tensors.stored_nbytes[row],
-        "shard": None if partitioned else tensors.shards[row],
-        "offset": None if partitioned else tensors.offsets[row],
-        "crc32c": None if partitioned else tensors.crcs[row],
+        "stored_nbytes": tensors.stored_nbytes[row] if tensors.in_checkpoint else None,
+        "shard": None if unplaced else tensors.shards[row],
+        "offset": None if unplaced else tensors.offsets[row],
+        "crc32c": None if unplaced else tensors.crcs[row],
         "slices": _slices(tensors, row) if partitioned else [],
     }
 

@@ -27,7 +27,9 @@ def show_header(out: Output, contents: Contents) -> None:
     """Print level, versions and files."""
     header, blocks, count = contents.header, "", len(contents.files)
     out.line(out.paint(text.path(contents.prefix), "bold"))
-    if header is None:
+    if contents.format != "tensorflow":
+        out.line(f"  format    {contents.format}")
+    elif header is None:
         out.line(f"  format    unknown, {out.paint('the index cannot be opened', 'red')}")
     else:
         versions = f"producer {header.producer}, min consumer {header.min_consumer}"
@@ -35,7 +37,8 @@ def show_header(out: Output, contents: Contents) -> None:
         out.line(f"  format    level {contents.level or 'unknown'}, {order}, {versions}")
         blocks = f" in {text.plural(header.block_count, 'data block')}"
         count = header.num_shards
-    out.line(f"  index     {_size(contents.index_size)}{blocks}")
+    if contents.format == "tensorflow":
+        out.line(f"  index     {_size(contents.index_size)}{blocks}")
     there = [file.size for file in contents.files if file.size is not None]
     data = f"{text.size(sum(there))} in {text.plural(count, 'file')}"
     if len(there) < len(contents.files):
@@ -82,7 +85,7 @@ def show_table(
     shown = tensors if limit is None else tensors.pick(range(min(limit, len(tensors))))
     names = shown.names if name_of is None else list(map(name_of, shown.names))
     names = text.printable_all(names)
-    columns = _with_slices(shown, names) if slices else _plain(shown, names)
+    columns = _with_slices(shown, names) if slices and shown.in_checkpoint else _plain(shown, names)
     pieces = text.table(columns, out.width)
     out.write(out.paint(next(pieces).rstrip("\n"), "bold") + "\n")
     for piece in pieces:
@@ -107,8 +110,9 @@ def _plain(tensors: Tensors, names: list[str]) -> list[text.Column]:
         text.Column("dtype", tensors.dtypes),
         text.Column("shape", [shapes[dims] for dims in tensors.shapes]),
         text.Column("bytes", text.sizes(tensors.nbytes), right=True),
-        text.Column("shard", shards, right=True),
     ]
+    if tensors.in_checkpoint:
+        columns.append(text.Column("shard", shards, right=True))
     if tensors.partitioned:
         columns.append(text.Column("slices", counts, right=True))
     return columns

@@ -17,7 +17,9 @@ SUMMARY = "write a report with pictures: one HTML file"
 
 EPILOG = """
 PATH is a prefix, an .index or data file, a directory with a `checkpoint` file or a single
-checkpoint, a SavedModel directory, or a URL.
+checkpoint, a SavedModel directory, or a URL; or a safetensors, npz or HDF5 file, the index of a
+model in several safetensors files, or a directory of torch.distributed.checkpoint (DCP), which is
+converted into a temporary directory first (TMPDIR).
 
 The file works from disk, without a network: bytes by module, share of the optimizer, all tensors
 with statistics and histograms, where slices are, and warnings (NaN, infinities, zeros). Of large

@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-import ckptfmt
 from ckptfmt import InvalidError, Reader, TensorHandle, TensorNotFoundError
 from ckptfmt.bundle.comparing import pieces
 from ckptfmt.cli import text
@@ -21,6 +20,7 @@ from ckptfmt.cli.destination import writing_output
 from ckptfmt.cli.output import Output
 from ckptfmt.dtypes import little_endian, plain_quantized
 from ckptfmt.errors import masked
+from ckptfmt.formats.opening import open_any
 from ckptfmt.objects.naming import TensorNames
 from ckptfmt.report.statistics import statistics_of
 
@@ -30,7 +30,9 @@ SUMMARY = "show the values of a tensor, or of a slice of it, and their distribut
 
 EPILOG = """
 PATH is a prefix, an .index or data file, a directory with a `checkpoint` file or a single
-checkpoint, or a SavedModel directory. NAME is any name of a tensor: as it is stored, as `ckptfmt
+checkpoint, or a SavedModel directory; or a safetensors, npz or HDF5 file, the index of a model in
+several safetensors files, or a directory of torch.distributed.checkpoint (DCP), of which the tensor
+is converted into a temporary directory. NAME is any name of a tensor: as it is stored, as `ckptfmt
 inspect` prints it, or a path of its object that `ckptfmt inspect --tree` prints; after it an index
 in brackets as in numpy: integers, slices with or without a step, and `...`. Quote it for the shell.
 
@@ -91,11 +93,11 @@ def run(options: argparse.Namespace) -> int:
     Raises:
         CkptfmtError: no such tensor, a malformed index, or damage.
     """
-    with ckptfmt.open(options.path) as reader:
+    with open_any(options.path, options.name) as (reader, path, _):
         handle, index, name = _chosen(reader, options.name)
         out = Output()
         if options.json:
-            _show_json(out, options.path, reader.prefix, handle, index)
+            _show_json(out, options.path, path, handle, index)
         elif options.npy is not None:
             with writing_output(options.npy, reader.prefix, "npy") as write:
                 _write_npy(write, _values(handle, index))

@@ -14,9 +14,9 @@ from typing import Any, Protocol, runtime_checkable
 
 from ckptfmt.bundle.outputs import checkpoint_files, output_path, writing_file
 from ckptfmt.bundle.reader import Reader
-from ckptfmt.bundle.reader import open as open_checkpoint
-from ckptfmt.errors import InvalidError
-from ckptfmt.names import is_url
+from ckptfmt.errors import InvalidError, masked
+from ckptfmt.formats.opening import open_any
+from ckptfmt.names import is_url, path_text
 from ckptfmt.report.collect import Progress, checkpoint_data, comparison_data
 from ckptfmt.report.measuring import Budget
 
@@ -48,7 +48,8 @@ def report(
     values were read: all of them, or a sample.
 
     Args:
-        path: any path that `ckptfmt.open` takes.
+        path: any path that `ckptfmt.open` takes, or a safetensors, npz or HDF5 file or a DCP
+            directory, which is converted into a temporary directory.
         output: the file, or a binary stream. An existing report is replaced when the new one is
             complete; a FIFO or a device is written directly.
         before: another checkpoint; the report then says what changed from it.
@@ -65,15 +66,20 @@ def report(
     if seconds is not None and not 0 <= seconds < float("inf"):
         raise InvalidError(f"seconds must be a number from 0, or None, not {seconds!r}")
     with contextlib.ExitStack() as stack:
-        reader = stack.enter_context(open_checkpoint(path))
-        old = None if before is None else stack.enter_context(open_checkpoint(before))
+        first = stack.enter_context(open_any(path_text(path, urls=True)))
+        reader, old = first.reader, None
+        if before is not None:
+            second = stack.enter_context(open_any(path_text(before, urls=True)))
+            old = second.reader
         if not isinstance(output, Stream):
             read = [checkpoint_files(one.prefix) for one in (reader, old) if one is not None]
             output = output_path(output, itertools.chain(*read), kind="html")
         data = checkpoint_data(reader, _budget(seconds, reader), progress)
+        data |= {"path": masked(first.path), "format": first.format}
         if old is not None:
             budget = _budget(seconds, reader, old)
             data["comparison"] = comparison_data(old, reader, budget, progress)
+            data["comparison"]["before"] = masked(second.path)
     text = page(data).encode()
     if isinstance(output, Stream):
         output.write(text)

@@ -65,7 +65,8 @@ label();
 // ---- summary
 $("title").textContent = data.path;
 const sum = (at) => data.parts.reduce((all, part) => all + part[at], 0), total = sum(3);
-const facts = [["tensors", count(data.count)], ["elements", count(sum(2))], ["bytes of tensors", size(total)], ["level", data.level], ["data files", String(data.files)]];
+const isConverted = data.format !== "tensorflow";
+const facts = [["tensors", count(data.count)], ["elements", count(sum(2))], ["bytes of tensors", size(total)], ...(isConverted ? [["format", data.format]] : [["level", data.level], ["data files", String(data.files)]])];
 if (comparison) facts.push(["compared with", comparison.before]);
 if (data.metadata) facts.push(["metadata", data.metadata]);
 for (const [name, value] of facts) $("summary").append(make("div", {}, make("dt", {}, name), make("dd", {}, value)));
@@ -86,7 +87,8 @@ $("share").setAttribute("aria-label", shares.join("; "));
 function say(text, warn) { $("health").append(make("li", { class: warn ? "warn" : null }, text)); }
 for (const text of health.findings) say(text, true);
 const limit = health.seconds === null ? "" : ` within ${health.seconds} s${health.limit === null ? "" : ` and ${size(health.limit)}`} (no limit: --full)`;
-if (health.complete) say(health.findings.length ? `Verified: all of ${plural(data.count, "tensor")}, with the problems above.` : `Verified: every byte of ${plural(data.count, "tensor")} was compared with its checksum, no damage was found.`);
+if (isConverted) say(`Not verified: the values are those of a converted copy of this ${data.format} file. ckptfmt verify compares the file with its checksums, if it has any.`);
+else if (health.complete) say(health.findings.length ? `Verified: all of ${plural(data.count, "tensor")}, with the problems above.` : `Verified: every byte of ${plural(data.count, "tensor")} was compared with its checksum, no damage was found.`);
 else say(`Verified: ${count(health.verified)} of ${plural(data.count, "tensor")}${limit}. Damage of the others was not looked for; ckptfmt verify does.`);
 const unread = health.numbers - health.whole - health.sampled - health.damaged;
 const read = [`${count(health.whole)} of ${plural(health.numbers, "tensor")} of numbers read whole`];

@@ -14,6 +14,7 @@ from support.foreign import CONVERT, FOREIGN, POINTER, check_refusal
 
 import ckptfmt
 from ckptfmt.cli import main
+from ckptfmt.formats.convert import format_of
 from ckptfmt.safetensors import load_file, safe_open
 
 READ: dict[str, Callable[[Path, Path], Any]] = {
@@ -31,6 +32,8 @@ COMMANDS = [
     *(["inspect", "PATH"], ["show", "PATH", "x"], ["verify", "PATH"], ["digest", "PATH"]),
     *(["merge", "PATH", "TO"], ["cp", "PATH", "TO"], ["edit", "PATH", "TO", "--drop", "x"]),
 ]
+# These take files of the formats that `convert` reads.
+READERS = ("inspect", "show", "verify")
 
 
 @pytest.mark.parametrize("name", FOREIGN)
@@ -45,6 +48,8 @@ def test_reading(tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str) 
     for words in COMMANDS:
         if words[0] == "cp" and name in ("steps of Orbax", "V1 directory"):
             continue  # takes no directories of checkpoints
+        if words[0] in READERS and format_of(str(path), exists=True) != "tensorflow":
+            continue
         command = [{"PATH": str(path), "TO": str(to)}.get(word, word) for word in words]
         assert main(command) == 2, command
         printed = capsys.readouterr().err
@@ -63,6 +68,10 @@ def test_pointers_to_our_own_calls(tmp_path: Path, name: str) -> None:
         assert main(["convert", "-q", str(path), str(tmp_path / "result")]) == 0
         assert ckptfmt.load(tmp_path / "result")
         assert main(["diff", "-q", str(path), str(tmp_path / "result")]) == 0
+        name = next(iter(ckptfmt.load(tmp_path / "result")))
+        for words in (["inspect"], ["verify"], ["report", "-q", "-o", str(tmp_path / "x.html")]):
+            assert main([*words, str(path)]) == 0
+        assert main(["show", str(path), name]) == 0
     elif made.pointer != CONVERT and "weights" not in made.pointer:
         with pytest.raises(ckptfmt.CkptfmtError) as caught:
             ckptfmt.convert(path, tmp_path / "result")
