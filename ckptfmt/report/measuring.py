@@ -290,16 +290,25 @@ def _warnings(found: Statistics, rows: _Rows, *, whole: bool) -> Iterator[str]:
 
 
 def sample_boxes(handle: TensorHandle, limit: int) -> list[tuple[slice, ...]]:
-    """Return boxes of about `limit` bytes together, spread along the longest dimension."""
+    """Return boxes of about `limit` bytes together, spread over the tensor. The elements of each
+    follow each other in the data file."""
     assert handle.dtype is not None
-    lengths = list(handle.shape)
-    axis = int(np.argmax(lengths))
-    while math.prod(lengths) * handle.dtype.itemsize > max(limit // SAMPLES, handle.dtype.itemsize):
-        longest = int(np.argmax(lengths))
-        lengths[longest] = -(-lengths[longest] // 2)
-    last = handle.shape[axis] - lengths[axis]
-    starts = sorted({round(last * part / (SAMPLES - 1)) for part in range(SAMPLES)})
-    box = [slice(0, length) for length in lengths]
-    return [
-        (*box[:axis], slice(start, start + lengths[axis]), *box[axis + 1 :]) for start in starts
-    ]
+    shape = handle.shape
+    lengths, most = [1] * len(shape), max(limit // SAMPLES // handle.dtype.itemsize, 1)
+    for axis in reversed(range(len(shape))):
+        lengths[axis] = min(shape[axis], most)
+        most //= lengths[axis]
+        if lengths[axis] < shape[axis]:
+            break
+    boxes: dict[tuple[int, ...], tuple[slice, ...]] = {}
+    for part in range(SAMPLES):
+        place = (math.prod(shape) - 1) * part // (SAMPLES - 1)
+        starts: list[int] = []
+        for dim, length in zip(reversed(shape), reversed(lengths), strict=True):
+            place, at = divmod(place, dim)
+            starts.append(min(at, dim - length))
+        starts.reverse()
+        boxes[tuple(starts)] = tuple(
+            slice(start, start + length) for start, length in zip(starts, lengths, strict=True)
+        )
+    return list(boxes.values())

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import io
 import pickle
 import re
 import threading
@@ -19,6 +20,7 @@ from support.forking import in_child
 import ckptfmt
 from ckptfmt import cli, stores
 from ckptfmt.bundle import locate
+from ckptfmt.report import html
 from ckptfmt.stores import waiting
 
 MIB = 1 << 20
@@ -143,6 +145,18 @@ def test_few_requests(server: Server) -> None:
     assert len(server.requests) <= 3 and server.sent <= 2 * MIB
 
 
+def test_a_report_reads_little_of_a_url(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    ckptfmt.save(server.directory / "model", ARRAYS)
+    monkeypatch.setattr(html, "URL_BYTES", 3 * MIB)
+    page = io.BytesIO()
+    ckptfmt.report.report(f"{url(server)}/model", page)
+    assert server.sent < 6 * MIB
+    assert b'"complete": false' in page.getvalue() and b'"sampled": 1' in page.getvalue()
+    page.seek(0)
+    ckptfmt.report.report(f"{url(server)}/model", page, seconds=None)
+    assert b'"complete": true' in page.getvalue()
+
+
 def test_errors_of_the_server_are_retried(server: Server) -> None:
     ckptfmt.save(server.directory / "model", {"w": ARRAYS["b"]})
     with ckptfmt.open(f"{url(server)}/model") as reader:
@@ -264,7 +278,7 @@ def test_credentials_are_masked(
     for command in commands:
         for more in ([], ["--json"]) if command != ["digest"] else ([],):
             cli.main([*command, *([url] if len(command) < 3 else []), *more])
-    cli.main(["report", url, "-o", page])
+    cli.main(["report", url, "--before", url, "-o", page])
     cli.main(["verify", f"{signed}/nowhere"])
     cli.main(["convert", url, str(tmp_path / "copy")])
     output = capsys.readouterr()
