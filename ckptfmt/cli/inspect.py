@@ -180,7 +180,7 @@ def _chosen(tensors: Tensors, names: TensorNames | None, options: argparse.Names
         else:
             keys = tensors.dtypes
         rows = sorted(rows, key=keys.__getitem__)
-    elif names and names.has_others and not (options.tree or options.json or options.raw_names):
+    elif names and not (options.tree or options.json or options.raw_names) and names.has_others:
         stored = tensors.names
         rows = sorted(rows, key=lambda row: names.shown(stored[row]))
     return tensors.pick(rows)
@@ -211,7 +211,7 @@ def _show(
         # Before the lists of a million tensors are made.
         roles = None
         if names is not None:
-            roles = inspect_text.roles_line(contents.tensors or chosen, chosen, names.reader)
+            roles = inspect_text.roles_line(contents.tensors or chosen, chosen, names.reader, objects)
         inspect_text.show_header(out, contents)
         if options.tree:
             _show_tree(out, chosen, objects, options)

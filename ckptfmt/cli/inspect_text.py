@@ -10,6 +10,7 @@ from collections.abc import Callable
 from ckptfmt import CkptfmtError, Reader
 from ckptfmt.cli import text
 from ckptfmt.cli.contents import RESERVED, Contents, Tensors
+from ckptfmt.cli.inspect_graph import Objects
 from ckptfmt.cli.output import Output
 from ckptfmt.objects.roles import ModelRole, model_roles
 
@@ -193,10 +194,14 @@ def show_totals(out: Output, contents: Contents, chosen: Tensors, candidates: in
         out.line(f"  and {own} of the format itself ({RESERVED}*; --all lists them)")
 
 
-def roles_line(everything: Tensors, chosen: Tensors, reader: Reader) -> str | None:
+def roles_line(
+    everything: Tensors, chosen: Tensors, reader: Reader, objects: Objects | None
+) -> str | None:
     """Return how many elements are weights, and how many the state of an optimizer."""
+    graph = None if objects is None else objects.graph
+    columns = everything.names, everything.shapes, everything.dtypes
     try:
-        roles = model_roles(reader, (everything.names, everything.shapes, everything.dtypes))
+        roles = model_roles(reader, columns, graph)
     except CkptfmtError:
         return None  # of a damaged graph, which is among the problems
     sums = Counter[ModelRole]()

@@ -99,7 +99,9 @@ _TORCH_DICTS = {"$dict", "$ordered_dict", "$counter", "$state_dict"}
 Columns = tuple[list[str], list[tuple[int, ...]], list[str]]
 
 
-def model_roles(reader: Reader, columns: Columns | None = None) -> dict[str, ModelRole]:
+def model_roles(
+    reader: Reader, columns: Columns | None = None, graph: ObjectGraph | None = None
+) -> dict[str, ModelRole]:
     """Return the role of every tensor: "weight"; "optimizer"; "unknown" for what may be either, and
     for strings, which may be a vocabulary; or "other" for the object graph, steps, and the metrics
     and configurations of Keras.
@@ -107,12 +109,14 @@ def model_roles(reader: Reader, columns: Columns | None = None) -> dict[str, Mod
     Args:
         reader: the checkpoint.
         columns: names, shapes and dtypes of its tensors, where these are at hand.
+        graph: its object graph, where this is at hand.
     """
     if columns is None:
         table = reader.table()
         columns = table["name"].tolist(), table["shape"].tolist(), table["dtype"].tolist()
     names, shapes, dtypes = columns
-    graph = graph_of(reader)
+    if graph is None:
+        graph = graph_of(reader)
     of_graph = {} if graph is None else dict(zip(names, shapes, strict=True))
     found = tensor_roles(names, graph, reader.metadata, of_graph)
     if not _STRINGS.isdisjoint(dtypes):
