@@ -31,7 +31,10 @@ __all__ = [
 Convertible = Literal["safetensors", "npz", "hdf5", "dcp"]
 TABLE_MAGIC = bytes.fromhex("57fb808b247547db")
 LFS_POINTER = b"version https://git-lfs"
-CONVERT = "`ckptfmt convert PATH PREFIX` makes it a checkpoint"
+CONVERT = (
+    "`ckptfmt convert PATH PREFIX` makes it a checkpoint; `ckptfmt inspect`, `show`, `verify`, "
+    "`report` and `diff` take it as it is"
+)
 # The first bytes of a zip archive: sizes of the name and of the fields before the first member.
 ZIP_HEADER, ZIP_NAME_SIZE = 30, slice(26, 28)
 
