@@ -211,7 +211,9 @@ def _show(
         # Before the lists of a million tensors are made.
         roles = None
         if names is not None:
-            roles = inspect_text.roles_line(contents.tensors or chosen, chosen, names.reader, objects)
+            roles = inspect_text.roles_line(
+                contents.tensors or chosen, chosen, names.reader, objects
+            )
         inspect_text.show_header(out, contents)
         if options.tree:
             _show_tree(out, chosen, objects, options)
