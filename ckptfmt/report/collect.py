@@ -89,6 +89,7 @@ def checkpoint_data(
         rows.rows.append(data)
     return {
         "path": masked(reader.prefix),
+        "format": "tensorflow",
         "level": reader.level,
         "files": reader.header.num_shards,
         "metadata": _metadata(reader, findings),

@@ -48,17 +48,20 @@ Progress = Callable[[int, int], object]
 
 
 class Budget:
-    """How much may be read: a time, and a number of bytes; None is no limit."""
+    """How much may be read: a time, which begins with the first question, and a number of bytes;
+    None is no limit."""
 
     def __init__(self, seconds: float | None, nbytes: int | None = None) -> None:
         self.seconds, self.nbytes = seconds, nbytes
-        self._began = time.monotonic()
+        self._began: float | None = None
         self._read = 0
 
     def left(self, part: float = 1.0) -> float:
         """The seconds until a part of the time is over."""
         if self.seconds is None:
             return math.inf
+        if self._began is None:
+            self._began = time.monotonic()
         return part * self.seconds - (time.monotonic() - self._began)
 
     def allows(self, nbytes: int, part: float = 1.0) -> bool:

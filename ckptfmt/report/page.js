@@ -69,7 +69,7 @@ const isConverted = data.format !== "tensorflow";
 const facts = [["tensors", count(data.count)], ["elements", count(sum(2))], ["bytes of tensors", size(total)], ...(isConverted ? [["format", data.format]] : [["level", data.level], ["data files", String(data.files)]])];
 if (comparison) facts.push(["compared with", comparison.before]);
 if (data.metadata) facts.push(["metadata", data.metadata]);
-for (const [name, value] of facts) $("summary").append(make("div", {}, make("dt", {}, name), make("dd", {}, value)));
+for (const [name, value] of facts) $("summary").append(make("div", { class: value.length > 60 ? "wide" : null }, make("dt", {}, name), make("dd", {}, value)));
 const shares = [];
 for (const role of ROLES) {
   const [, , parameters, bytes] = data.parts.find((part) => part[0] === role) || [role, 0, 0, 0];
@@ -218,6 +218,8 @@ function filter() {
 $("filter").addEventListener("input", filter);
 
 // ---- map: a tree of modules, drawn two levels at a time
+// Names are split at slashes; at dots, if none has a slash.
+const mark = tensors.some((one) => one.name !== GRAPH && one.name.includes("/")) ? "/" : ".";
 const root = { name: "all", children: new Map(), bytes: 0, count: 0, tensor: null, parent: null, shares: {} };
 const COLOURS = { role: (one) => one.roles || { [one.role]: one.bytes }, change: (one) => ({ [changeOf.get(one.name) || "same"]: one.bytes }) };
 let colours = "role", shown = root, leftOut = 0;
@@ -225,7 +227,7 @@ function grow() {
   root.children = new Map(); root.bytes = root.count = leftOut = 0; root.shares = {};
   for (const one of tensors) {
     if (one.name === GRAPH) { leftOut = one.bytes; continue; }
-    const parts = one.name.split("/"), shares = Object.entries(COLOURS[colours](one));
+    const parts = one.name.split(mark), shares = Object.entries(COLOURS[colours](one));
     const add = (node) => { node.bytes += one.bytes; node.count += one.tensors || 1; for (const [name, bytes] of shares) node.shares[name] = (node.shares[name] || 0) + bytes; };
     let node = root;
     add(root);
@@ -238,15 +240,17 @@ function grow() {
   }
 }
 const pathOf = (node) => { const names = []; for (; node.parent; node = node.parent) names.unshift(node.name); return names; };
-const full = (node) => pathOf(node).join("/");
+const full = (node) => pathOf(node).join(mark);
 // The first module below which there is something to choose from.
 function beginning() {
-  let node = root;
-  for (;;) {
+  let node = root, found = root;
+  while (!node.tensor) {
     const largest = [...node.children.values()].sort((a, b) => b.bytes - a.bytes)[0];
-    if (!largest || largest.children.size < 1 || largest.bytes < 0.9 * node.bytes) return node;
+    if (!largest || largest.bytes < 0.9 * node.bytes) break;
     node = largest;
+    if (node.children.size > 1 && !node.tensor) found = node;
   }
+  return found;
 }
 const PARTS = 48, INNER = 60, LARGE = 0.03;
 // Of many children, the large ones, and the others in groups that follow each other by name.
@@ -264,11 +268,17 @@ function folded(node) {
   }
   return single;
 }
+// A module with a single child shares its cell.
+function joined(node) {
+  let one = node, label = node.name;
+  while (one.children.size === 1 && !one.tensor && !one.first) { one = one.children.values().next().value; label += mark + one.name; }
+  return one === node ? node : { ...one, label };
+}
 function parts(node) {
-  const list = folded(node).map((one) => ({ one, value: one.bytes }));
-  if (node.tensor && node.children.size) list.push({ one: { ...node, children: new Map(), name: "(itself)", bytes: node.tensor.bytes, shares: COLOURS[colours](node.tensor) }, value: node.tensor.bytes });
+  const list = folded(node).map(joined).map((one) => ({ one, value: one.bytes }));
+  if (node.tensor && node.children.size) list.push({ one: { ...node, children: new Map(), name: "(itself)", label: undefined, bytes: node.tensor.bytes, shares: COLOURS[colours](node.tensor) }, value: node.tensor.bytes });
   // What all names begin with is cut first.
-  const names = list.map(({ one }) => one.name);
+  const names = list.map(({ one }) => one.label || one.name);
   let same = names.length > 1 ? names[0].length : 0;
   for (const name of names) while (!name.startsWith(names[0].slice(0, same))) same -= 1;
   for (const part of list) part.same = same;
@@ -294,14 +304,14 @@ function paint() {
   for (const leaf of tree.descendants()) {
     const { one, same } = leaf.data, width = leaf.x1 - leaf.x0, height = leaf.y1 - leaf.y0;
     if (one === undefined || width < 2 || height < 2) continue;
-    const text = `${one.name || "(empty)"}${one.children.size && !one.first ? "/" : ""}`;
+    const text = `${one.label || one.name || "(empty)"}${one.children.size && !one.first ? mark : ""}`;
     const cell = make("button", { type: "button", tabindex: "-1" }), what = `${size(leaf.value)}, ${fill(cell, one.shares)}`;
     cell.title = `${full(one) || text}\n${what}`;
     cell.setAttribute("aria-label", `${text}, ${what}`);
     const room = Math.floor((width - 12) / 7.5);
     if (room > 2 && height > 16) {
-      const long = `${text} ${size(leaf.value)}`, end = one.first ? `${one.first.slice(same)}…${one.last.slice(same)}` : text.slice(same);
-      cell.append(make("span", {}, [long, text, end, ended(end, room)].find((one) => one.length <= room) || ""));
+      const long = `${text} ${size(leaf.value)}`, last = one.first ? one.last.slice(same) : text.slice(same), end = one.first ? `${one.first.slice(same)}…${last}` : last;
+      cell.append(make("span", {}, [long, text, end, ended(last, room)].find((one) => one.length <= room) || ""));
     }
     cell.style.left = `${leaf.x0}px`; cell.style.top = `${leaf.y0}px`; cell.style.width = `${width}px`; cell.style.height = `${height}px`;
     cell.addEventListener("click", () => zoom(one, true));
