@@ -76,7 +76,8 @@ class Losses(NamedTuple):
     """Elements that a cast changed beyond rounding.
 
     Attributes:
-        overflows: became infinite, NaN or another integer.
+        overflows: became infinite, NaN, finite or another integer, or were beyond the largest
+            number of a dtype without infinity and NaN.
         zeros: became 0 and were not.
     """
 
@@ -97,10 +98,12 @@ def losses_of(before: NDArray[Any], after: NDArray[Any]) -> Losses:
             apart = np.abs(old.astype(np.float64) - new.astype(np.float64))
             return Losses(int((~(apart < 1)).sum()))  # nor is NaN an integer
         if is_integer(old.dtype):
-            changed = old.astype(np.float64) != new.astype(np.float64)
+            real = new.real if new.dtype.kind == "c" else new
+            changed = old.astype(np.float64) != real.astype(np.float64)
             return Losses(int(changed.sum()))
-        beyond = np.isfinite(old) & ~np.isfinite(new)
-        if new.dtype.kind != "c" and old.dtype.kind != "c":  # some dtypes have no infinity
+        beyond = (np.isfinite(old) != np.isfinite(new)) | (np.isnan(old) != np.isnan(new))
+        if new.dtype.kind != "c" and np.isfinite(np.array(np.inf).astype(new.dtype)):
+            # The dtype has neither infinity nor NaN: the cast returns the nearest number.
             most = float(ml_dtypes.finfo(new.dtype).max)  # type: ignore[no-untyped-call]
-            beyond |= np.isfinite(old) & (np.abs(old) > most)
-        return Losses(int(beyond.sum()), int(((old != 0) & (new == 0)).sum()))
+            beyond |= np.abs(old) > most
+        return Losses(int(beyond.sum()), int(((old != 0) & (new == 0) & ~beyond).sum()))
