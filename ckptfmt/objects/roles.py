@@ -75,6 +75,8 @@ _SLOT = re.compile(
     r"|LARS|Lars|Momentum|MomentumOptimizer|RMSProp|Adagrad|AdagradDA|Adadelta|Ftrl|ProximalAdagrad"
     r"|Adafactor|AddSign|PowerSign|GGT|Shampoo|adam_[mv]|lamb_[mv]|slot_v[rc]?|slot_m)(?:_[0-9]+)?"
 )
+# A slot's owner is searched below this many name scopes: a hostile name may have a million parts.
+_PARTS_MAX = 64
 _SLOT_SUFFIX = re.compile(r"_(?:slot_v[rc]?|slot_m|adam_[mv])$")
 # The slots of a partitioned variable are named after its parts; it is stored as one tensor.
 _PART = re.compile(r"/part_[0-9]+$")
@@ -460,10 +462,12 @@ def _role_of(name: str, present: Container[str]) -> ModelRole:
     owner, _, last = name.rpartition("/")
     if owner and _SLOT.fullmatch(last):
         owner = _PART.sub("", owner)
-        while owner:
+        for _ in range(_PARTS_MAX):
             if owner in present:
                 return "optimizer"
             owner = owner.partition("/")[2]
+            if not owner:
+                break
         return "unknown"
     short = _SLOT_SUFFIX.sub("", name)
     if short != name:
@@ -499,13 +503,30 @@ def _torch_states(metadata: Mapping[str, Any]) -> set[str]:
                 children = enumerate(node[tag]) if isinstance(node[tag], list) else ()
             elif {"state", "param_groups"} <= node.keys():
                 waiting.append((_below(path, "state"), node["state"], True))
-                children = [(key, one) for key, one in node.items() if key != "state"]
+                waiting += _of_groups(_below(path, "param_groups"), node["param_groups"])
+                rest = node.keys() - {"state", "param_groups"}
+                children = [(key, node[key]) for key in rest]
             else:
                 children = node.items()
         elif isinstance(node, list):
             children = enumerate(node)
         waiting += [(_below(path, key), one, is_state) for key, one in children]
     return found - others
+
+
+def _of_groups(path: str, groups: Any) -> Iterator[tuple[str, Any, bool]]:
+    """Yield path and node of what an optimizer has in its groups of parameters, and whether it is
+    state: learning rates and the like are, unless an optimizer lists its parameters themselves."""
+    if not isinstance(groups, list) or not all(isinstance(group, dict) for group in groups):
+        yield path, groups, False
+        return
+    for number, group in enumerate(groups):
+        below = _below(path, number)
+        if any(key.startswith("$") for key in group):
+            yield below, group, False
+            continue
+        for key, one in group.items():
+            yield _below(below, key), one, key != "params"
 
 
 def _below(path: str, key: Any) -> str:

@@ -5,8 +5,10 @@ the same of checkpoints that TensorFlow and Keras write."""
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -283,11 +285,12 @@ def test_partitioned_variables_of_tensorflow_1(tmp_path: Path) -> None:
 
 def test_states_of_torch_by_their_metadata(tmp_path: Path) -> None:
     one, text = {"$tensor": True}, {"version": 1}
-    described = {
+    groups = {"lr": one, "betas": {"$tuple": [0.9, one]}, "params": [one]}
+    described: dict[str, Any] = {
         "model": {"$state_dict": [["w", one], ["state.w", one]], "versions": {}},
         "opts": [
             {"state": {"$dict": [[0, {"m": one}]]}, "param_groups": []},
-            {"state": {"0": {"$tuple": [one, {"$array": True}]}}, "param_groups": [{"lr": one}]},
+            {"state": {"0": {"$tuple": [one, {"$array": True}]}}, "param_groups": [groups]},
         ],
         "opts.1.state": {"7": one},  # a key with dots
         "run": {"any": {"state": {"q": {"$tensor": True, "scales": one}}, "param_groups": []}},
@@ -295,11 +298,12 @@ def test_states_of_torch_by_their_metadata(tmp_path: Path) -> None:
     }
     described["run"]["any"]["state"]["shared"] = one
     names = {"model.w": "weight", "model.state.w": "weight", "opts.1.state.7": "unknown"}
-    names |= {"opts.1.param_groups.0.lr": "unknown", "run.any.state.shared": "weight"}
+    names |= {"opts.1.param_groups.0.params.0": "unknown", "run.any.state.shared": "weight"}
     names |= dict.fromkeys(
         [
             *("opts.0.state.0.m", "opts.1.state.0.0", "opts.1.state.0.1"),
             *("run.any.state.q", "run.any.state.q.scales"),
+            *("opts.1.param_groups.0.lr", "opts.1.param_groups.0.betas.1"),
         ],
         "optimizer",
     )
@@ -330,6 +334,18 @@ def test_paths_of_optimizer_states_in_the_metadata(tmp_path: Path) -> None:
         ckptfmt.save(tmp_path / "a", values, metadata={"ckptfmt.optimizer_states": paths})
         with ckptfmt.open(tmp_path / "a") as reader:
             assert model_roles(reader) == expected
+
+
+def test_slots_with_long_names() -> None:
+    """The owner is found below any of 64 name scopes; a name with more costs no more."""
+    scopes = [f"s{number}/" for number in range(63)]
+    slots = {f"{''.join(scopes[:count])}w/Adam": "optimizer" for count in range(64)}
+    hostile = "x/" * 500_000 + "y/Adam"
+    names: list[str] = ["w", *slots, hostile]
+    started = time.process_time()
+    found = tensor_roles(names, None)
+    assert time.process_time() - started < 5
+    assert found == {"w": "weight", **slots, hostile: "unknown"}
 
 
 def test_names_of_tensorflow_1(tmp_path: Path) -> None:
