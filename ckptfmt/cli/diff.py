@@ -115,8 +115,9 @@ def run(options: argparse.Namespace) -> int:
     with open_any(options.a) as one, open_any(options.b) as other:
         a, b, one_format = one.reader, other.reader, one.format == other.format
         names = TensorNames(a), TensorNames(b)
+        wanted = [text for text, _ in options.filter or ()]
         filters = [matches for _, matches in options.filter or ()]
-        passes = [one.passing(lambda name: any(f(name) for f in filters)) for one in names]
+        passes = [one.passing(lambda name: any(f(name) for f in filters), wanted) for one in names]
         choice["chosen"] = lambda name: (
             (one_format or name != OBJECT_GRAPH_KEY)
             and (not filters or any(chosen(name) for chosen in passes))

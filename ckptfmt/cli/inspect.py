@@ -165,11 +165,11 @@ def _chosen(tensors: Tensors, names: TensorNames | None, options: argparse.Names
         def passes(name: str) -> bool:
             return any(matches(name) for _, matches in options.filter)
 
-        any_passes = passes if names is None else names.passing(passes)
+        given = [text for text, _ in options.filter]
+        any_passes = passes if names is None else names.passing(passes, given)
         rows = [row for row in rows if any_passes(stored[row])]
         if not rows:
-            given = " or ".join(given for given, _ in options.filter)
-            raise no_match(given, total, options.path)
+            raise no_match(" or ".join(given), total, options.path)
     # They are in the order of names. A tree needs that, and sorts each of its branches by size.
     if options.sort != "name" and (options.json or not options.tree):
         keys: list[Any]

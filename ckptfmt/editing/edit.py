@@ -327,7 +327,7 @@ def _each(what: str, given: Filters | None, names: TensorNames) -> list[tuple[Fi
     listed: list[Any] = list(given) if isinstance(given, (list, tuple)) else [given]
     if not listed:
         raise InvalidError(f"{what} is empty: give at least one filter")
-    return [(one, names.passing(_function(one))) for one in listed]
+    return [(one, names.passing(_function(one), [one])) for one in listed]
 
 
 def _function(given: Filter) -> Callable[[str], object]:
@@ -409,7 +409,8 @@ def _casts(
     rules: list[tuple[Any, Any, np.dtype[Any]]] = []
     if isinstance(cast, Mapping):
         rules = [
-            (one, all_names.passing(_function(one)), cast_dtype(to)) for one, to in cast.items()
+            (one, all_names.passing(_function(one), [one]), cast_dtype(to))
+            for one, to in cast.items()
         ]
     elif isinstance(cast, str):
         everything = cast_dtype(cast)

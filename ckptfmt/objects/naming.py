@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
+from typing import Any
 
 from ckptfmt.bundle.reader import Reader
 from ckptfmt.bundle.selecting import near, some
@@ -227,9 +228,31 @@ class TensorNames:
         short = leaf_name(name)
         return found if short in found else [*found, short]
 
-    def passing(self, passes: Callable[[str], object]) -> Callable[[str], bool]:
-        """Return a function that says of a stored name whether one of the tensor's names passes."""
-        return lambda name: bool(passes(name)) or any(passes(one) for one in self.all_of(name)[1:])
+    def passing(
+        self, passes: Callable[[str], object], given: Iterable[Any] = ()
+    ) -> Callable[[str], bool]:
+        """Return a function that says of a stored name whether one of the tensor's names passes.
+
+        Args:
+            passes: says it of one name.
+            given: the filters that `passes` is of. A path of a slot variable ends with that of its
+                variable, so that it counts only if it is one of these: `*/w` has no slots of `w`.
+        """
+        exact = {one for one in given if isinstance(one, str)}
+
+        def passes_any(name: str) -> bool:
+            if passes(name):
+                return True
+            others = self.all_of(name)[1:]
+            return any(
+                passes(one) for one in others if one in exact or not self._is_of_slot(name, one)
+            )
+
+        return passes_any
+
+    def _is_of_slot(self, name: str, alias: str) -> bool:
+        """Return whether an alias of a stored name is a path through a slot of an optimizer."""
+        return f"/{OPTIMIZER_SLOT}/" in f"/{alias}" and alias != leaf_name(name)
 
     def find(self, given: str) -> str:
         """Return the stored name of the tensor of this name.

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -116,6 +117,27 @@ def test_a_glob_means_the_model(tmp_path: Path, command: Command) -> None:
         assert set(reader) >= {STORED, f"net/w{VALUE_SUFFIX}"}
     ran = command("edit", prefix, tmp_path / "o", "--drop", "model/*", "--overwrite")
     assert ran.status == 2 and "--drop-weights" in ran.err
+
+
+@pytest.mark.parametrize("given", ["*/w", "*net/w", "/w$/", "/ of /", "sgd/*"])
+def test_filters_do_not_take_slots_by_their_variable(
+    given: str, tmp_path: Path, command: Command
+) -> None:
+    prefix = keras(tmp_path / "m")
+    has_w = given in ("*/w", "*net/w", "/w$/")
+    ran = command("edit", prefix, tmp_path / "o", "--cast", f"{given}=float16")
+    assert ran.status == (0 if has_w else 2)
+    if has_w:
+        with ckptfmt.open(tmp_path / "o") as reader:
+            found = {name for name in reader if reader[name].dtype == np.float16}
+        assert found == {f"net/w{VALUE_SUFFIX}"}
+    ran = command("edit", prefix, tmp_path / "p", "--drop", given, "--drop-weights", "--json")
+    assert ran.status == (0 if has_w else 2)
+    assert not has_w or json.loads(ran.out)["dropped"] == [f"net/w{VALUE_SUFFIX}"]
+    ran = command("inspect", "--json", prefix, "--filter", given)
+    assert SLOT not in ran.out
+    ran = command("diff", prefix, prefix, "--filter", given)
+    assert "1 tensor equal" in ran.out or not has_w
 
 
 def test_a_name_of_two_tensors(tmp_path: Path, command: Command) -> None:

@@ -32,7 +32,6 @@ from ckptfmt.objects.graph import (
 )
 
 VALUE = "/.ATTRIBUTES/VARIABLE_VALUE"
-SLOT_OF = ".OPTIMIZER_SLOT/m of"
 # Names of objects. What has one of the latter and is not a known optimizer may be one.
 PLAIN = ("model", "trainer", "agent", "iter", "x", "vq", "adam")
 LIKE = ("optimizer", "my_optimizer", "opt", "learned_optimizer", "opt_state", "gen_opts")
@@ -84,15 +83,13 @@ class Drawn:
         ckptfmt.save(prefix, tensors, metadata=self.metadata)
 
     def all_names(self) -> dict[str, set[str]]:
-        """Return the names of each tensor: the stored one, and the paths of its object. Only
-        variables are children of several objects. Names of slots are cut before the variable."""
+        """Return the names of each tensor by which filters match: the stored one, and the paths of
+        its object but for those through slots. Only variables are children of several objects."""
         found = {name: {name, name.removesuffix(VALUE)} for name in self.values}
         paths = {0: ""}
         for number in (order := [0]):
             node, path = self.nodes[number], paths[number]
-            edges = [(name, child) for name, child in node.children]
-            edges += [(SLOT_OF, one.slot_variable_node_id) for one in node.slot_variables]
-            for label, child in edges:
+            for label, child in node.children:
                 if not self.nodes[child].attributes:
                     order.append(child)
                     paths[child] = f"{path}/{label}".lstrip("/")
@@ -440,13 +437,13 @@ def drawn_edit(chance: random.Random, drawn: Drawn) -> dict[str, Any]:
     given: dict[str, Any] = {}
     names = sorted(drawn.values)
     known = sorted(set[str]().union(*drawn.all_names().values()))
-    known = [name for name in known if SLOT_OF not in name]
     first = sorted({name.partition("/")[0] for name in known})
+    last = sorted({name.rpartition("/")[2] for name in known})
     if chance.random() < 0.5:
         given["strip_optimizer"] = True
     if chance.random() < 0.35:
         given[chance.choice(["drop", "keep"])] = chance.choice(
-            [f"{chance.choice(first)}/*", chance.choice(known)]
+            [f"{chance.choice(first)}/*", f"*/{chance.choice(last)}", chance.choice(known)]
         )
     if chance.random() < 0.3:
         given["rename"] = (f"^{chance.choice(first)}/", "renamed/")
@@ -456,7 +453,8 @@ def drawn_edit(chance: random.Random, drawn: Drawn) -> dict[str, Any]:
             given["rename"] = {one: other, other: one}
     if chance.random() < 0.35:
         to = chance.choice(["float16", "float16", "bfloat16", "int8"])
-        one = chance.choice([f"{chance.choice(first)}/*", chance.choice(known)])
+        one = f"*/{chance.choice(last)}"
+        one = chance.choice([f"{chance.choice(first)}/*", one, chance.choice(known)])
         given["cast"] = chance.choice([to, {one: to}])
     if chance.random() < 0.1:
         given["metadata"] = {"edited": True}
