@@ -138,7 +138,9 @@ def test_it_shows_everything(page: Path, browser: Any) -> None:
     assert "Verified: every byte of 9 tensors" in seen["health"]
     assert "9 of 9 tensors of numbers read whole" in seen["health"]
     assert "weights" in seen["share"] and "optimizer" in seen["share"]
-    assert any(label.startswith("layer_0/kernel/, ") for label in seen["cells"]), "below one large module"
+    assert any(label.startswith("layer_0/kernel/, ") for label in seen["cells"]), (
+        "below one large module"
+    )
     assert seen["wide"] <= 0, "nothing is cut at the right"
 
 
