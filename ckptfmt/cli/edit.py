@@ -36,8 +36,13 @@ two can be swapped.
 Losses are reported: weights of the model are dropped with --drop-weights only, and what a cast
 makes infinite, 0 or another integer is counted. Which tensors are the state of an optimizer is
 decided by the object graph, by the metadata of ckptfmt.torch, or by TensorFlow 1's names; what
-cannot be decided stays. If tensors of the object graph are missing, only the metadata can be
-edited, with a warning, unless --drop-missing is given.
+cannot be decided stays. If tensors of the object graph, or of a state that ckptfmt.torch saved, are
+missing, only the metadata can be edited, unless --drop-missing is given.
+
+In a state that ckptfmt.torch saved, the key of a renamed tensor changes with its name where the
+rest of the path stays (model.conv.weight to model.c.weight); else the tensor keeps its place in
+what ckptfmt.torch.load returns. --set-metadata ckptfmt.torch= removes the structure of the state:
+the tensors are then loaded by their names.
 
 rename:
   OLD=NEW             a whole name; each * of NEW stands for what the same * of OLD matched
@@ -86,7 +91,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add(
         "--drop-missing",
         action="store_true",
-        help="remove what the object graph says of tensors that are missing",
+        help="remove what the object graph, or a state of ckptfmt.torch, says of missing tensors",
     )
     add(
         "--cast",
@@ -236,7 +241,7 @@ def _print(done: Edit, options: argparse.Namespace) -> None:
         )
         _list(output, [text.name(name) for name in done.undecided])
     if done.missing and options.drop_missing:
-        output.line(f"dropped from the object graph, without a tensor: {len(done.missing)}")
+        output.line(f"dropped names of tensors that are missing: {len(done.missing)}")
         _list(output, [text.name(name) for name in done.missing])
     verb = "would write" if options.dry_run else "wrote"
     tensors = text.plural(done.tensors, "tensor")

@@ -4,9 +4,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -29,10 +29,11 @@ from ckptfmt.bundle.selecting import (
 )
 from ckptfmt.bundle.writer import check_options
 from ckptfmt.editing.graphs import edited_graph, paths_differ, relocate_keys
+from ckptfmt.editing.metadata import NamedInMetadata
 from ckptfmt.errors import InvalidError, TensorNotFoundError, masked_repr
 from ckptfmt.names import prefix_text, saved_name
 from ckptfmt.objects.build import graph_of, missing_keys
-from ckptfmt.objects.graph import OBJECT_GRAPH_KEY, encode_graph
+from ckptfmt.objects.graph import OBJECT_GRAPH_KEY, ObjectGraph, encode_graph
 from ckptfmt.objects.naming import TensorNames
 from ckptfmt.objects.roles import ModelRole, model_roles
 from ckptfmt.places import is_file
@@ -65,7 +66,7 @@ class Edit:
         undecided: stored names of tensors that stay because it is not known whether they are the
             state of an optimizer, with `strip_optimizer`.
         missing: keys of the object graph without a tensor: dropped from it with `drop_missing`,
-            else still there.
+            else still there. With `drop_missing`, also those of the metadata of `ckptfmt.torch`.
     """
 
     path: str
@@ -115,6 +116,12 @@ def edit(
     path with as many parts (`model/w/.ATTRIBUTES/VARIABLE_VALUE` to
     `net/w/.ATTRIBUTES/VARIABLE_VALUE`); objects without any tensors left are removed.
 
+    In a state that `ckptfmt.torch` saved, dropped tensors are removed from their dicts, or are None
+    in a list. The key of a renamed tensor changes with its name where the rest of the path stays
+    (`model.conv.weight` to `model.c.weight` of a state dict `model`); otherwise the tensor keeps
+    its place in what `ckptfmt.torch.load` returns. The paths that `ckptfmt.jax` notes follow the
+    names.
+
     All arguments refer to the names before the edit. A filter also takes the paths of a variable's
     object, without `/.ATTRIBUTES/VARIABLE_VALUE`: `model/*` has the weights that Keras 3 stores
     under `optimizer/`.
@@ -132,17 +139,20 @@ def edit(
         cast: the dtype to which all floating-point tensors are cast but the scalars of optimizers,
             or a mapping of filters to dtypes for any tensors of numbers, of which the first that
             matches counts. Values are converted as numpy's `astype` does; what they lose is counted
-            in the result. Floating-point numbers are not cast to integers.
+            in the result. Floating-point numbers are not cast to integers. In a state of
+            `ckptfmt.torch`, arrays of NumPy and the scales of quantized tensors are only cast if a
+            filter matches them, and not to what cannot be loaded.
         metadata: replaces the stored metadata (see `ckptfmt.Writer`); empty removes it.
-        strip_optimizer: True drops the state of optimizers: by the object graph if there is one,
+        strip_optimizer: True drops the state of optimizers, and optimizers of which nothing is
+            left: by the object graph if there is one,
             else by the metadata of `ckptfmt.torch`, or by the names that TensorFlow 1 gives slot
             variables (`w/Adam`, `w/Momentum`, `beta1_power`). What may be state or not stays.
             Weights that Keras 3 stores under the path of the optimizer get the names of their paths
             in the model.
         drop_weights: True allows the other arguments to drop weights of the model, and tensors that
             may be.
-        drop_missing: True drops what the object graph says of tensors that are missing. Without it,
-            such a checkpoint can only get other metadata.
+        drop_missing: True drops what the object graph, or the state of `ckptfmt.torch`, says of
+            tensors that are missing. Without it, such a checkpoint can only get other metadata.
         compact: True copies the tensors that stay in every data file that loses one.
         dry_run: True writes nothing; what casts lose is not counted.
         durability: as in Writer.
@@ -153,7 +163,8 @@ def edit(
         TensorNotFoundError: a filter matches no tensor, or `rename` none.
         InvalidError: two tensors with the same name, an invalid name, nothing left, weights that
             would be dropped without `drop_weights`, a cast that is not possible; a tensor of the
-            object graph is missing; only some of the tensors of an object are renamed or dropped
+            object graph or of a state of `ckptfmt.torch` is missing, or its metadata cannot be
+            edited; only some of the tensors of an object are renamed or dropped
             where the object graph needs all; other edits than of names and metadata in a
             SavedModel.
         CheckpointNotFoundError, CorruptError, LimitError, UnsupportedError: of the source.
@@ -164,8 +175,9 @@ def edit(
     target = prefix_text(destination, urls=True)
     if metadata is not None:
         check_options(metadata, "v2+", None, durability)
-    given = (rename, drop, keep, cast, metadata)
-    if not (strip_optimizer or drop_missing) and all(one is None for one in given):
+    of_tensors = strip_optimizer or drop_missing
+    of_tensors |= any(one is not None for one in (rename, drop, keep, cast))
+    if not of_tensors and metadata is None:
         raise InvalidError(
             "nothing to edit: give rename, drop, keep, cast, metadata, strip_optimizer or "
             "drop_missing"
@@ -176,6 +188,7 @@ def edit(
         graph = graph_of(reader)
         roles = model_roles(reader)
         names = TensorNames(reader)
+        described = NamedInMetadata(reader, metadata, needed=of_tensors)
         left_out = _left_out(names, stored, drop, keep)
         undecided: tuple[str, ...] = ()
         if strip_optimizer:
@@ -184,31 +197,24 @@ def edit(
         new_names = _new_names(reader, stored, left_out, rename)
         rest = {old: new for old, new in new_names.items() if new is not None}
         if not rest.keys() - {OBJECT_GRAPH_KEY}:
-            dropping = {"drop": drop, "keep": keep, "rename": rename}
-            changed_by = [what for what, one in dropping.items() if one is not None]
-            raise InvalidError(
-                "no tensor would be left: change "
-                f"{some(changed_by, '`')} so that at least one stays",
-                path=reader.prefix,
-            )
+            raise _nothing_left(reader, {"drop": drop, "keep": keep, "rename": rename})
         dropped = tuple(old for old, new in new_names.items() if new is None)
         if not drop_weights:
             _check_weights(reader, dropped, roles)
-        casts = _casts(reader, names, list(rest), cast, roles)
+        casts = _casts(reader, names, list(rest), cast, roles, described)
+        differs = any(old != new for old, new in new_names.items())
+        missing = _missing_of(reader, rest, graph, described)
+        if not drop_missing and (differs or casts):
+            _check_missing(reader, missing)
+        gone = dict.fromkeys([*missing.graph, *missing.tree] if drop_missing else [])
         texts, moved = {}, False
-        missing: tuple[str, ...] = ()
-        if graph is not None and OBJECT_GRAPH_KEY in rest:
-            differs = any(old != new for old, new in new_names.items())
-            missing = tuple(missing_keys(reader, graph))
-            if missing and not drop_missing and (differs or casts):
-                raise _missing(reader, missing)
-            gone = dict.fromkeys(missing if drop_missing else ())
-            if gone or differs:
-                changed = edited_graph(graph, {**new_names, **gone}, cut_optimizers=strip_optimizer)
-                if strip_optimizer:
-                    rest = _relocated(rest, relocate_keys(graph, changed, rest.values()))
-                texts[OBJECT_GRAPH_KEY] = encode_graph(changed)
-                moved = paths_differ(graph, changed)
+        if graph is not None and OBJECT_GRAPH_KEY in rest and (differs or gone):
+            changed = edited_graph(graph, {**new_names, **gone}, cut_optimizers=strip_optimizer)
+            if strip_optimizer:
+                rest = _relocated(rest, relocate_keys(graph, changed, rest.values()))
+            texts[OBJECT_GRAPH_KEY] = encode_graph(changed)
+            moved = paths_differ(graph, changed)
+        new_metadata = described.edited({**new_names, **rest, **gone}, cut=strip_optimizer)
         if (moved or casts or len(rest) < len(stored)) and _in_saved_model(target):
             raise InvalidError(
                 "the destination belongs to a SavedModel, whose saved_model.pb has the objects and "
@@ -219,7 +225,7 @@ def edit(
             rest,
             {name: to for name, (_, to) in casts.items()},
             texts,
-            metadata,
+            metadata if new_metadata is None else new_metadata,
             compact,
             durability,
         )
@@ -237,7 +243,7 @@ def edit(
         _totals(rest, roles, sizes),
         _totals(dropped, roles, sizes),
         tuple(name for name in undecided if name in rest),
-        missing,
+        tuple(gone) or missing.graph,
     )
 
 
@@ -287,14 +293,40 @@ def _check_weights(reader: Reader, dropped: Sequence[str], roles: Mapping[str, M
         )
 
 
-def _missing(reader: Reader, missing: Sequence[str]) -> InvalidError:
-    """Return the error about keys of the object graph that have no tensor."""
+def _nothing_left(reader: Reader, dropping: Mapping[str, Any]) -> InvalidError:
+    changed_by = [what for what, one in dropping.items() if one is not None]
     return InvalidError(
-        f"the object graph refers to tensors that are missing: {some(missing)}. An edit has lost "
-        "them, or their variables were never initialised; drop_missing=True (--drop-missing) "
-        "removes what the graph says of them",
+        f"no tensor would be left: change {some(changed_by, '`')} so that at least one stays",
         path=reader.prefix,
     )
+
+
+class _Missing(NamedTuple):
+    """Names that no tensor has: keys of the object graph, and of the tree of `ckptfmt.torch`."""
+
+    graph: tuple[str, ...]
+    tree: tuple[str, ...]
+
+
+def _missing_of(
+    reader: Reader, rest: Container[str], graph: ObjectGraph | None, described: NamedInMetadata
+) -> _Missing:
+    keys = missing_keys(reader, graph) if graph is not None and OBJECT_GRAPH_KEY in rest else ()
+    return _Missing(tuple(keys), tuple(described.missing))
+
+
+def _check_missing(reader: Reader, missing: _Missing) -> None:
+    for names, refers in (
+        (missing.graph, "the object graph refers"),
+        (missing.tree, "the metadata 'ckptfmt.torch' refer"),
+    ):
+        if names:
+            raise InvalidError(
+                f"{refers} to tensors that are missing: {some(names)}. An edit has lost them, or "
+                "their variables were never initialised; drop_missing=True (--drop-missing) "
+                "removes what is said of them",
+                path=reader.prefix,
+            )
 
 
 def _totals(
@@ -402,6 +434,7 @@ def _casts(
     names: list[str],
     cast: Cast | None,
     roles: Mapping[str, ModelRole],
+    described: NamedInMetadata,
 ) -> dict[str, tuple[np.dtype[Any], np.dtype[Any]]]:
     """Return the dtypes before and after of the tensors that are cast."""
     if cast is None:
@@ -425,16 +458,17 @@ def _casts(
         before = dtypes.numpy_dtype(codes[name])
         if not rules:
             chosen = before is not None and is_float(before) and before != everything
-            if chosen and not (roles[name] == "optimizer" and shapes[name] == ()):
+            stays = roles[name] == "optimizer" and shapes[name] == ()
+            if chosen and not stays and not described.stays_as_it_is(name):
                 assert before is not None
-                _check_cast(name, before, everything)
+                _check_cast(name, before, everything, described)
                 found[name] = before, everything
             continue
         for number, (_, passes, to) in enumerate(rules):
             if name != OBJECT_GRAPH_KEY and passes(name):
                 matched[number] = True
                 if before != to:
-                    _check_cast(name, before, to)
+                    _check_cast(name, before, to, described)
                     assert before is not None
                     found[name] = before, to
                 break
@@ -455,12 +489,24 @@ def _check_rules(reader: Reader, unused: Iterable[tuple[Any, Any, Any]], names: 
         _check_found(reader, "cast", given, [], names)
 
 
-def _check_cast(name: str, before: np.dtype[Any] | None, to: np.dtype[Any]) -> None:
+def _check_cast(
+    name: str,
+    before: np.dtype[Any] | None,
+    to: np.dtype[Any],
+    described: NamedInMetadata,
+) -> None:
     if before is None or not castable(before, to):
         stored = "an unknown dtype" if before is None else dtype_text(before)
         raise InvalidError(f"cannot cast {stored} to {dtype_text(to)}", tensor=name)
     if is_float(before) and not is_float(to) and to.kind != "c":
         raise InvalidError(
             f"a cast from {dtype_text(before)} to {dtype_text(to)} would drop fractions",
+            tensor=name,
+        )
+    reason = described.why_not_cast(name, to)
+    if reason is not None:
+        raise InvalidError(
+            f"a cast from {dtype_text(before)} to {dtype_text(to)} would change what "
+            f"ckptfmt.torch.load returns, or make it fail: {reason}",
             tensor=name,
         )

@@ -36,7 +36,14 @@ from ckptfmt.objects.graph import (
     ObjectGraph,
 )
 
-__all__ = ["OPTIMIZER_STATES", "ModelRole", "model_roles", "optimizer_nodes", "tensor_roles"]
+__all__ = [
+    "OPTIMIZER_STATES",
+    "ModelRole",
+    "below_paths",
+    "model_roles",
+    "optimizer_nodes",
+    "tensor_roles",
+]
 
 ModelRole = Literal["weight", "optimizer", "other", "unknown"]
 
@@ -418,7 +425,7 @@ def _reached(nodes: list[Node], start: Iterable[int], but: Iterable[int] = ()) -
 
 
 def _by_names(stored: list[str], metadata: Mapping[str, Any]) -> dict[str, ModelRole]:
-    states = _torch_states(metadata) | _below_paths(stored, metadata.get(OPTIMIZER_STATES))
+    states = _torch_states(metadata) | below_paths(stored, metadata.get(OPTIMIZER_STATES))
     found: dict[str, ModelRole] = dict.fromkeys(stored, "weight")
     for name in stored:
         end = name.rfind("/")
@@ -445,8 +452,8 @@ def _by_names(stored: list[str], metadata: Mapping[str, Any]) -> dict[str, Model
     return found
 
 
-def _below_paths(stored: list[str], paths: Any) -> set[str]:
-    """Return the tensors below the paths that the metadata lists."""
+def below_paths(stored: Iterable[str], paths: Any) -> set[str]:
+    """Return the names below the paths that the metadata list; "" is above all."""
     if not isinstance(paths, list):
         return set()
     starts = tuple(f"{path}/" if path else "" for path in paths if isinstance(path, str))

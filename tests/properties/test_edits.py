@@ -4,6 +4,7 @@ by how the checkpoint was made, or is refused where it must be."""
 
 from __future__ import annotations
 
+import json
 import random
 import tempfile
 from collections import Counter
@@ -11,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from support.drawn_edits import Drawn, Expected, drawn_edit, expected_of
+from support.drawn_edits import Drawn, Expected, drawn_edit, expected_of, named_in_tree
 from support.strategies import SEEDS, counted, property_test
 
 import ckptfmt
@@ -43,6 +44,7 @@ def test_edits_do_what_they_must(seed: int) -> None:
         missing = set() if given.get("drop_missing") else drawn.missing
         assert ckptfmt.verify(target).ok == (not missing)
         check_graph(drawn, target, missing)
+        check_tree(drawn, target, done)
 
 
 def check(drawn: Drawn, given: dict[str, Any], expected: Expected, done: ckptfmt.Edit) -> None:
@@ -101,3 +103,24 @@ def check_graph(drawn: Drawn, target: Path, missing: set[str]) -> None:
             assert sorted(keys) == sorted(missing.union(reader) - {OBJECT_GRAPH_KEY})
     if not missing:
         ckptfmt.load_tree(target)
+
+
+def check_tree(drawn: Drawn, target: Path, done: ckptfmt.Edit) -> None:
+    """The tree of a state of PyTorch has each tensor as often as before, those of stripped
+    optimizers excepted, and no other."""
+    if drawn.described is None:
+        return
+    with ckptfmt.open(target) as reader:
+        text = reader.metadata.get("ckptfmt.torch")
+        if text is None:
+            return
+        after = named_in_tree(json.loads(text)["state"])
+        before = named_in_tree(drawn.described)
+        assert set(after) == set(reader)
+    for name, paths in before.items():
+        if name in drawn.state or name in done.dropped:
+            continue
+        found = after[done.renamed.get(name, name)]
+        optimizer = next(key for key in ("opt", "optimizer", "o") if key in drawn.described)
+        inside = [path for path in paths if path.startswith(f"{optimizer}.state.3")]
+        assert len(paths) - len(inside) <= len(found) <= len(paths)

@@ -53,6 +53,7 @@ class Drawn:
         missing: keys of the graph without a tensor.
         graph: None for a name-based checkpoint.
         metadata: of a state of PyTorch.
+        described: the tree in them.
     """
 
     def __init__(self, chance: random.Random) -> None:
@@ -67,6 +68,7 @@ class Drawn:
         self.nodes = [Node()]
         self.graph: ObjectGraph | None = None
         self.metadata: dict[str, Any] | None = None
+        self.described: dict[str, Any] | None = None
         self.model: list[int] = []  # variables that are certainly weights
         kind = chance.random()
         if kind < 0.2:
@@ -416,6 +418,15 @@ class Drawn:
             "state": {"$dict": [[0, {"m": stored, "v": stored}], [1, {"m": stored}]]},
             "param_groups": [{"lr": 0.1, "params": [0, 1]}],
         }
+        if self.chance.random() < 0.3:
+            described[optimizer]["param_groups"][0]["lr"] = stored
+            self._add(f"{optimizer}.param_groups.0.lr", self.state, self._scalar())
+        if self.chance.random() < 0.5:
+            described["run"] = {"list": [stored, 3, {"$tuple": [stored, stored]}], "epoch": 3}
+            for one in ("0", "2.0", "2.1"):
+                self._add(f"run.list.{one}", self.weights)
+        if self.chance.random() < 0.3:
+            described["tied"] = {"$tensor": next(iter(self.values))}
         for one in ("0.m", "0.v", "1.m"):
             self._add(f"{optimizer}.state.{one}", self.state)
         if self.chance.random() < 0.5:  # names are joined by dots, and keys may have some
@@ -426,7 +437,32 @@ class Drawn:
             described[optimizer]["state"]["$dict"].append([3, {"m": {"$tensor": "model.w2"}}])
             described["model"]["w2"] = stored
             self._add("model.w2", self.weights)
+        self.described = described
         self.metadata = {"ckptfmt.torch": json.dumps({"version": 1, "state": described})}
+
+
+def named_in_tree(node: Any, path: str = "") -> dict[str, list[str]]:
+    """Return the tensors that a tree of ckptfmt.torch names, with the paths of their leaves. Dicts
+    and tuples are followed, and what the leaves have besides."""
+    found: dict[str, list[str]] = {}
+    pairs: list[Any] = []
+    if isinstance(node, list):
+        pairs = list(enumerate(node))
+    elif isinstance(node, dict):
+        tag = next((key for key in node if key.startswith("$")), "")
+        content = node.get(tag)
+        if tag == "$tensor":
+            found[path if content is True else content] = [path]
+        elif tag in ("$dict", "$state_dict"):
+            pairs = content
+        elif tag in ("$tuple", "$set"):
+            pairs = list(enumerate(content))
+        elif not tag:
+            pairs = list(node.items())
+    for key, one in pairs:
+        for name, paths in named_in_tree(one, f"{path}.{key}".removeprefix(".")).items():
+            found.setdefault(name, []).extend(paths)
+    return found
 
 
 # ---- edits ---------------------------------------------------------------------------------------
@@ -438,6 +474,8 @@ def drawn_edit(chance: random.Random, drawn: Drawn) -> dict[str, Any]:
     names = sorted(drawn.values)
     known = sorted(set[str]().union(*drawn.all_names().values()))
     first = sorted({name.partition("/")[0] for name in known})
+    if drawn.described is not None and chance.random() < 0.5:
+        known = [f"{name.rpartition('.')[0]}.*" for name in known]
     last = sorted({name.rpartition("/")[2] for name in known})
     if chance.random() < 0.5:
         given["strip_optimizer"] = True
@@ -447,6 +485,8 @@ def drawn_edit(chance: random.Random, drawn: Drawn) -> dict[str, Any]:
         )
     if chance.random() < 0.3:
         given["rename"] = (f"^{chance.choice(first)}/", "renamed/")
+        if drawn.described is not None:
+            given["rename"] = (f"^{chance.choice(names).rpartition('.')[0]}.", "renamed.")
         siblings = _siblings(names)
         if siblings and not given.keys() & {"strip_optimizer", "drop", "keep"}:
             one, other = chance.choice(siblings)
@@ -470,7 +510,7 @@ def _siblings(names: list[str]) -> list[tuple[str, str]]:
     found: dict[str, list[str]] = {}
     for name in names:
         if ".OPTIMIZER_SLOT" not in name:
-            path = name.removesuffix(VALUE)
+            path = name.removesuffix(VALUE).replace(".", "/")
             found.setdefault(path.rpartition("/")[0], []).append(name)
     return [(several[0], several[1]) for several in found.values() if len(several) > 1]
 
@@ -515,8 +555,8 @@ def expected_of(drawn: Drawn, given: dict[str, Any]) -> Expected:
     rename = given.get("rename", {})
     if isinstance(rename, tuple):
         first = rename[0].removeprefix("^")
-        rename = {name: f"renamed/{name.removeprefix(first)}" for name in rest if first in name}
-        rename = {old: new for old, new in rename.items() if old.startswith(first)}
+        new = rename[1]
+        rename = {name: new + name.removeprefix(first) for name in rest if name.startswith(first)}
     if "rename" in given and not rest & rename.keys():
         refusals.append("changes none of the")
     casts = _casts_of(drawn, given["cast"], rest, refusals) if "cast" in given else {}
