@@ -98,7 +98,7 @@ class NamedInMetadata:
     @property
     def missing(self) -> list[str]:
         """Names in the tree of `ckptfmt.torch` that no stored tensor has."""
-        present = set(self._names)
+        present = set(self._names) if self._leaves else set()
         return list(dict.fromkeys(name for name, *_ in self._leaves if name not in present))
 
     def stays_as_it_is(self, name: str) -> bool:

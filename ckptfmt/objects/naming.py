@@ -243,9 +243,9 @@ class TensorNames:
         def passes_any(name: str) -> bool:
             if passes(name):
                 return True
-            others = self.all_of(name)[1:]
             return any(
-                passes(one) for one in others if one in exact or not self._is_of_slot(name, one)
+                passes(one) and (one in exact or not self._is_of_slot(name, one))
+                for one in self.all_of(name)[1:]
             )
 
         return passes_any
