@@ -188,6 +188,22 @@ def test_optimizer_states_are_in_the_metadata(tmp_path: Path) -> None:
         ckptfmt.edit(tmp_path / "c", tmp_path / "d", strip_optimizer=True)
 
 
+def test_renamed_states_and_keys(tmp_path: Path) -> None:
+    """The metadata follow the names."""
+    params, key = {"kernel": jnp.ones((4, 2))}, jax.random.key(0, impl="rbg")
+    state = optax.adam(0.1).init(params)
+    ckptfmt.jax.save(tmp_path / "a", {"params": params, "opt": state, "key": key})
+    rename = [("^opt/", "state/"), ("^key$", "rng")]
+    ckptfmt.edit(tmp_path / "a", tmp_path / "b", rename=rename)
+    renamed = {"params": params, "state": state, "rng": key}
+    check(ckptfmt.jax.load(tmp_path / "b", renamed), renamed)
+    with pytest.raises(InvalidError, match="PRNG keys of rbg"):
+        ckptfmt.jax.load(tmp_path / "b", {**renamed, "rng": jax.random.key(0)})
+    ckptfmt.edit(tmp_path / "b", tmp_path / "c", strip_optimizer=True)
+    left = {"params": params, "rng": key}
+    check(ckptfmt.jax.load(tmp_path / "c", left), left)
+
+
 def test_nnx(tmp_path: Path) -> None:
     def model(seed: int) -> nnx.Module:
         rngs = nnx.Rngs(seed)
