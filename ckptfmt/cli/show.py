@@ -241,7 +241,8 @@ def _show_stats(out: Output, name: str, handle: TensorHandle, index: str | None)
         raise InvalidError("--stats needs numbers", tensor=handle.name)
     where = "" if index is None else f"[{text.printable(index)}]"
     shape = text.shape(handle.shape)
-    out.line(f"{name}{where}  {handle.dtype_name} {shape}")
+    of = ", absolute values" if handle.dtype is not None and handle.dtype.kind == "c" else ""
+    out.line(f"{name}{where}  {handle.dtype_name} {shape}{of}")
     for title, value in found.rows():
         out.line(f"  {title:9} {value}")
     out.line()

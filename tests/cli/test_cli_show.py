@@ -87,6 +87,13 @@ def test_statistics_without_finite_numbers(command: Command, tmp_path: Path) -> 
     assert rows(command("show", "--stats", tmp_path / "m", "e").out) == {"elements": "0"}
 
 
+def test_statistics_of_complex_numbers_say_so(command: Command, tmp_path: Path) -> None:
+    ckptfmt.save(tmp_path / "m", {"c": np.array([3 + 4j])})
+    ran = command("show", "--stats", tmp_path / "m", "c")
+    assert ran.out.startswith("c  complex128 [1], absolute values\n")
+    assert rows(ran.out)["min"] == "5"
+
+
 def test_npy(command: Command, tmp_path: Path) -> None:
     prefix, file = small(tmp_path), tmp_path / "x.npy"
     ran = command("show", "--npy", file, prefix, "model/dense/kernel[1:3]")
