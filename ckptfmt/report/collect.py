@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from ckptfmt.bundle.comparing import Difference, checksums_equal, difference, pairs
@@ -49,6 +49,7 @@ def checkpoint_data(
     roles = _roles(reader, stored, findings)
     groups = group_names(shown)
     results = measure(reader, budget, progress, keep=groups is None)
+    errors = _damage(results, stored)
     columns = zip(
         shown,
         stored,
@@ -84,11 +85,11 @@ def checkpoint_data(
             data |= _slices(reader[key])
         if (found := results.found.get(row)) is not None:
             data |= _values(found)
-        if row in results.errors:
-            data["error"] = results.errors[row]
+        if row in errors:
+            data["error"] = errors[row]
         rows.rows.append(data)
     return {
-        "path": masked(reader.prefix),
+        "path": printable(masked(reader.prefix)),
         "format": "tensorflow",
         "level": reader.level,
         "files": reader.header.num_shards,
@@ -117,6 +118,16 @@ def _roles(reader: Reader, stored: list[str], findings: list[str]) -> list[Model
         findings.append(str(error))
         return ["unknown"] * len(stored)
     return [roles[name] for name in stored]
+
+
+def _damage(results: Measurements, stored: list[str]) -> dict[int, str]:
+    """Return what is wrong with the stored bytes of tensors, by their place in the index."""
+    if results.report is None:
+        return results.errors
+    places = {name: row for row, name in enumerate(stored)}
+    found = [one for one in results.report.problems if one.tensor in places]
+    damage = {places[str(one.tensor)]: str(one).removeprefix("problem: ") for one in found}
+    return damage | results.errors
 
 
 def _metadata(reader: Reader, findings: list[str]) -> str:
@@ -263,7 +274,7 @@ def comparison_data(
     """Return what became of the tensors from A to B: how many are the "same", and a row for each of
     the others: "changed", "added", "removed", "retyped" (another dtype or shape), "unreadable" or,
     when the budget is used up, "not compared". Values are compared whole, in pieces; tensors that
-    are stored with the same checksum are the same."""
+    are stored with the same checksum are the same, and "unread"."""
     every = len({*a, *b})
     before, after = TensorNames(a), TensorNames(b)
 
@@ -272,20 +283,34 @@ def comparison_data(
 
     counts: Counter[str] = Counter()
     rows: list[dict[str, Any]] = []
+    unread, by_checksum = 0, a.header.big_endian == b.header.big_endian
     for done, (one, other) in enumerate(pairs(a, b), 1):
-        row = _compared(one, other, budget, shown)
-        counts["same" if row is None else row["change"]] += 1
-        if row is not None:
+        row = _compared(one, other, budget, shown, by_checksum=by_checksum)
+        counts[row["change"]] += 1
+        unread += "unread" in row
+        if row["change"] != "same":
             rows.append(row)
         if progress is not None:
             progress(done, every)
     rows.sort(key=lambda row: (ORDER.index(row["change"]), -float(row.get("relative") or 0)))
     return {
-        "before": masked(a.prefix),
+        "before": printable(masked(a.prefix)),
         "metadata": _changed_metadata(a, b),
         "counts": dict(counts),
-        "rows": rows[:ROWS_MAX],
+        "unread": unread,
+        "rows": list(_listed(rows)),
     }
+
+
+def _listed(rows: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """Yield the rows, of each kind as many as one checkpoint would have."""
+    count, names = Counter[str](), Counter[str]()
+    for row in rows:
+        change = row["change"]
+        count[change] += 1
+        names[change] += len(row["name"])
+        if count[change] <= ROWS_MAX and names[change] <= NAMES_MAX:
+            yield row
 
 
 def _compared(
@@ -293,9 +318,11 @@ def _compared(
     other: TensorHandle | None,
     budget: Budget,
     shown: Callable[[str], str],
-) -> dict[str, Any] | None:
-    def count(nbytes: int) -> None:
-        if not budget.allows(2 * nbytes):
+    *,
+    by_checksum: bool,
+) -> dict[str, Any]:
+    def check(nbytes: int) -> None:
+        if not budget.allows(nbytes):
             raise OutOfBudget
 
     there = other if other is not None else one
@@ -306,15 +333,15 @@ def _compared(
             row[place] = [handle.dtype_name, list(handle.shape)]
     try:
         if one is not None and other is not None and row["before"] == row["after"]:
-            if checksums_equal(one, other):
-                return None
-            count(0)
-        found = difference(one, other, count)
+            if by_checksum and checksums_equal(one, other):
+                return {"change": "same", "unread": True}
+            check(2 * one.nbytes)  # before the first piece is read
+        found = difference(one, other, lambda _: check(0))
     except OutOfBudget:
         return row | {"change": "not compared"}
     except CkptfmtError as error:
-        return row | {"change": "unreadable", "error": str(error)}
-    return None if found is None else row | _change(found)
+        return row | {"change": "unreadable", "error": _cut(str(error))}
+    return row | ({"change": "same"} if found is None else _change(found))
 
 
 def _change(found: Difference) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from ckptfmt.bundle.outputs import checkpoint_files, output_path, writing_file
 from ckptfmt.bundle.reader import Reader
 from ckptfmt.errors import InvalidError, masked
 from ckptfmt.formats.opening import open_any
-from ckptfmt.names import is_url, path_text
+from ckptfmt.names import is_url, path_text, printable
 from ckptfmt.report.collect import Progress, checkpoint_data, comparison_data
 from ckptfmt.report.measuring import Budget
 
@@ -75,11 +75,11 @@ def report(
             read = [checkpoint_files(one.prefix) for one in (reader, old) if one is not None]
             output = output_path(output, itertools.chain(*read), kind="html")
         data = checkpoint_data(reader, _budget(seconds, reader), progress)
-        data |= {"path": masked(first.path), "format": first.format}
+        data |= {"path": printable(masked(first.path)), "format": first.format}
         if old is not None:
             budget = _budget(seconds, reader, old)
             data["comparison"] = comparison_data(old, reader, budget, progress)
-            data["comparison"]["before"] = masked(second.path)
+            data["comparison"]["before"] = printable(masked(second.path))
     text = page(data).encode()
     if isinstance(output, Stream):
         output.write(text)
@@ -98,7 +98,7 @@ def page(data: dict[str, Any]) -> str:
     here = files(__package__)
     encoded = json.dumps(data, ensure_ascii=True, allow_nan=False).replace("<", "\\u003c")
     parts = {
-        "TITLE": html.escape(os.path.basename(data["path"]).encode("utf-8", "replace").decode()),
+        "TITLE": html.escape(os.path.basename(data["path"])),
         "STYLE": here.joinpath("page.css").read_text(encoding="utf-8"),
         "D3": here.joinpath("d3-hierarchy.min.js").read_text(encoding="utf-8"),
         "SCRIPT": here.joinpath("page.js").read_text(encoding="utf-8"),

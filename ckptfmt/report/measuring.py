@@ -200,7 +200,8 @@ def _whole(
         return False
     except CkptfmtError as error:
         results.errors[row] = str(error)
-        results.damaged += row not in results.sampled
+        results.damaged += 1
+        results.sampled.discard(row)
         return True
     assert found is not None, "only numbers are measured"
     rows.end()
@@ -293,8 +294,8 @@ def _warnings(found: Statistics, rows: _Rows, *, whole: bool) -> Iterator[str]:
 
 
 def sample_boxes(handle: TensorHandle, limit: int) -> list[tuple[slice, ...]]:
-    """Return boxes of about `limit` bytes together, spread over the tensor. The elements of each
-    follow each other in the data file."""
+    """Return boxes of at most `limit` bytes together, spread over the tensor, that have no element
+    in common. The elements of each follow each other in the data file."""
     assert handle.dtype is not None
     shape = handle.shape
     lengths, most = [1] * len(shape), max(limit // SAMPLES // handle.dtype.itemsize, 1)
@@ -303,15 +304,13 @@ def sample_boxes(handle: TensorHandle, limit: int) -> list[tuple[slice, ...]]:
         most //= lengths[axis]
         if lengths[axis] < shape[axis]:
             break
+    last = math.prod(shape) - math.prod(lengths)
     boxes: dict[tuple[int, ...], tuple[slice, ...]] = {}
     for part in range(SAMPLES):
-        place = (math.prod(shape) - 1) * part // (SAMPLES - 1)
-        starts: list[int] = []
+        place, box = last * part // (SAMPLES - 1), list[slice]()
         for dim, length in zip(reversed(shape), reversed(lengths), strict=True):
             place, at = divmod(place, dim)
-            starts.append(min(at, dim - length))
-        starts.reverse()
-        boxes[tuple(starts)] = tuple(
-            slice(start, start + length) for start, length in zip(starts, lengths, strict=True)
-        )
+            at = 0 if length == dim else at
+            box.insert(0, slice(at, min(at + length, dim)))
+        boxes[tuple(one.start for one in box)] = tuple(box)
     return list(boxes.values())

@@ -46,7 +46,8 @@ function number(value, digits = 7) {
   const tall = Math.abs(value);
   if (Number.isInteger(value) && tall < 1e9) return String(value);
   if (tall < 1e-3 || tall >= 1e9) return value.toExponential(Math.min(digits, 5) - 1).replace(/\.?0+e/, "e");
-  return Number(value.toPrecision(digits)).toString();
+  // No digit of the whole part is rounded.
+  return Number(value.toPrecision(Math.max(digits, Math.trunc(tall).toString().length + 1))).toString();
 }
 const elements = (one) => one.elements !== undefined ? one.elements : one.shape.reduce((all, dim) => all * dim, 1);
 // The end of a name tells it from others.
@@ -107,6 +108,8 @@ if (health.warned > health.warnings.length) $("warnings").append(make("li", {}, 
 // ---- tables, of which only the rows in view are in the page
 let character = 8;
 function table(box, columns, source, first) {
+  // What is cut of a dtype or a number may be what matters.
+  for (const column of columns.filter((one) => one.fit)) for (const one of source) column.width = Math.max(column.width, 9 * column.cell(one).length + 17);
   let visible = source.slice(), order = first;
   const head = make("tr", {}), body = make("tbody", {});
   const inside = make("table", { "aria-rowcount": source.length + 1 }, make("colgroup", {}, ...columns.map((column) => make("col", column.width ? { style: `width:${column.width}px` } : {}))), make("thead", {}, head), body);
@@ -151,19 +154,20 @@ function table(box, columns, source, first) {
   return { paint, show(matches) { visible = source.filter(matches); sort(); paint(true); return visible.length; } };
 }
 let selected = null;
-const figure = (one, field, digits) => one.stats ? `${one.sampled ? "~" : ""}${number(one.stats[field], digits)}` : "";
+const figure = (one, field, digits) => one.stats ? `${one.sampled ? "~" : ""}${one.dtype.startsWith("complex") ? "|x| " : ""}${number(one.stats[field], digits)}` : "";
 const key = (value) => value === null || value === undefined ? null : Number(value);
 const roleOf = (one) => one.role || Object.keys(one.roles).map((role) => LABELS[role]).join(", ");
 const all = table($("rows"), [
   { title: "name", key: (one) => one.rank },
   ...(data.grouped ? [{ title: "tensors", width: 90, right: 1, key: (one) => one.tensors, cell: (one) => count(one.tensors) }, { title: "elements", width: 140, right: 1, key: elements, cell: (one) => count(elements(one)) }] : [
-    { title: "dtype", width: 80, key: (one) => one.dtype, cell: (one) => one.dtype },
+    { title: "dtype", width: 80, fit: 1, key: (one) => one.dtype, cell: (one) => one.dtype },
     { title: "shape", width: 130, right: 1, key: elements, cell: (one) => shape(one.shape) }]),
   { title: "bytes", width: 86, right: 1, key: (one) => one.bytes, cell: (one) => size(one.bytes) },
   { title: "role", width: data.grouped ? 180 : 84, key: roleOf, cell: roleOf },
+  ...(data.grouped || isConverted ? [] : [
+    { title: "file", width: 76, right: 1, key: (one) => one.shard === null ? -1 : one.shard, cell: (one) => one.shard === null ? plural(one.slice_count, "slice") : String(one.shard) }]),
   ...(data.grouped ? [] : [
-    { title: "file", width: 76, right: 1, key: (one) => one.shard === null ? -1 : one.shard, cell: (one) => one.shard === null ? plural(one.slice_count, "slice") : String(one.shard) },
-    ...[["mean", "mean"], ["std", "deviation"], ["min", "low"], ["max", "high"]].map(([title, field]) => ({ title, width: 94, right: 1, key: (one) => one.stats ? key(one.stats[field]) : null, cell: (one) => figure(one, field, 4) }))]),
+    ...[["mean", "mean"], ["std", "deviation"], ["min", "low"], ["max", "high"]].map(([title, field]) => ({ title, width: 94, fit: 1, right: 1, key: (one) => one.stats ? key(one.stats[field]) : null, cell: (one) => figure(one, field, 4) }))]),
 ], tensors, [0, 1]);
 if (data.grouped) $("grouped").textContent = `${plural(data.count, "tensor")} are too many for one page: each row is a module with its tensors, ${plural(tensors.length, "row")} in all.`;
 
@@ -173,8 +177,9 @@ if (comparison) {
   $("s-comparison").hidden = false;
   const kinds = [...CHANGES, "same"].filter((name) => comparison.counts[name]);
   $("compared").textContent = kinds.map((name) => `${count(comparison.counts[name])} ${name}`).join(", ") || "no tensors";
+  if (comparison.unread) $("compared").append(` (${count(comparison.unread)} not read: equal stored checksums)`);
   const cut = CHANGES.reduce((every, name) => every + (comparison.counts[name] || 0), 0) - comparison.rows.length;
-  if (cut) $("compared").append(`; the ${count(comparison.rows.length)} that differ most are shown, ${count(cut)} are not`);
+  if (cut) $("compared").append(`; ${count(cut)} of these are not listed`);
   for (const name of ["all", ...kinds.filter((one) => one !== "same")]) {
     $("kinds").append(make("button", { type: "button", "aria-pressed": String(name === "all"), onclick: (event) => {
       kind = name === "all" ? null : name;
@@ -310,7 +315,7 @@ function paint() {
     cell.setAttribute("aria-label", `${text}, ${what}`);
     const room = Math.floor((width - 12) / 7.5);
     if (room > 2 && height > 16) {
-      const long = `${text} ${size(leaf.value)}`, last = one.first ? one.last.slice(same) : text.slice(same), end = one.first ? `${one.first.slice(same)}…${last}` : last;
+      const long = `${text} ${size(leaf.value)}`, last = one.first ? `…${one.last.slice(same)}` : text.slice(same), end = one.first ? one.first.slice(same) + last : last;
       cell.append(make("span", {}, [long, text, end, ended(last, room)].find((one) => one.length <= room) || ""));
     }
     cell.style.left = `${leaf.x0}px`; cell.style.top = `${leaf.y0}px`; cell.style.width = `${width}px`; cell.style.height = `${height}px`;
@@ -354,12 +359,14 @@ function restart() {
 function select(name) {
   const one = byName.get(name), stats = one.stats, back = document.activeElement;
   selected = name;
-  const known = [["dtype", one.dtype], ["shape", shape(one.shape)], ["elements", count(elements(one))], ["bytes", size(one.bytes)], ["stored", size(one.stored)], ["role", one.role], ["data file", one.shard === null ? "several" : String(one.shard)]];
+  const known = [["dtype", one.dtype], ["shape", shape(one.shape)], ["elements", count(elements(one))], ["bytes", size(one.bytes)], ["role", one.role]];
+  // Of another format these are those of the converted copy.
+  if (!isConverted) known.push(["stored", size(one.stored)], ["data file", one.shard === null ? "several" : String(one.shard)]);
   if (one.key !== undefined) known.push(["stored name", one.key]);
   if (changeOf.has(name)) known.push(["change", changeOf.get(name)]);
   if (stats) {
     known.push(["measured", one.sampled ? `a sample: ${count(stats.count)} of ${plural(elements(one), "element")}` : "all elements"]);
-    for (const [text, field] of [["min", "low"], ["max", "high"], ["mean", "mean"], ["std", "deviation"]]) known.push([`${text}${one.dtype.startsWith("complex") ? " of |x|" : ""}`, figure(one, field)]);
+    for (const [text, field] of [["min", "low"], ["max", "high"], ["mean", "mean"], ["std", "deviation"]]) known.push([text, figure(one, field)]);
     for (const [text, field] of [["zero", "zeros"], ["infinite", "infinite"], ["NaN", "nans"]]) if (stats[field]) known.push([text, count(stats[field])]);
   } else if (!one.error) known.push(["measured", ["string", "variant", "resource"].includes(one.dtype) ? "not a number" : "not read"]);
   const rows = known.map(([text, value]) => make("tr", {}, make("th", { scope: "row" }, text), make("td", {}, value)));
@@ -417,8 +424,8 @@ character = probe.getBoundingClientRect().width / 40 || character;
 probe.remove();
 restart();
 filter();
-const wanted = decodeURIComponent(location.hash.slice(1));
-if (byName.has(wanted)) select(wanted);
 let waiting = 0;
 addEventListener("resize", () => { cancelAnimationFrame(waiting); waiting = requestAnimationFrame(() => { if (root.bytes) paint(); all.paint(false); if (changes) changes.paint(false); }); });
+const wanted = decodeURIComponent(location.hash.slice(1));
+if (byName.has(wanted)) select(wanted);
 })();

@@ -276,13 +276,32 @@ def test_comparison(page: Path, browser: Any, tmp_path: Path) -> None:
         "all('#colours button')[0].click(); seen.legend = $('colours').textContent;"
         "seen.cells = cells();"
     )
-    assert seen["compared"] == "1 removed, 1 added, 1,500 changed, 1 same"
+    assert seen["compared"] == (
+        "1 removed, 1 added, 1,500 changed, 1 same (1 not read: equal stored checksums)"
+    )
     assert seen["first"] == ["gone", "new"] and seen["wide"] <= 0
     assert "step" in seen["metadata"] and "2" in seen["metadata"]
     assert (seen["largest"], seen["smallest"]) == ("many/1499", "many/0")
     assert seen["filtered"] == ["many/77", *(f"many/77{last}" for last in range(10))]
     assert seen["legend"].startswith("addedchangedsame")
     assert any("changed 100%" in label for label in seen["cells"])
+
+
+def test_numbers_are_not_rounded_to_others(tmp_path: Path, browser: Any) -> None:
+    arrays = {"c": np.array([3 + 4j]), "mean": np.array([1234998, 1234999])}
+    arrays |= {"step": np.float64(1234567.25), "big": np.uint64(2**64 - 1)}
+    np.savez(tmp_path / "m.npz", **arrays)
+    report(tmp_path / "m.npz", tmp_path / "r.html")
+    seen = Page(browser, tmp_path / "r.html").act(
+        "seen.cells = all('#rows td.n').map((one) => one.textContent);"
+        "seen.heads = all('#rows th').map((one) => one.textContent);"
+        "seen.cut = all('#rows td + td').filter((one) => one.scrollWidth > one.clientWidth)"
+        ".map((one) => one.textContent);"
+        "press('c'); seen.facts = $('facts').textContent;"
+    )
+    assert {"|x| 5", "1234998.5", "1234567.3", "18446744073709551615"} <= set(seen["cells"])
+    assert seen["cut"] == []
+    assert "file" not in seen["heads"] and "data file" not in seen["facts"]
 
 
 def test_what_was_sampled_is_marked(tmp_path: Path, browser: Any) -> None:

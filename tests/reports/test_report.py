@@ -146,6 +146,17 @@ def test_a_damaged_tensor_is_shown_as_such(tmp_path: Path) -> None:
     assert len(data["health"]["findings"]) == 1 and data["health"]["damaged"] == 1
 
 
+@pytest.mark.parametrize("level", ["v2", "v2+"])
+def test_damage_of_a_large_tensor_is_not_a_limit(level: Any, tmp_path: Path) -> None:
+    ckptfmt.save(tmp_path / "m", {"x": np.ones(1 << 19), "y": np.ones(2)}, level=level)
+    flip(tmp_path / "m.data-00000-of-00001", 2_000_001)
+    data = reported(tmp_path / "m")
+    health = data["health"]
+    assert health["complete"] and health["sampled"] == 0
+    assert health["whole"] + health["damaged"] == health["numbers"] == 2
+    assert ["error" in one for one in data["tensors"]] == [True, False]
+
+
 def test_a_damaged_graph_is_reported(tmp_path: Path) -> None:
     ckptfmt.Checkpoint(model={"w": np.ones(1000, "f")}, step=np.array(3)).write(tmp_path / "m")
     os.truncate(tmp_path / "m.data-00000-of-00001", 30)
@@ -311,6 +322,54 @@ def test_what_was_not_compared_is_counted(tmp_path: Path) -> None:
     assert comparison["counts"] == {"not compared": 1, "same": 1, "added": 1}
 
 
+def test_byte_order_is_part_of_the_values(tmp_path: Path) -> None:
+    golden = Path(__file__).parents[1] / "golden" / "big_endian" / "ckpt"
+    with ckptfmt.open(golden) as reader:
+        tensors = {name: one.read() for name, one in reader.items() if one.dtype_name == "float"}
+        # Stored as the same bytes.
+        ckptfmt.save(tmp_path / "m", {name: one.byteswap() for name, one in tensors.items()})
+        with ckptfmt.open(tmp_path / "m") as other:
+            name = next(name for name in tensors if tensors[name].any())
+            assert other[name].crc32c == reader[name].crc32c
+            found = collect.comparison_data(reader, other, measuring.Budget(None))
+    assert name in [row["name"] for row in found["rows"] if row["change"] == "changed"]
+
+
+def test_no_piece_is_read_beyond_the_limit_of_bytes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ckptfmt.save(tmp_path / "a", {"x": np.ones(1 << 17), "y": np.ones(9)})
+    ckptfmt.save(tmp_path / "b", {"x": np.zeros(1 << 17), "y": np.zeros(9)})
+    read = set()
+    whole = ckptfmt.TensorHandle.read
+
+    def noted(one: ckptfmt.TensorHandle) -> Any:
+        read.add(one.name)
+        return whole(one)
+
+    monkeypatch.setattr(ckptfmt.TensorHandle, "read", noted)
+    with ckptfmt.open(tmp_path / "a") as one, ckptfmt.open(tmp_path / "b") as other:
+        found = collect.comparison_data(one, other, measuring.Budget(None, 1 << 20))
+    assert found["counts"] == {"changed": 1, "not compared": 1} and read == {"y"}
+
+
+def test_each_kind_of_change_is_complete(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(collect, "ROWS_MAX", 40)
+    for name, other in (("old", "a"), ("new", "b")):
+        tensors = {f"{name}{number}": np.ones(1) for number in range(30)}
+        ckptfmt.save(tmp_path / other, tensors | {"same": np.ones(1)})
+    comparison = reported(tmp_path / "b", before=tmp_path / "a")["comparison"]
+    assert comparison["counts"] == {"removed": 30, "added": 30, "same": 1}
+    assert comparison["unread"] == 1 and len(comparison["rows"]) == 60
+
+
+def test_paths_are_escaped(tmp_path: Path) -> None:
+    ckptfmt.save(tmp_path / "\u202em", {"x": np.ones(9)})
+    data = reported(tmp_path / "\u202em", before=tmp_path / "\u202em")
+    assert "\u202e" not in data["path"] + data["comparison"]["before"]
+    assert data["path"].endswith("\\u202em")
+
+
 def test_credentials_of_a_url_are_masked(tmp_path: Path) -> None:
     ckptfmt.save(tmp_path / "a", {"x": np.ones(9)})
     secret = f"file://{tmp_path}/a"
@@ -368,6 +427,19 @@ def test_samples_are_inside_and_bounded(dims: list[int], limit: int) -> None:
         assert all(0 <= one.start < one.stop <= dim for one, dim in zip(box, dims, strict=True))
     size = sum(4 * int(np.prod([one.stop - one.start for one in box])) for box in boxes)
     assert size <= max(limit, 4 * measuring.SAMPLES)
+    times = np.zeros(dims, int)
+    for box in boxes:
+        times[box] += 1
+    assert times.max() == 1 or times.size * 4 <= limit, "no element is counted twice"
+
+
+def test_a_nan_between_two_samples_is_counted_once(tmp_path: Path) -> None:
+    values = np.ones(300_000, np.float32)
+    values[280_000] = np.nan
+    ckptfmt.save(tmp_path / "m", {"x": values})
+    (one,) = measured(tmp_path / "m", measuring.Budget(None, PIECE))["tensors"]
+    assert one["sampled"] and one["stats"]["count"] == PIECE // 4
+    assert one.get("warnings", ["1 NaN in the sample"]) == ["1 NaN in the sample"]
 
 
 @pytest.mark.parametrize("shape", [(), (0, 3), (1,)])
