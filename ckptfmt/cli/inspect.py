@@ -34,6 +34,7 @@ from ckptfmt.cli.options import count, name_filter
 from ckptfmt.cli.output import COLORS, Output, colored
 from ckptfmt.formats.opening import kind_of
 from ckptfmt.objects.naming import TensorNames
+from ckptfmt.objects.nodes import leaf_name
 
 __all__ = ["EPILOG", "SUMMARY", "add_options", "run"]
 
@@ -165,8 +166,11 @@ def _chosen(tensors: Tensors, names: TensorNames | None, options: argparse.Names
         def passes(name: str) -> bool:
             return any(matches(name) for _, matches in options.filter)
 
+        def short_passes(name: str) -> bool:
+            return passes(name) or passes(leaf_name(name))
+
         given = [text for text, _ in options.filter]
-        any_passes = passes if names is None else names.passing(passes, given)
+        any_passes = short_passes if names is None else names.passing(passes, given)
         rows = [row for row in rows if any_passes(stored[row])]
         if not rows:
             raise no_match(" or ".join(given), total, options.path)
@@ -218,8 +222,9 @@ def _show(
         if options.tree:
             _show_tree(out, chosen, objects, options)
         else:
-            shown = None if options.raw_names or names is None else names.shown
-            inspect_text.show_table(out, chosen, options.limit, shown, slices=options.slices)
+            shown = leaf_name if names is None else names.shown
+            name_of = None if options.raw_names else shown
+            inspect_text.show_table(out, chosen, options.limit, name_of, slices=options.slices)
         candidates = None
         if options.filter and contents.tensors is not None:
             candidates = len(_listed(contents.tensors, options))

@@ -18,6 +18,7 @@ from ckptfmt.formats import safetensors
 from ckptfmt.formats.convert import Format, convert, format_of, module_of
 from ckptfmt.formats.tensors import FileTensor
 from ckptfmt.names import is_url, printable
+from ckptfmt.objects.nodes import leaf_name
 from ckptfmt.places import names_in
 
 __all__ = ["Opened", "files_of", "kind_of", "open_any", "open_tensors"]
@@ -106,7 +107,8 @@ def open_any(path: str, tensor: str | None = None) -> Iterator[Opened]:
 
 def _stored_name(kind: Format, path: str, given: str) -> str:
     with open_tensors(kind, path) as (tensors, _):
-        by_name = {printable(name): name for name in tensors} | {name: name for name in tensors}
+        by_name = {leaf_name(name): name for name in tensors}
+        by_name |= {printable(name): name for name in tensors} | {name: name for name in tensors}
     name = given if given in by_name or "[" not in given else given[: given.rindex("[")]
     if name not in by_name:
         hint = near(name, list(tensors))

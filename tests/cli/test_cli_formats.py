@@ -68,6 +68,18 @@ def test_truncated(tmp_path: Path, command: Command, extension: str, size: float
     assert str(path) in ran.out
 
 
+def test_short_names_of_variables(tmp_path: Path, command: Command) -> None:
+    path, stored = tmp_path / "m.safetensors", "step/.ATTRIBUTES/VARIABLE_VALUE"
+    ckptfmt.save(tmp_path / "m", {stored: np.int64(7), "w": np.ones(3)})
+    ckptfmt.convert(tmp_path / "m", path)
+    for name in ("step", stored):
+        assert json.loads(command("show", "--json", path, name).out)["values"] == 7
+        assert command("inspect", "--filter", name, path).status == 0
+    printed = command("inspect", path).out
+    assert "\nstep  int64" in printed and stored not in printed
+    assert stored in command("inspect", "--raw-names", path).out
+
+
 def test_changed_value(tmp_path: Path, command: Command) -> None:
     path, array = tmp_path / "x.npz", np.arange(100_000.0)
     np.savez(path, w=array, b=np.int64(7))
