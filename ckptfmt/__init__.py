@@ -1,23 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
 """Checkpoints of any framework's arrays, in TensorFlow's V2 format and beyond, without TensorFlow.
 
-Arrays by name:
-    save(prefix, arrays), load(path), load_into(path, arrays), save_async(prefix, arrays)
+Reading:
+    load(path), load_into(path, arrays), latest_checkpoint(directory), verify(path)
     open(path): a Reader, a mapping from names to handles that read what is asked for
+Writing:
+    save(prefix, arrays), save_async(prefix, arrays)
     Writer(prefix): adds tensors and slices of tensors one by one
-Whole checkpoints:
-    merge(prefixes, destination), verify(path), convert(source, destination),
-    edit(source, destination), average(sources, destination), latest_checkpoint(directory)
-Training loops:
-    Checkpoint(**objects), CheckpointManager(checkpoint, directory), TrainingState
-    save_tree(prefix, tree), load_tree(path), load_tree_into(path, tree)
-Many devices and processes:
-    Saver, SaveSpec, sharding policies; sharded_save, sharded_restore, Mesh, Layout, Coordinator
-TensorFlow's own functions:
-    save_v2, restore_v2, merge_v2_checkpoints, sharded_filename; ckptfmt.tf
-Frameworks and formats:
+    merge(prefixes, destination), convert(source, destination)
+Trees and objects:
+    save_tree(prefix, tree), save_tree_async, load_tree(path), load_tree_into(path, tree)
+    Checkpoint(**objects), CheckpointManager(checkpoint, directory), KeepBest, Trackable
+The operations of the V2 format:
+    save_v2, restore_v2, merge_v2_checkpoints, sharded_filename, SaveSpec, SaveSliceInfo, Saver
+Errors:
+    CkptfmtError, CkptfmtWarning, CorruptError, InvalidError, StorageError,
+    CheckpointNotFoundError, TensorNotFoundError, UnsupportedError; the others: ckptfmt.errors
+Modules:
+    ckptfmt.sharded: many processes; ckptfmt.editing: edit, average; ckptfmt.report: HTML reports
+    ckptfmt.tf: the names of TensorFlow's users; ckptfmt.types: classes for annotations
     ckptfmt.torch, ckptfmt.jax, ckptfmt.keras, ckptfmt.huggingface, ckptfmt.safetensors,
-    ckptfmt.mpi, ckptfmt.stores, ckptfmt.report
+    ckptfmt.mpi, ckptfmt.stores
 
 Importing the package loads almost nothing: each public name is imported when it is first used.
 """
@@ -49,143 +52,62 @@ def _refuse_sub_interpreters() -> None:
 _refuse_sub_interpreters()
 
 if TYPE_CHECKING:
-    from ckptfmt import tf
-    from ckptfmt.background import SaveFuture
-    from ckptfmt.bundle.load import MatchReport, load, load_into, restore_v2
+    from ckptfmt import editing, errors, sharded, tf, types
+    from ckptfmt.bundle.load import load, load_into, restore_v2
     from ckptfmt.bundle.merge import merge, merge_v2_checkpoints
-    from ckptfmt.bundle.reader import Header, Reader, open  # noqa: A004 (as gzip.open)
+    from ckptfmt.bundle.reader import Reader, open  # noqa: A004 (as gzip.open)
     from ckptfmt.bundle.saving import save, save_async, save_v2
-    from ckptfmt.bundle.state_file import (
-        CheckpointState,
-        checkpoint_exists,
-        get_checkpoint_mtimes,
-        get_checkpoint_state,
-        remove_checkpoint,
-        update_checkpoint_state,
-    )
-    from ckptfmt.bundle.tensor import StoredSlice, TensorHandle
-    from ckptfmt.bundle.verify import Finding, Report, verify
+    from ckptfmt.bundle.verify import verify
     from ckptfmt.bundle.writer import Writer
-    from ckptfmt.dtypes import DtypeInfo
-    from ckptfmt.editing.average import Average, average
-    from ckptfmt.editing.edit import Edit, edit
     from ckptfmt.errors import (
-        BusyError,
         CheckpointNotFoundError,
         CkptfmtError,
         CkptfmtWarning,
         CorruptError,
-        DurabilityUnknownError,
-        GenerationGoneError,
         InvalidError,
-        LimitError,
-        MatchError,
-        MergeConflictError,
-        ShardingError,
-        ShardMissingError,
         StorageError,
         TensorNotFoundError,
         UnsupportedError,
     )
-    from ckptfmt.formats.convert import Conversion, convert
-    from ckptfmt.manager.latest import checkpoints_iterator, latest_checkpoint
+    from ckptfmt.formats.convert import convert
+    from ckptfmt.manager.latest import latest_checkpoint
     from ckptfmt.manager.manager import CheckpointManager
-    from ckptfmt.manager.restoring import Rejected, Restored
     from ckptfmt.manager.retention import KeepBest
-    from ckptfmt.manager.training_state import TrainingState
     from ckptfmt.names import sharded_filename
     from ckptfmt.objects.checkpoint import Checkpoint
-    from ckptfmt.objects.nodes import TreeNode
-    from ckptfmt.objects.status import InitializationOnlyStatus, LoadStatus, NameBasedSaverStatus
     from ckptfmt.objects.trackable import Trackable
     from ckptfmt.objects.trees import load_tree, load_tree_into, save_tree, save_tree_async
-    from ckptfmt.saving.mesh import Layout, Mesh
-    from ckptfmt.saving.options import CheckpointOptions
-    from ckptfmt.saving.parallel import ParallelVariable, independent_buffers
-    from ckptfmt.saving.policies import (
-        BalancedPolicy,
-        MaxShardSizePolicy,
-        ShardByDevicePolicy,
-        ShardByTaskPolicy,
-    )
-    from ckptfmt.saving.registration import register_checkpoint_saver, unregister_checkpoint_saver
     from ckptfmt.saving.saver import Saver
-    from ckptfmt.saving.sharding import ShardingCallback, validate_shards
-    from ckptfmt.saving.specs import DSaveSpec, SaveableObject, SaveSpec, ShardableTensor
-    from ckptfmt.sharded.coordinator import Coordinator, SingleProcess
-    from ckptfmt.sharded.sharded import sharded_restore, sharded_save, sharded_save_async
-    from ckptfmt.slices import SaveSliceInfo, SliceSpec, parse_spec
+    from ckptfmt.saving.specs import SaveSpec
+    from ckptfmt.slices import SaveSliceInfo
 
     __version__: str
 
 __all__ = [
-    "Average",
-    "BalancedPolicy",
-    "BusyError",
     "Checkpoint",
     "CheckpointManager",
     "CheckpointNotFoundError",
-    "CheckpointOptions",
-    "CheckpointState",
     "CkptfmtError",
     "CkptfmtWarning",
-    "Conversion",
-    "Coordinator",
     "CorruptError",
-    "DSaveSpec",
-    "DtypeInfo",
-    "DurabilityUnknownError",
-    "Edit",
-    "Finding",
-    "GenerationGoneError",
-    "Header",
-    "InitializationOnlyStatus",
     "InvalidError",
     "KeepBest",
-    "Layout",
-    "LimitError",
-    "LoadStatus",
-    "MatchError",
-    "MatchReport",
-    "MaxShardSizePolicy",
-    "MergeConflictError",
-    "Mesh",
-    "NameBasedSaverStatus",
-    "ParallelVariable",
     "Reader",
-    "Rejected",
-    "Report",
-    "Restored",
-    "SaveFuture",
     "SaveSliceInfo",
     "SaveSpec",
-    "SaveableObject",
     "Saver",
-    "ShardByDevicePolicy",
-    "ShardByTaskPolicy",
-    "ShardMissingError",
-    "ShardableTensor",
-    "ShardingCallback",
-    "ShardingError",
-    "SingleProcess",
-    "SliceSpec",
     "StorageError",
-    "StoredSlice",
-    "TensorHandle",
     "TensorNotFoundError",
     "Trackable",
-    "TrainingState",
-    "TreeNode",
     "UnsupportedError",
     "Writer",
-    "average",
-    "checkpoint_exists",
-    "checkpoints_iterator",
     "convert",
-    "edit",
-    "get_checkpoint_mtimes",
-    "get_checkpoint_state",
-    "independent_buffers",
+    "editing",
+    "errors",
+    "hdf5",
+    "huggingface",
+    "jax",
+    "keras",
     "latest_checkpoint",
     "load",
     "load_into",
@@ -193,24 +115,22 @@ __all__ = [
     "load_tree_into",
     "merge",
     "merge_v2_checkpoints",
+    "mpi",
     "open",
-    "parse_spec",
-    "register_checkpoint_saver",
-    "remove_checkpoint",
+    "report",
     "restore_v2",
+    "safetensors",
     "save",
     "save_async",
     "save_tree",
     "save_tree_async",
     "save_v2",
+    "sharded",
     "sharded_filename",
-    "sharded_restore",
-    "sharded_save",
-    "sharded_save_async",
+    "stores",
     "tf",
-    "unregister_checkpoint_saver",
-    "update_checkpoint_state",
-    "validate_shards",
+    "torch",
+    "types",
     "verify",
 ]
 
@@ -218,54 +138,46 @@ __all__ = [
 _HOMES = {
     name: module
     for module, names in {
-        "formats.convert": "Conversion convert",
-        "sharded.coordinator": "Coordinator SingleProcess",
-        "dtypes": "DtypeInfo",
-        "editing.average": "Average average",
-        "editing.edit": "Edit edit",
-        "errors": (
-            "BusyError CheckpointNotFoundError CkptfmtError CkptfmtWarning CorruptError "
-            "DurabilityUnknownError GenerationGoneError InvalidError LimitError MatchError "
-            "MergeConflictError ShardMissingError ShardingError StorageError TensorNotFoundError "
-            "UnsupportedError"
-        ),
-        "objects.checkpoint": "Checkpoint",
-        "manager.latest": "checkpoints_iterator latest_checkpoint",
-        "manager.manager": "CheckpointManager",
-        "manager.restoring": "Rejected Restored",
-        "manager.retention": "KeepBest",
-        "bundle.state_file": (
-            "CheckpointState checkpoint_exists get_checkpoint_mtimes get_checkpoint_state "
-            "remove_checkpoint update_checkpoint_state"
-        ),
-        "objects.trackable": "Trackable",
-        "manager.training_state": "TrainingState",
-        "objects.nodes": "TreeNode",
-        "objects.status": "InitializationOnlyStatus LoadStatus NameBasedSaverStatus",
-        "objects.trees": "load_tree load_tree_into save_tree save_tree_async",
-        "background": "SaveFuture",
-        "bundle.load": "MatchReport load load_into restore_v2",
+        "bundle.load": "load load_into restore_v2",
         "bundle.merge": "merge merge_v2_checkpoints",
-        "names": "sharded_filename",
-        "bundle.reader": "Header Reader open",
+        "bundle.reader": "Reader open",
         "bundle.saving": "save save_async save_v2",
-        "saving.mesh": "Layout Mesh",
-        "saving.options": "CheckpointOptions",
-        "saving.parallel": "ParallelVariable independent_buffers",
-        "saving.policies": (
-            "BalancedPolicy MaxShardSizePolicy ShardByDevicePolicy ShardByTaskPolicy"
-        ),
-        "saving.registration": "register_checkpoint_saver unregister_checkpoint_saver",
-        "saving.saver": "Saver",
-        "sharded.sharded": "sharded_restore sharded_save sharded_save_async",
-        "saving.sharding": "ShardingCallback validate_shards",
-        "saving.specs": "DSaveSpec SaveableObject SaveSpec ShardableTensor",
-        "slices": "SaveSliceInfo SliceSpec parse_spec",
-        "bundle.tensor": "StoredSlice TensorHandle",
-        "bundle.verify": "Finding Report verify",
+        "bundle.verify": "verify",
         "bundle.writer": "Writer",
+        "errors": (
+            "CheckpointNotFoundError CkptfmtError CkptfmtWarning CorruptError InvalidError "
+            "StorageError TensorNotFoundError UnsupportedError"
+        ),
+        "formats.convert": "convert",
+        "manager.latest": "latest_checkpoint",
+        "manager.manager": "CheckpointManager",
+        "manager.retention": "KeepBest",
+        "names": "sharded_filename",
+        "objects.checkpoint": "Checkpoint",
+        "objects.trackable": "Trackable",
+        "objects.trees": "load_tree load_tree_into save_tree save_tree_async",
+        "saving.saver": "Saver",
+        "saving.specs": "SaveSpec",
+        "slices": "SaveSliceInfo",
     }.items()
     for name in names.split()
+}
+# The modules that users import.
+_DOORS = {
+    "editing",
+    "errors",
+    "hdf5",
+    "huggingface",
+    "jax",
+    "keras",
+    "mpi",
+    "report",
+    "safetensors",
+    "sharded",
+    "stores",
+    "tf",
+    "torch",
+    "types",
 }
 
 
@@ -289,7 +201,7 @@ def _value(name: str) -> Any:
 def _submodule(name: str) -> ModuleType:
     whole = f"{__name__}.{name}"
     try:
-        if name.isidentifier() and not name.startswith("_"):
+        if name in _DOORS:
             return importlib.import_module(whole)
     except ModuleNotFoundError as error:
         if error.name != whole:

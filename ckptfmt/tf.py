@@ -1,26 +1,31 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`tf.train`'s functions for looking into checkpoints and the directories that they lie in, without
-TensorFlow: the same arguments and answers.
+"""The names of TensorFlow's users: `tf.train`'s functions for looking into checkpoints and the
+directories that they are in, with the same arguments and answers; the operations and the classes of
+its saving side.
 
 Where TensorFlow answers with its own classes, these are numpy dtypes, a CheckpointState and the
 errors of this package. Deviations: paths are literal (TensorFlow treats them as patterns), and
 `has_tensor` knows only tensors, not the header (`""`) and the keys of slices. Unlike
-`ckptfmt.latest_checkpoint`, the one here believes the state file or finds nothing.
+`ckptfmt.latest_checkpoint`, the one here believes the state file or finds nothing;
+`checkpoints_iterator` finds what `ckptfmt.latest_checkpoint` finds.
 """
 
 from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 
 from ckptfmt import dtypes, names
+from ckptfmt.bundle.load import restore_v2
 from ckptfmt.bundle.locate import locate
+from ckptfmt.bundle.merge import merge_v2_checkpoints
 from ckptfmt.bundle.reader import Reader, missing
+from ckptfmt.bundle.saving import save_v2
 from ckptfmt.bundle.state_file import (
+    CheckpointState,
     checkpoint_exists,
     get_checkpoint_mtimes,
     get_checkpoint_state,
@@ -34,21 +39,63 @@ from ckptfmt.errors import (
     InvalidError,
     TensorNotFoundError,
 )
-from ckptfmt.manager.latest import check_waiting, iterate
-from ckptfmt.names import path_text
+from ckptfmt.manager.latest import checkpoints_iterator
+from ckptfmt.manager.manager import CheckpointManager
+from ckptfmt.manager.training_state import TrainingState
+from ckptfmt.names import path_text, sharded_filename
+from ckptfmt.objects.checkpoint import Checkpoint
+from ckptfmt.saving.options import CheckpointOptions
+from ckptfmt.saving.parallel import ParallelVariable, independent_buffers
+from ckptfmt.saving.policies import (
+    BalancedPolicy,
+    MaxShardSizePolicy,
+    ShardByDevicePolicy,
+    ShardByTaskPolicy,
+)
+from ckptfmt.saving.registration import register_checkpoint_saver, unregister_checkpoint_saver
+from ckptfmt.saving.saver import Saver
+from ckptfmt.saving.sharding import ShardingCallback, validate_shards
+from ckptfmt.saving.specs import DSaveSpec, SaveableObject, SaveSpec, ShardableTensor
+from ckptfmt.slices import SaveSliceInfo, parse_spec
 
 __all__ = [
+    "BalancedPolicy",
+    "Checkpoint",
+    "CheckpointManager",
+    "CheckpointOptions",
     "CheckpointReader",
+    "CheckpointState",
+    "DSaveSpec",
+    "MaxShardSizePolicy",
+    "ParallelVariable",
+    "SaveSliceInfo",
+    "SaveSpec",
+    "SaveableObject",
+    "Saver",
+    "ShardByDevicePolicy",
+    "ShardByTaskPolicy",
+    "ShardableTensor",
+    "ShardingCallback",
+    "TrainingState",
     "checkpoint_exists",
     "checkpoints_iterator",
     "get_checkpoint_mtimes",
     "get_checkpoint_state",
+    "independent_buffers",
     "latest_checkpoint",
     "list_variables",
     "load_checkpoint",
     "load_variable",
+    "merge_v2_checkpoints",
+    "parse_spec",
+    "register_checkpoint_saver",
     "remove_checkpoint",
+    "restore_v2",
+    "save_v2",
+    "sharded_filename",
+    "unregister_checkpoint_saver",
     "update_checkpoint_state",
+    "validate_shards",
 ]
 
 Path = str | bytes | os.PathLike[Any]
@@ -163,15 +210,3 @@ def latest_checkpoint(checkpoint_dir: Path, latest_filename: Path | None = None)
         )
         return None
     return state.model_checkpoint_path
-
-
-def checkpoints_iterator(
-    checkpoint_dir: Path,
-    min_interval_secs: float = 0,
-    timeout: float | None = None,
-    timeout_fn: Callable[[], object] | None = None,
-) -> Iterator[str]:
-    """`ckptfmt.checkpoints_iterator` over what this module's `latest_checkpoint` answers."""
-    check_waiting(min_interval_secs, timeout, timeout_fn)
-    directory = path_text(checkpoint_dir)
-    return iterate(lambda: latest_checkpoint(directory), min_interval_secs, timeout, timeout_fn)

@@ -63,7 +63,7 @@ class PipeCoordinator:
             yield
         except (EOFError, OSError) as error:
             message = f"another process ended or did not answer: {error!r}"
-            raise ckptfmt.BusyError(message, failure="PEERS_MISSING") from error
+            raise ckptfmt.errors.BusyError(message, failure="PEERS_MISSING") from error
 
     def _receive(self, rank: int) -> bytes:
         if not self._peers[rank].poll(self.timeout):

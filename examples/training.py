@@ -42,7 +42,7 @@ def rows_of(rank: int, world_size: int) -> tuple[np.ndarray, np.ndarray]:
     return inputs[rank::world_size], targets[rank::world_size]
 
 
-def add_up(values: np.ndarray, coordinator: ckptfmt.Coordinator) -> np.ndarray:
+def add_up(values: np.ndarray, coordinator: ckptfmt.sharded.Coordinator) -> np.ndarray:
     """Return the sum over all workers, bit for bit the same in all of them."""
     gathered = coordinator.gather(values.tobytes())
     total = None
@@ -51,11 +51,13 @@ def add_up(values: np.ndarray, coordinator: ckptfmt.Coordinator) -> np.ndarray:
     return np.frombuffer(coordinator.broadcast(total))
 
 
-def train(directory: str, coordinator: ckptfmt.Coordinator, epochs: int, pause: float) -> None:
+def train(
+    directory: str, coordinator: ckptfmt.sharded.Coordinator, epochs: int, pause: float
+) -> None:
     """Train from where the last run stopped, and back up after each batch."""
     inputs, targets = rows_of(coordinator.rank, coordinator.world_size)
     model = Model()
-    state = ckptfmt.TrainingState(model, directory, coordinator=coordinator)
+    state = ckptfmt.tf.TrainingState(model, directory, coordinator=coordinator)
     restored = state.restore()
     first_epoch, first_batch = state.maybe_load_initial_counters_from_ckpt(BATCHES, 0, "train")
     how = "continues" if restored else "starts"
@@ -92,7 +94,7 @@ def main() -> None:
     if given.world_size > 1 and given.run_id is None:
         parser.error("several workers need a --run-id that was never used before")
     with contextlib.ExitStack() as stack:
-        coordinator: ckptfmt.Coordinator = ckptfmt.SingleProcess()
+        coordinator: ckptfmt.sharded.Coordinator = ckptfmt.sharded.SingleProcess()
         if given.world_size > 1:
             os.makedirs(given.directory, exist_ok=True)
             address = os.path.join(given.directory, f"{given.run_id}.socket")

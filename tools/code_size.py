@@ -19,6 +19,9 @@ from pathlib import Path
 FOLDERS = ("csrc", "ckptfmt", "tests", "fuzz", "bench", "spec", "tools", "examples")
 GENERATED = {"csrc/crc32c/tables.h", "csrc/base/crc32c_tables.h"}
 
+# Files with more lines than this are listed: they may hold more than one idea.
+LONG = 700
+
 
 def c_lines(text: str) -> int:
     """Lines of C that hold more than comments."""
@@ -53,6 +56,7 @@ def python_lines(text: str) -> int:
 def main() -> None:
     root = Path(sys.argv[1] if len(sys.argv) > 1 else ".")
     counts: Counter[str] = Counter()
+    long: list[tuple[int, str]] = []
     for top in FOLDERS:
         for path in sorted((root / top).rglob("*")):
             name = path.relative_to(root).as_posix()
@@ -61,10 +65,14 @@ def main() -> None:
             text = path.read_text(encoding="utf-8")
             lines = python_lines(text) if path.suffix == ".py" else c_lines(text)
             counts[top] += lines
+            if text.count("\n") > LONG:
+                long.append((text.count("\n"), name))
             if top in ("csrc", "ckptfmt", "tests") and len(Path(name).parts) > 2:
                 counts["/".join(Path(name).parts[:2])] += lines
     for folder in sorted(counts):
         print(f"{counts[folder]:7,}  {'  ' if '/' in folder else ''}{folder}")
+    for count, name in sorted(long, reverse=True):
+        print(f"{count:7,}  lines with comments: {name}")
 
 
 if __name__ == "__main__":

@@ -20,13 +20,14 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import ckptfmt
-from ckptfmt import CkptfmtError, Finding, Reader
+from ckptfmt import CkptfmtError, Reader
 from ckptfmt.bundle.locate import locate
 from ckptfmt.cli import text
 from ckptfmt.cli.contents import WHOLE, Contents, DataFile, Tensors, Value, finding_of, gather
 from ckptfmt.errors import masked
 from ckptfmt.names import index_name
 from ckptfmt.places import pieces_of
+from ckptfmt.types import Finding
 
 # As ckptfmt_region_kind in ckptfmt.h.
 _KINDS = {1: "data block", 2: "metaindex block", 3: "index block", 4: "footer", 5: "gap"}

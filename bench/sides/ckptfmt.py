@@ -173,7 +173,7 @@ class Here(Side):
                 np.add(array, ones, out=array)
 
         durability = "full" if durable else "rename"
-        options = ckptfmt.CheckpointOptions(durability=durability)
+        options = ckptfmt.tf.CheckpointOptions(durability=durability)
         saver = self._saver()
 
         def save() -> Any:

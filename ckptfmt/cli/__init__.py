@@ -14,17 +14,11 @@ from importlib import import_module
 from typing import Any, NoReturn
 
 import ckptfmt
-from ckptfmt import (
-    CkptfmtError,
-    CorruptError,
-    GenerationGoneError,
-    LimitError,
-    MergeConflictError,
-    ShardMissingError,
-)
+from ckptfmt import CkptfmtError, CorruptError
 from ckptfmt.cli import completion
 from ckptfmt.cli.output import Output, OutputError, silence
 from ckptfmt.cli.text import printable
+from ckptfmt.errors import GenerationGoneError, LimitError, MergeConflictError, ShardMissingError
 
 __all__ = ["main"]
 

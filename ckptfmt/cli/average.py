@@ -66,7 +66,7 @@ def run(options: argparse.Namespace) -> int:
     # If DESTINATION was forgotten, this is the last source.
     check_destination(options.destination, overwrite=options.overwrite)
     with Progress("averaging", quiet=options.quiet or options.json) as progress:
-        done = ckptfmt.average(
+        done = ckptfmt.editing.average(
             sources, options.destination, dry_run=options.dry_run, progress=progress.update
         )
     if options.json:

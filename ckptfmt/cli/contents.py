@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ckptfmt import CkptfmtError, Finding, Reader, StoredSlice, TensorHandle, UnsupportedError
+from ckptfmt import CkptfmtError, Reader, UnsupportedError
 from ckptfmt.bundle.reader import Header
 from ckptfmt.dtypes import code_of_array, name_of
 from ckptfmt.formats.convert import Format
@@ -24,6 +24,7 @@ from ckptfmt.formats.tensors import FileTensor
 from ckptfmt.names import data_name, index_name, parse_data_name
 from ckptfmt.places import file_size, names_in
 from ckptfmt.remembering import cached_property
+from ckptfmt.types import Finding, StoredSlice, TensorHandle
 
 __all__ = [
     "Contents",

@@ -7,7 +7,7 @@ import argparse
 from collections import Counter
 from typing import Any
 
-from ckptfmt import Reader, TensorHandle, TensorNotFoundError
+from ckptfmt import Reader, TensorNotFoundError
 from ckptfmt.bundle.comparing import Difference, Tolerance, compare
 from ckptfmt.cli import text
 from ckptfmt.cli.options import name_filter, number
@@ -18,6 +18,7 @@ from ckptfmt.errors import masked
 from ckptfmt.formats.opening import open_any
 from ckptfmt.objects.graph import OBJECT_GRAPH_KEY
 from ckptfmt.objects.naming import TensorNames
+from ckptfmt.types import TensorHandle
 
 __all__ = ["EPILOG", "SUMMARY", "add_options", "run"]
 

@@ -8,7 +8,7 @@ import json
 from typing import Any
 
 import ckptfmt
-from ckptfmt import Edit, InvalidError
+from ckptfmt import InvalidError
 from ckptfmt.bundle.locate import locate
 from ckptfmt.cli import text
 from ckptfmt.cli.destination import check_destination
@@ -18,6 +18,7 @@ from ckptfmt.cli.output import Output
 from ckptfmt.cli.progress import Progress
 from ckptfmt.cli.renaming import renames
 from ckptfmt.errors import masked
+from ckptfmt.types import Edit
 
 __all__ = ["EPILOG", "SUMMARY", "add_options", "run"]
 
@@ -138,7 +139,7 @@ def run(options: argparse.Namespace) -> int:
             if options.set_metadata:
                 metadata = _metadata(options.set_metadata, reader.metadata)
     with Progress("editing", quiet=options.quiet or options.json) as progress:
-        done = ckptfmt.edit(
+        done = ckptfmt.editing.edit(
             source,
             options.destination,
             rename=rename,

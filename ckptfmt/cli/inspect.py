@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import ckptfmt
-from ckptfmt import Finding, InvalidError
+from ckptfmt import InvalidError
 from ckptfmt.bundle.locate import locate
 from ckptfmt.bundle.selecting import no_match
 from ckptfmt.cli import DAMAGE, inspect_graph, inspect_json, inspect_text, inspect_tree
@@ -35,6 +35,7 @@ from ckptfmt.cli.output import COLORS, Output, colored
 from ckptfmt.formats.opening import kind_of
 from ckptfmt.objects.naming import TensorNames
 from ckptfmt.objects.nodes import leaf_name
+from ckptfmt.types import Finding
 
 __all__ = ["EPILOG", "SUMMARY", "add_options", "run"]
 

@@ -12,7 +12,7 @@ import functools
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from ckptfmt import CkptfmtError, Finding, Reader
+from ckptfmt import CkptfmtError, Reader
 from ckptfmt.bundle.verify import MISSING_MESSAGE, MISSING_TENSOR
 from ckptfmt.cli import text
 from ckptfmt.cli.contents import Contents, Tensors, finding_of
@@ -28,6 +28,7 @@ from ckptfmt.objects.graph import (
 from ckptfmt.objects.naming import ObjectPaths
 from ckptfmt.objects.nodes import NONE
 from ckptfmt.objects.roles import optimizer_nodes
+from ckptfmt.types import Finding
 
 __all__ = ["Objects", "lines", "objects_of"]
 

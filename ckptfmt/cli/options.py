@@ -14,7 +14,7 @@ __all__ = ["casts", "count", "name_filter", "number"]
 
 
 def casts(given: list[str]) -> str | dict[str, str] | None:
-    """Return the `cast` argument of `ckptfmt.edit` and `ckptfmt.convert`.
+    """Return the `cast` argument of `ckptfmt.editing.edit` and `ckptfmt.convert`.
 
     Args:
         given: the values of the option --cast.

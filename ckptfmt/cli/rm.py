@@ -48,7 +48,7 @@ def run(options: argparse.Namespace) -> int:
     output = Output()
     for prefix in prefixes:
         if not options.dry_run:
-            ckptfmt.remove_checkpoint(prefix)
+            ckptfmt.tf.remove_checkpoint(prefix)
         if not options.quiet:
             word = "would remove" if options.dry_run else "removed"
             output.line(f"{word} {text.path(prefix)}")

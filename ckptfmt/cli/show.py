@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ckptfmt import InvalidError, Reader, TensorHandle, TensorNotFoundError
+from ckptfmt import InvalidError, Reader, TensorNotFoundError
 from ckptfmt.bundle.comparing import pieces
 from ckptfmt.cli import text
 from ckptfmt.cli.destination import writing_output
@@ -23,6 +23,7 @@ from ckptfmt.errors import masked
 from ckptfmt.formats.opening import open_any
 from ckptfmt.objects.naming import TensorNames
 from ckptfmt.report.statistics import statistics_of
+from ckptfmt.types import TensorHandle
 
 __all__ = ["EPILOG", "SUMMARY", "add_options", "parse_index", "run"]
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 
 import ckptfmt
-from ckptfmt import CheckpointNotFoundError, CkptfmtError, Finding, Report
+from ckptfmt import CheckpointNotFoundError, CkptfmtError
 from ckptfmt.bundle.findings import grouped
 from ckptfmt.bundle.locate import locate_all
 from ckptfmt.cli import DAMAGE, error_fields, text
@@ -23,6 +23,7 @@ from ckptfmt.formats.convert import Format
 from ckptfmt.formats.opening import kind_of, open_tensors
 from ckptfmt.formats.tensors import Places
 from ckptfmt.places import is_directory
+from ckptfmt.types import Finding, Report
 
 __all__ = ["EPILOG", "SUMMARY", "add_options", "run"]
 

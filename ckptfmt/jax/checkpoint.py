@@ -64,7 +64,7 @@ def save(
     The name of a leaf is its path: "params/dense/kernel". Leaves are arrays of JAX, of NumPy or of
     any other framework, Python scalars, str and bytes. Typed PRNG keys are stored as their key data
     (uint32); the implementation is noted in the metadata, and so are the paths of the states of
-    Optax, which `ckptfmt.edit` can drop.
+    Optax, which `ckptfmt.editing.edit` can drop.
 
     If JAX runs in several processes, all of them call it. Each writes slices that are on its
     devices; a slice with several replicas is written once, and these are spread evenly by bytes.
@@ -84,7 +84,7 @@ def save(
         InvalidError: a leaf that cannot be stored, or two leaves of one name; an argument of
             another type; the processes have different pytrees. All processes raise it, and it names
             the leaf.
-        CheckpointNotFoundError, StorageError, BusyError: as in `ckptfmt.sharded_save`.
+        CheckpointNotFoundError, StorageError, BusyError: as in `ckptfmt.sharded.save`.
     """
     options = _Options(metadata, level, alignment, durability, compression)
     job = _Save(prefix, pytree, options, coordinator)

@@ -67,7 +67,7 @@ class Checkpoint(Trackable):
             `DTensorCheckpoint` on a mesh. Each has a Checkpoint of the same objects, with its own
             local arrays, and all call the same methods in the same order. Process 0 writes the
             object graph, the state file, and what registered savers save; a failure in one process
-            ends a save or restore in all. See `sharded_save`.
+            ends a save or restore in all. See `ckptfmt.sharded.save`.
         layouts: with a coordinator, the layouts of arrays on meshes: a mapping from their paths
             ("model/kernel") to Layout or None, or a tree of these. An array with a Layout is
             {device: local array}, for the devices of this process, and is restored in place. All
@@ -211,7 +211,7 @@ class Checkpoint(Trackable):
 
         Raises:
             InvalidError: an object that cannot be saved; the message names its path.
-            What `Saver.save`, with a coordinator `sharded_save` raise, and the objects' own
+            What `Saver.save`, with a coordinator `ckptfmt.sharded.save` raise, and the objects' own
             methods.
         """
         return self._begun(file_prefix, options, is_numbered=False).run()

@@ -30,7 +30,15 @@ from ckptfmt.saving.saver import Saver
 from ckptfmt.saving.specs import DSaveSpec, SaveSpec
 from ckptfmt.sharded.plan import Description, describe
 from ckptfmt.sharded.rounds import Team, compare_all
-from ckptfmt.sharded.sharded import Index, Job, compare_seen, fail, fail_async, save, save_async
+from ckptfmt.sharded.sharded import (
+    Index,
+    Job,
+    compare_seen,
+    fail,
+    fail_async,
+    save_job,
+    save_job_async,
+)
 
 if TYPE_CHECKING:
     from ckptfmt.sharded.coordinator import Coordinator
@@ -203,14 +211,14 @@ class Together:
         """Save, and return the prefix.
 
         Raises:
-            What `sharded_save` raises, in all processes.
+            What `ckptfmt.sharded.save` raises, in all processes.
         """
         if self._error is not None:
             self._claims.close()
             fail(self._team, self._error)
         if self._job.options.enable_async:
             return self.run_async().prefix
-        save(self._team, self._job, self._description)
+        save_job(self._team, self._job, self._description)
         return self._job.path
 
     def run_async(self) -> SaveFuture:
@@ -218,7 +226,7 @@ class Together:
         if self._error is not None:
             self._claims.close()
             fail_async(self._team, self._error, self._queue)
-        return save_async(self._team, self._job, self._description, self._queue)
+        return save_job_async(self._team, self._job, self._description, self._queue)
 
 
 def _nothing() -> None:

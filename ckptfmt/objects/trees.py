@@ -55,8 +55,8 @@ from ckptfmt.progress import Progress
 from ckptfmt.saving.mesh import Layout
 from ckptfmt.saving.options import CheckpointOptions
 from ckptfmt.saving.specs import SaveSpec
+from ckptfmt.sharded import sharded
 from ckptfmt.sharded.rounds import Team
-from ckptfmt.sharded.sharded import sharded_restore
 
 if TYPE_CHECKING:
     from ckptfmt.sharded.coordinator import Coordinator
@@ -102,7 +102,7 @@ def save_tree(
             the shape of this tree, or a mapping from paths ("model/kernel") to these. A leaf with a
             Layout is {device: array}, for the devices of this process. All other leaves are
             replicated: equal in all processes.
-        coordinator: joins the processes that save one tree together, as in `sharded_save`.
+        coordinator: joins the processes that save one tree together, as in `ckptfmt.sharded.save`.
         graph: False saves arrays and scalars by the names of their paths ("model/kernel"), without
             an object graph, as `ckptfmt.save`: for what `load_tree` loaded from such a checkpoint.
             The tree then has dicts only, and no options or coordinator.
@@ -112,7 +112,8 @@ def save_tree(
             than 64 bits, or arguments that exclude each other; the message names the path. With a
             coordinator, in all processes: their trees have different structures.
         UnsupportedError: a TreeNode that was saved by a registered saver.
-        What `ckptfmt.save`, with `options` `Saver.save`, with a coordinator `sharded_save` raise.
+        What `ckptfmt.save`, with `options` `Saver.save`, with a coordinator
+            `ckptfmt.sharded.save` raise.
     """
     asked = {
         "metadata": metadata,
@@ -254,7 +255,7 @@ def load_tree(
         InvalidError: a layout or cast for a name that is not a leaf, arguments that exclude each
             other, or an argument of the wrong type.
         GenerationGoneError: the checkpoint was replaced meanwhile (with a coordinator).
-        What `ckptfmt.open` and reading, with a coordinator `sharded_restore` raise.
+        What `ckptfmt.open` and reading, with a coordinator `ckptfmt.sharded.restore` raise.
     """
     filter_function(filter)  # checks the argument before anything is read
     if coordinator is not None:
@@ -421,7 +422,7 @@ def _load_on_mesh(
     team.round(guard.error, digest, lambda digests: _check_same(digests, path))
     assert stored is not None
     assert batch is not None
-    tensors = sharded_restore(path, by_key, coordinator, verify=verify, limits=limits)
+    tensors = sharded.restore(path, by_key, coordinator, verify=verify, limits=limits)
     if stored.graph is not None and tensors[OBJECT_GRAPH_KEY].item() != stored.content:
         raise _replaced(path)
     mark_variants(batch, tensors)

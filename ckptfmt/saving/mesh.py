@@ -434,7 +434,7 @@ def _mesh_of(text: str) -> Mesh:
     if sorted(order) != list(range(len(numbers))) or len(devices) != len(order):
         raise InvalidError(
             f"the text of a mesh {text!r} names {len(devices)} of {len(numbers)} devices: create "
-            "the mesh with its global devices, or pass a ckptfmt.Mesh of all devices"
+            "the mesh with its global devices, or pass a ckptfmt.sharded.Mesh of all devices"
         )
     return Mesh(sizes, [device for _, device in sorted(zip(order, devices, strict=True))])
 

@@ -50,7 +50,7 @@ class CheckpointOptions:
             always in the calling thread.
         skip_slot_variables: whether `Checkpoint` restores no slot variables of optimizers.
         check_replicas: whether processes that save together compare everything that several devices
-            hold; see `sharded_save`.
+            hold; see `ckptfmt.sharded.save`.
 
     Raises:
         InvalidError: an argument of the wrong type or value, or given in both spellings.

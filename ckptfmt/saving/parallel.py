@@ -245,7 +245,8 @@ class ParallelVariable:
     def __repr__(self) -> str:
         first = self.components[0]
         return (
-            f"<ckptfmt.ParallelVariable {len(self.components)} x {first.dtype}{list(first.shape)}>"
+            f"<ckptfmt.tf.ParallelVariable {len(self.components)} x "
+            f"{first.dtype}{list(first.shape)}>"
         )
 
 

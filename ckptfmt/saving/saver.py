@@ -55,7 +55,7 @@ __all__ = ["Saver"]
 
 Path = str | bytes | os.PathLike[Any]
 RestoreFn = Callable[[Mapping[str, Any]], Any]
-# Replicas up to this size are compared without being asked, as `sharded_save` does.
+# Replicas up to this size are compared without being asked, as `ckptfmt.sharded.save` does.
 REPLICA_BYTES_MAX = 1 << 20
 
 

@@ -154,7 +154,7 @@ class Plan:
 def describe(
     tensors: Mapping[Any, Any], layouts: Mapping[Any, Any], check_replicas: bool = False
 ) -> Description:
-    """Return what this process holds; see `sharded_save`.
+    """Return what this process holds; see `ckptfmt.sharded.save`.
 
     Raises:
         InvalidError: the arguments have a wrong type or contradict each other.

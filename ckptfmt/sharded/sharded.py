@@ -80,17 +80,17 @@ __all__ = [
     "compare_seen",
     "fail",
     "fail_async",
+    "restore",
     "save",
     "save_async",
-    "sharded_restore",
-    "sharded_save",
-    "sharded_save_async",
+    "save_job",
+    "save_job_async",
 ]
 
 Path = str | bytes | os.PathLike[Any]
 
 
-def sharded_save(
+def save(
     prefix: Path,
     tensors: Mapping[str, Any] | Mapping[bytes, Any],
     layouts: Mapping[str, Layout | None] | Mapping[bytes, Layout | None],
@@ -141,7 +141,7 @@ def sharded_save(
         What the coordinator raises when a process is missing; temporary files
             (`<prefix>_temp_<hex>`) may then remain. A later save never uses them.
     """
-    team = Team(coordinator, "sharded_save")
+    team = Team(coordinator, "sharded.save")
     with team.guarded() as guard:
         wait_for_saves()
         options = CheckpointOptions(
@@ -155,10 +155,10 @@ def sharded_save(
         description = describe(tensors, layouts, check_replicas)
     if guard.error is not None:
         fail(team, guard.error)
-    save(team, job, description)
+    save_job(team, job, description)
 
 
-def sharded_save_async(
+def save_async(
     prefix: Path,
     tensors: Mapping[str, Any] | Mapping[bytes, Any],
     layouts: Mapping[str, Layout | None] | Mapping[bytes, Layout | None],
@@ -171,15 +171,15 @@ def sharded_save_async(
     compression: str | None = None,
     check_replicas: bool = False,
 ) -> SaveFuture:
-    """Save as `sharded_save` does, in the background; return once the arrays of this process are
+    """Save as `save` does, in the background; return once the arrays of this process are
     copied (one of several local replicas). The processes agree in the background, too.
 
     The coordinator belongs to the save until the future is done: nothing else may use it. The next
-    save waits for this one, and so does a `sharded_restore`; all processes make their saves in the
+    save waits for this one, and so does a `restore`; all processes make their saves in the
     same order. Every process has its own future of the whole save.
 
     Args:
-        As `sharded_save`.
+        As `save`.
 
     Returns:
         A future: its `result()` is the prefix, once the checkpoint is in place.
@@ -187,9 +187,9 @@ def sharded_save_async(
     Raises:
         InvalidError, MemoryError: what this process gives cannot be saved, or not copied. The
             others get the error in the background.
-        All other errors of `sharded_save` are raised by the future.
+        All other errors of `save` are raised by the future.
     """
-    team = Team(coordinator, "sharded_save")
+    team = Team(coordinator, "sharded.save")
     with team.guarded() as guard:
         wait_for_saves()
         options = CheckpointOptions(
@@ -204,10 +204,10 @@ def sharded_save_async(
         description = describe(tensors, layouts, check_replicas)
     if guard.error is not None:
         return fail_async(team, guard.error, SaveQueue())
-    return save_async(team, job, description, SaveQueue())
+    return save_job_async(team, job, description, SaveQueue())
 
 
-def sharded_restore(
+def restore(
     prefix: Path,
     layouts: Mapping[str, Layout | None] | Mapping[bytes, Layout | None],
     coordinator: Coordinator,
@@ -244,10 +244,10 @@ def sharded_restore(
         InvalidError: a layout of another rank than the tensor, or a device outside every mesh.
         GenerationGoneError: the checkpoint was replaced meanwhile, so that two processes did not
             read the same; all processes raise it.
-        What `ckptfmt.open` and reading raise. As in `sharded_save`, a process that fails makes all
+        What `ckptfmt.open` and reading raise. As in `save`, a process that fails makes all
         raise.
     """
-    team = Team(coordinator, "sharded_restore")
+    team = Team(coordinator, "sharded.restore")
     result: dict[str, Any] = {}
     seen = b""
     with team.guarded() as guard:
@@ -323,7 +323,7 @@ def fail_async(team: Team, error: BaseException, queue: SaveQueue) -> NoReturn:
     raise error
 
 
-def save(team: Team, job: Job, description: Description, target: str | None = None) -> None:
+def save_job(team: Team, job: Job, description: Description, target: str | None = None) -> None:
     """Run the rounds of a save and write between them.
 
     Args:
@@ -350,7 +350,7 @@ def save(team: Team, job: Job, description: Description, target: str | None = No
     team.round(guard.error, b"", recorded)
 
 
-def save_async(team: Team, job: Job, description: Description, queue: SaveQueue) -> SaveFuture:
+def save_job_async(team: Team, job: Job, description: Description, queue: SaveQueue) -> SaveFuture:
     """Run a save in the background; return once what this process holds is copied."""
     failed: BaseException | None = None
 
@@ -368,7 +368,7 @@ def save_async(team: Team, job: Job, description: Description, queue: SaveQueue)
 
         def work() -> None:
             with snapshot:
-                save(team, replace(job, inputs=inputs), copies, target)
+                save_job(team, replace(job, inputs=inputs), copies, target)
 
         return work
 

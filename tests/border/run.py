@@ -167,7 +167,7 @@ class Border:
                 self._need(isinstance(digest, Refused), "digest", digest)
         return shapes, values
 
-    def _parts(self, handle: ckptfmt.TensorHandle, whole: Any, chance: random.Random) -> None:
+    def _parts(self, handle: ckptfmt.types.TensorHandle, whole: Any, chance: random.Random) -> None:
         """Boxes and maps agree with the whole."""
         key = random_key(chance, handle.shape)
         with contextlib.suppress(IndexError):
@@ -305,7 +305,7 @@ class Border:
         state.write_bytes(state_text(chance))
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ckptfmt.CkptfmtWarning)
-            self._attempt("state", lambda: ckptfmt.get_checkpoint_state(self.place))
+            self._attempt("state", lambda: ckptfmt.tf.get_checkpoint_state(self.place))
             found = self._attempt("latest", lambda: ckptfmt.latest_checkpoint(self.place))
         if isinstance(found, str):
             inside = os.path.realpath(os.path.dirname(found)) == os.path.realpath(self.place)

@@ -196,7 +196,7 @@ CASES: dict[str, tuple[Call, str]] = {
         lambda p: ckptfmt.merge_v2_checkpoints(5, f"{p}-new"),
         "checkpoint_prefixes must be a list of prefixes, not int",
     ),
-    "parse_spec": (lambda _: ckptfmt.parse_spec(5), f"{SPEC}int"),
+    "parse_spec": (lambda _: ckptfmt.tf.parse_spec(5), f"{SPEC}int"),
     "from_spec": (
         lambda _: SaveSliceInfo.from_spec(b"4 0,1"),
         "a spec text must be a str, not bytes",

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`ckptfmt.average`."""
+"""`ckptfmt.editing.average`."""
 
 from __future__ import annotations
 
@@ -44,17 +44,17 @@ def mean(arrays: list[Any]) -> Any:
 @pytest.mark.parametrize("large", [False, True])
 def test_mean(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int, large: bool) -> None:
     if large:  # through files, piece by piece
-        for module in ("bundle.convert", "editing.average"):
+        for module in ("bundle.convert", "editing.averages"):
             monkeypatch.setattr(f"ckptfmt.{module}.HELD_MAX", 100)
-        monkeypatch.setattr("ckptfmt.editing.average.STEP_BYTES", 64)
-        monkeypatch.setattr("ckptfmt.editing.average.BATCH_BYTES", 500)
+        monkeypatch.setattr("ckptfmt.editing.averages.STEP_BYTES", 64)
+        monkeypatch.setattr("ckptfmt.editing.averages.BATCH_BYTES", 500)
     found = [values(seed % 1000 + number) for number in range(COUNT)]
     paths = [tmp_path / str(number) for number in range(COUNT)]
     for path, one in zip(paths, found, strict=True):
         ckptfmt.save(path, one, metadata={"by": path.name})
     before = contents(tmp_path)
     calls: list[tuple[int, int]] = []
-    done = ckptfmt.average(paths, tmp_path / "m", progress=lambda *call: calls.append(call))
+    done = ckptfmt.editing.average(paths, tmp_path / "m", progress=lambda *call: calls.append(call))
     assert (done.averaged, done.taken) == (6, ("step",))
     assert calls[-1][0] == calls[-1][1]
     loaded = ckptfmt.load(tmp_path / "m")
@@ -100,9 +100,9 @@ def test_extremes(
 ) -> None:
     """No mean of finite numbers overflows, and nothing warns."""
     if large:
-        for module in ("bundle.convert", "editing.average"):
+        for module in ("bundle.convert", "editing.averages"):
             monkeypatch.setattr(f"ckptfmt.{module}.HELD_MAX", 100)
-        monkeypatch.setattr("ckptfmt.editing.average.STEP_BYTES", 64)
+        monkeypatch.setattr("ckptfmt.editing.averages.STEP_BYTES", 64)
     paths = [tmp_path / str(number) for number in range(len(elements))]
     for path, element in zip(paths, elements, strict=True):
         real = np.arange(40.0)
@@ -110,7 +110,7 @@ def test_extremes(
         parts = np.empty(40, "c16")
         parts.real, parts.imag = real, real[::-1]
         ckptfmt.save(path, {"d": real, "c": parts}, durability="none")
-    ckptfmt.average(paths, tmp_path / "m")
+    ckptfmt.editing.average(paths, tmp_path / "m")
     wanted = np.arange(40.0)
     wanted[17] = expected
     loaded = ckptfmt.load(tmp_path / "m")
@@ -133,7 +133,7 @@ def test_extremes_of_small_dtypes(tmp_path: Path, dtype: Any) -> None:
     rows = np.array([[most, most, NAN, -most], [most, 0, 1, -most], [most, 0, 1, -most]])
     for number, row in enumerate(rows):
         ckptfmt.save(tmp_path / str(number), {"x": row.astype(dtype)}, durability="none")
-    ckptfmt.average([tmp_path / str(number) for number in range(3)], tmp_path / "m")
+    ckptfmt.editing.average([tmp_path / str(number) for number in range(3)], tmp_path / "m")
     found = ckptfmt.load(tmp_path / "m")["x"].astype("c16" if dtype == "c8" else "f8")
     want = np.array([most, most / 3, NAN, -most]).astype(dtype).astype(found.dtype)
     np.testing.assert_array_equal(found.real, want.real)
@@ -145,7 +145,7 @@ def test_extremes_of_small_dtypes(tmp_path: Path, dtype: Any) -> None:
 @pytest.mark.parametrize("large", [False, True])
 def test_a_dry_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, large: bool) -> None:
     if large:  # no temporary file beside the destination
-        for module in ("bundle.convert", "editing.average"):
+        for module in ("bundle.convert", "editing.averages"):
             monkeypatch.setattr(f"ckptfmt.{module}.HELD_MAX", 10)
     paths = [tmp_path / "a", tmp_path / "b"]
     for number, path in enumerate(paths):
@@ -153,12 +153,12 @@ def test_a_dry_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, large: bool)
     before = contents(tmp_path)
     calls: list[tuple[int, int]] = []
     target = tmp_path / "new" / "m"
-    planned = ckptfmt.average(
+    planned = ckptfmt.editing.average(
         paths, target, dry_run=True, progress=lambda *call: calls.append(call)
     )
     assert contents(tmp_path) == before and not target.parent.exists()
     assert calls[-1][0] == calls[-1][1]
-    assert planned == ckptfmt.average(paths, target)
+    assert planned == ckptfmt.editing.average(paths, target)
     assert (planned.averaged, planned.taken) == (6, ("step",))
 
 
@@ -187,7 +187,7 @@ def test_a_dry_run_checks(tmp_path: Path) -> None:
         for dry_run in (True, False):
             sources = [tmp_path / name for name in names]
             with pytest.raises(kind):
-                ckptfmt.average(sources, f"{tmp_path}/{target}", dry_run=dry_run)
+                ckptfmt.editing.average(sources, f"{tmp_path}/{target}", dry_run=dry_run)
             assert contents(tmp_path) == before
 
 
@@ -203,7 +203,7 @@ def test_slices_are_those_of_the_first(tmp_path: Path) -> None:
         writer.add_slice("p", 3 * rows[:, :2], rows.shape, (0, 0))
         writer.add_slice("p", 3 * rows[:, 2:], rows.shape, (0, 2))
     ckptfmt.save(tmp_path / "c", {"p": 5 * rows}, compression="zstd")
-    ckptfmt.average([tmp_path / name for name in "abc"], tmp_path / "a")
+    ckptfmt.editing.average([tmp_path / name for name in "abc"], tmp_path / "a")
     with ckptfmt.open(tmp_path / "a") as reader:
         assert_same(reader["p"].read(), 3 * rows)
         assert len(reader["p"].slices) == 2 and reader.level == "v2"
@@ -212,7 +212,7 @@ def test_slices_are_those_of_the_first(tmp_path: Path) -> None:
 def test_objects(tmp_path: Path) -> None:
     for number in range(2):
         ckptfmt.save_tree(tmp_path / str(number), {"w": np.full(3, number, "f4"), "step": number})
-    done = ckptfmt.average([tmp_path / "0", tmp_path / "1"], tmp_path / "m")
+    done = ckptfmt.editing.average([tmp_path / "0", tmp_path / "1"], tmp_path / "m")
     assert done.taken == ("step/.ATTRIBUTES/VARIABLE_VALUE",)
     loaded = ckptfmt.load_tree(tmp_path / "m")
     assert loaded["step"] == 0
@@ -233,7 +233,7 @@ def test_other_tensors_are_refused(tmp_path: Path, other: dict[str, Any], messag
     ckptfmt.save(tmp_path / "b", other)
     before = contents(tmp_path)
     with pytest.raises(InvalidError, match=message):
-        ckptfmt.average([tmp_path / "a", tmp_path / "b"], tmp_path / "m")
+        ckptfmt.editing.average([tmp_path / "a", tmp_path / "b"], tmp_path / "m")
     assert contents(tmp_path) == before
 
 
@@ -241,11 +241,11 @@ def test_mistakes(tmp_path: Path) -> None:
     ckptfmt.save(tmp_path / "a", {"w": np.ones(300)})
     ckptfmt.save(tmp_path / "b", {"w": np.ones(300)})
     with pytest.raises(InvalidError, match="at least two"):
-        ckptfmt.average([tmp_path / "a"], tmp_path / "m")
+        ckptfmt.editing.average([tmp_path / "a"], tmp_path / "m")
     with pytest.raises(InvalidError, match="list of checkpoints"):
-        ckptfmt.average(tmp_path / "a", tmp_path / "m")  # type: ignore[arg-type]
+        ckptfmt.editing.average(tmp_path / "a", tmp_path / "m")  # type: ignore[arg-type]
     flip(tmp_path / "b.data-00000-of-00001", 100)
     before = contents(tmp_path)
     with pytest.raises(CorruptError):
-        ckptfmt.average([tmp_path / "a", tmp_path / "b"], tmp_path / "m")
+        ckptfmt.editing.average([tmp_path / "a", tmp_path / "b"], tmp_path / "m")
     assert contents(tmp_path) == before

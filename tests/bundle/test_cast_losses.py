@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `ckptfmt.edit` counts when it casts to narrow floating-point dtypes."""
+"""What `ckptfmt.editing.edit` counts when it casts to narrow floating-point dtypes."""
 
 from __future__ import annotations
 
@@ -67,5 +67,5 @@ def test_casts_to_wider_dtypes_lose_nothing(dtype: str) -> None:
 
 def test_infinity_of_a_checkpoint(tmp_path: Path) -> None:
     ckptfmt.save(tmp_path / "a", {"w": np.array([1, INF, -INF, NAN, 1e9], "f4")})
-    done = ckptfmt.edit(tmp_path / "a", tmp_path / "b", cast="float8_e4m3fn")
+    done = ckptfmt.editing.edit(tmp_path / "a", tmp_path / "b", cast="float8_e4m3fn")
     assert done.overflows == {"w": 3} and done.zeros == {}

@@ -214,7 +214,7 @@ def test_what_is_refused(content: str, offset: int, message: str) -> None:
 
 
 def test_too_many_bytes() -> None:
-    with pytest.raises(ckptfmt.LimitError, match=r"^LIMIT in c: more than 67108864 bytes$"):
+    with pytest.raises(ckptfmt.errors.LimitError, match=r"^LIMIT in c: more than 67108864 bytes$"):
         parse_state(bytes((64 << 20) + 1), "c")
 
 
@@ -225,7 +225,7 @@ def test_too_many_values(monkeypatch: pytest.MonkeyPatch, unit: str) -> None:
     monkeypatch.setattr(state_file, "PARTS_MAX", 9)
     begin = "all_model_checkpoint_paths: ["
     assert parse_state(f'{begin}{unit}""]'.encode())
-    with pytest.raises(ckptfmt.LimitError, match="more than 9 values and backslashes"):
+    with pytest.raises(ckptfmt.errors.LimitError, match="more than 9 values and backslashes"):
         parse_state((begin + unit * 9 + '""]').encode())
 
 
@@ -337,7 +337,7 @@ def test_more_than_can_be_read_back(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(state_file, "STATE_BYTES_MAX", size)
     assert parse_state(format_state(state)) == state
     monkeypatch.setattr(state_file, "STATE_BYTES_MAX", size - 1)
-    with pytest.raises(ckptfmt.LimitError, match=f"more than {size - 1} bytes"):
+    with pytest.raises(ckptfmt.errors.LimitError, match=f"more than {size - 1} bytes"):
         format_state(state)
 
 

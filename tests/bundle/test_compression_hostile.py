@@ -13,8 +13,9 @@ from support import index as ix
 from support.process import memory_limit
 
 import ckptfmt
-from ckptfmt import CorruptError, LimitError
+from ckptfmt import CorruptError
 from ckptfmt.bundle.codec import Zstd
+from ckptfmt.errors import LimitError
 
 UINT8, STRING = 4, 7
 SIZE = 16 << 20  # of a chunk

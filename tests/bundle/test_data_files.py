@@ -14,8 +14,9 @@ from support.arrays import assert_same
 from support.files import contents
 
 import ckptfmt
-from ckptfmt import CheckpointOptions, InvalidError, Saver, SaveSpec, StorageError, Writer
+from ckptfmt import InvalidError, Saver, SaveSpec, StorageError, Writer
 from ckptfmt.bundle import writer as writing
+from ckptfmt.tf import CheckpointOptions
 
 MIB = 1 << 20
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`ckptfmt.edit`: what is written, what is linked, and what is refused. The object graph is in
+"""Edits: what is written, what is linked, and what is refused. The object graph is in
 tests/objects/test_edited_graphs.py."""
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from support.files import contents, flip
 
 import ckptfmt
 from ckptfmt import CorruptError, InvalidError, TensorNotFoundError
+from ckptfmt.editing import edit
 
 LEVELS = ("v2", "v2+", "ckptfmt")
 MiB = 1 << 20
@@ -57,7 +58,9 @@ def inodes(prefix: Path) -> list[int]:
 @pytest.mark.parametrize("level", LEVELS)
 def test_renaming_writes_an_index_only(tmp_path: Path, level: str, seed: int) -> None:
     values = save(tmp_path / "a", seed, level)
-    done = ckptfmt.edit(tmp_path / "a", tmp_path / "b", rename=[("^d/", "kinds/"), ("p", "q")])
+    done = ckptfmt.editing.edit(
+        tmp_path / "a", tmp_path / "b", rename=[("^d/", "kinds/"), ("p", "q")]
+    )
     assert inodes(tmp_path / "b") == inodes(tmp_path / "a")
     assert (done.copied_nbytes, done.tensors, done.dropped) == (0, len(values), ())
     assert done.renamed["p"] == "q" and "w" not in done.renamed
@@ -72,19 +75,21 @@ def test_renaming_writes_an_index_only(tmp_path: Path, level: str, seed: int) ->
     assert not ckptfmt.verify(tmp_path / "b").problems
     # The same names again: the same bytes as before.
     back = {new: old for old, new in done.renamed.items()}
-    ckptfmt.edit(tmp_path / "b", tmp_path / "c", rename=back)
+    ckptfmt.editing.edit(tmp_path / "b", tmp_path / "c", rename=back)
     assert (tmp_path / "c.index").read_bytes() == (tmp_path / "a.index").read_bytes()
 
 
 def test_what_is_dropped_frees_its_space(tmp_path: Path) -> None:
     values = {"w": np.ones(MiB // 8), "w/Adam": np.ones(MiB // 8), "step": np.int64(1)}
     ckptfmt.save(tmp_path / "a", values)
-    assert ckptfmt.edit(tmp_path / "a", tmp_path / "b", drop="*/Adam").copied_nbytes == MiB + 8
+    assert (
+        ckptfmt.editing.edit(tmp_path / "a", tmp_path / "b", drop="*/Adam").copied_nbytes == MiB + 8
+    )
     assert sum(path.stat().st_size for path in data_files(tmp_path / "b")) < MiB + 4096
     # Not worth copying the others, unless it is asked for.
-    done = ckptfmt.edit(tmp_path / "a", tmp_path / "c", drop=["step"])
+    done = ckptfmt.editing.edit(tmp_path / "a", tmp_path / "c", drop=["step"])
     assert done.copied_nbytes == 0 and inodes(tmp_path / "c") == inodes(tmp_path / "a")
-    done = ckptfmt.edit(tmp_path / "a", tmp_path / "d", drop=["step"], compact=True)
+    done = ckptfmt.editing.edit(tmp_path / "a", tmp_path / "d", drop=["step"], compact=True)
     assert done.copied_nbytes == 2 * MiB
     for name in "cd":
         assert set(ckptfmt.load(tmp_path / name)) == {"w", "w/Adam"}
@@ -95,7 +100,7 @@ def test_only_files_that_lose_much_are_copied(tmp_path: Path) -> None:
     with ckptfmt.Writer(tmp_path / "a", shards=2) as writer:
         for name in ("w", "w/Adam", "v", "v/Adam"):
             writer.add(name, np.ones(5000))
-    done = ckptfmt.edit(tmp_path / "a", tmp_path / "b", drop="w/Adam")
+    done = ckptfmt.editing.edit(tmp_path / "a", tmp_path / "b", drop="w/Adam")
     assert done.copied_nbytes == 40_000
     assert len(set(inodes(tmp_path / "b")) & set(inodes(tmp_path / "a"))) == 1
     assert set(ckptfmt.load(tmp_path / "b")) == {"w", "v", "v/Adam"}
@@ -117,7 +122,7 @@ def test_only_files_that_lose_much_are_copied(tmp_path: Path) -> None:
 def test_names(tmp_path: Path, options: dict[str, Any], left: list[str]) -> None:
     values = {"layer/w": np.ones(3), "layer/b": np.zeros(3), "step": np.int64(7)}
     ckptfmt.save(tmp_path / "a", values)
-    done = ckptfmt.edit(tmp_path / "a", tmp_path / "b", drop_weights=True, **options)
+    done = ckptfmt.editing.edit(tmp_path / "a", tmp_path / "b", drop_weights=True, **options)
     loaded = ckptfmt.load(tmp_path / "b")
     assert list(loaded) == left
     for old in set(values) - set(done.dropped):
@@ -133,7 +138,7 @@ def test_casts(tmp_path: Path) -> None:
         writer.add("s", np.array([b"text"], object))
         writer.add_slice("p", rows[:1], rows.shape, (0, 0))
         writer.add_slice("p", rows[1:], rows.shape, (1, 0))
-    done = ckptfmt.edit(tmp_path / "a", tmp_path / "b", cast="float16")
+    done = ckptfmt.editing.edit(tmp_path / "a", tmp_path / "b", cast="float16")
     assert done.casts == {
         "h": ("bfloat16", "float16"),
         "p": ("float64", "float16"),
@@ -145,26 +150,30 @@ def test_casts(tmp_path: Path) -> None:
         assert_same(reader["p"].read(), rows.astype("f2"))
         assert len(reader["p"].slices) == 2
         assert reader["n"].dtype == np.int64
-    done = ckptfmt.edit(tmp_path / "a", tmp_path / "c", cast={"n": "int8", "/w|h/": "float64"})
+    done = ckptfmt.editing.edit(
+        tmp_path / "a", tmp_path / "c", cast={"n": "int8", "/w|h/": "float64"}
+    )
     assert set(done.casts) == {"n", "w", "h"}
     assert done.overflows == {}
     assert_same(ckptfmt.load(tmp_path / "c")["n"], np.arange(5, dtype="i1"))
     ckptfmt.save(tmp_path / "i", {"n": np.array([127, 128, -129]), "f": np.array([2.9, np.nan])})
-    done = ckptfmt.edit(tmp_path / "i", tmp_path / "d", cast={"n": "int8", "f": "float16"})
+    done = ckptfmt.editing.edit(tmp_path / "i", tmp_path / "d", cast={"n": "int8", "f": "float16"})
     assert (done.overflows, done.zeros) == ({"n": 2}, {})
     ckptfmt.save(tmp_path / "z", {"w": np.array([1e-9, 0, 1, 1e9], "f4")})
-    done = ckptfmt.edit(tmp_path / "z", tmp_path / "e", cast="float16")
+    done = ckptfmt.editing.edit(tmp_path / "z", tmp_path / "e", cast="float16")
     assert (done.overflows, done.zeros) == ({"w": 1}, {"w": 1})
     ckptfmt.save(
         tmp_path / "n", {"n": np.array([2**24 + 1, 3, 0]), "f": np.array([300.0, 1], "f4")}
     )
-    done = ckptfmt.edit(tmp_path / "n", tmp_path / "g", cast={"n": "float32", "f": "float4_e2m1fn"})
+    done = ckptfmt.editing.edit(
+        tmp_path / "n", tmp_path / "g", cast={"n": "float32", "f": "float4_e2m1fn"}
+    )
     assert done.overflows == {"n": 1, "f": 1}
-    done = ckptfmt.edit(tmp_path / "n", tmp_path / "h", cast={"n": "bool"})
+    done = ckptfmt.editing.edit(tmp_path / "n", tmp_path / "h", cast={"n": "bool"})
     assert done.overflows == {"n": 2}
     for cast in ("int8", {"f": "int64"}, {"f": "bool"}, {"f": "qint8"}):
         with pytest.raises(InvalidError, match="would drop fractions"):
-            ckptfmt.edit(tmp_path / "i", tmp_path / "f", cast=cast)  # type: ignore[arg-type]
+            edit(tmp_path / "i", tmp_path / "f", cast=cast)  # type: ignore[arg-type]
 
 
 def test_a_cast_leaves_the_scalars_of_optimizers(tmp_path: Path) -> None:
@@ -172,9 +181,9 @@ def test_a_cast_leaves_the_scalars_of_optimizers(tmp_path: Path) -> None:
         tmp_path / "a",
         {"w": np.ones(2), "w/Adam": np.ones(2), "beta1_power": np.float64(0.9), "x": 0.5},
     )
-    done = ckptfmt.edit(tmp_path / "a", tmp_path / "b", cast="float32")
+    done = ckptfmt.editing.edit(tmp_path / "a", tmp_path / "b", cast="float32")
     assert set(done.casts) == {"w", "w/Adam", "x"}
-    done = ckptfmt.edit(tmp_path / "a", tmp_path / "c", cast={"beta*": "float32"})
+    done = ckptfmt.editing.edit(tmp_path / "a", tmp_path / "c", cast={"beta*": "float32"})
     assert set(done.casts) == {"beta1_power"}
 
 
@@ -184,23 +193,23 @@ def test_large_values_are_cast_in_a_file(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr("ckptfmt.bundle.rewriting.STEP_BYTES", 1000)
     values = np.random.default_rng(1).normal(size=(70, 50))
     ckptfmt.save(tmp_path / "a", {"w": values})
-    ckptfmt.edit(tmp_path / "a", tmp_path / "b", cast="float32")
+    ckptfmt.editing.edit(tmp_path / "a", tmp_path / "b", cast="float32")
     assert_same(ckptfmt.load(tmp_path / "b")["w"], values.astype("f4"))
     assert len(list(tmp_path.iterdir())) == 4
 
 
 def test_metadata(tmp_path: Path) -> None:
     ckptfmt.save(tmp_path / "a", {"w": np.ones(3)}, level="v2")
-    ckptfmt.edit(tmp_path / "a", tmp_path / "b", metadata={"step": 7})
+    ckptfmt.editing.edit(tmp_path / "a", tmp_path / "b", metadata={"step": 7})
     with ckptfmt.open(tmp_path / "b") as reader:
         assert (reader.metadata, reader.level) == ({"step": 7}, "v2+")
-    ckptfmt.edit(tmp_path / "b", tmp_path / "b", metadata={"by": "me"}, cast="float16")
+    ckptfmt.editing.edit(tmp_path / "b", tmp_path / "b", metadata={"by": "me"}, cast="float16")
     with ckptfmt.open(tmp_path / "b") as reader:
         assert reader.metadata == {"by": "me"}
-    ckptfmt.edit(tmp_path / "b", tmp_path / "b", rename={"w": "v"}, cast="float32")
+    ckptfmt.editing.edit(tmp_path / "b", tmp_path / "b", rename={"w": "v"}, cast="float32")
     with ckptfmt.open(tmp_path / "b") as reader:
         assert (reader.metadata, list(reader)) == ({"by": "me"}, ["v"])
-    ckptfmt.edit(tmp_path / "b", tmp_path / "b", metadata={})
+    ckptfmt.editing.edit(tmp_path / "b", tmp_path / "b", metadata={})
     with ckptfmt.open(tmp_path / "b") as reader:
         assert (reader.metadata, reader.level) == ({}, "v2")
 
@@ -208,7 +217,7 @@ def test_metadata(tmp_path: Path) -> None:
 def test_in_place(tmp_path: Path) -> None:
     ckptfmt.save(tmp_path / "a", {"w": np.ones(3), "v": np.zeros(3)})
     with ckptfmt.open(tmp_path / "a") as before:
-        ckptfmt.edit(tmp_path / "a", tmp_path / "a", rename={"w": "u"})
+        ckptfmt.editing.edit(tmp_path / "a", tmp_path / "a", rename={"w": "u"})
         assert_same(before["w"].read(), np.ones(3))
     assert list(ckptfmt.load(tmp_path / "a")) == ["u", "v"]
     assert not ckptfmt.verify(tmp_path / "a").problems
@@ -217,14 +226,14 @@ def test_in_place(tmp_path: Path) -> None:
 
 def test_in_a_store() -> None:
     ckptfmt.save("memory://edit/a", {"w": np.ones(3)}, metadata={"step": 1})
-    done = ckptfmt.edit("memory://edit/a", "memory://edit/b", rename={"w": "v"})
+    done = ckptfmt.editing.edit("memory://edit/a", "memory://edit/b", rename={"w": "v"})
     assert done.copied_nbytes == 24
     assert list(ckptfmt.load("memory://edit/b")) == ["v"]
 
 
 def test_between_a_store_and_files(tmp_path: Path) -> None:
     ckptfmt.save(tmp_path / "a", {"w": np.ones(3)}, metadata={"step": 1})
-    done = ckptfmt.edit(tmp_path / "a", "memory://edit-2/b", rename={"w": "v"})
+    done = ckptfmt.editing.edit(tmp_path / "a", "memory://edit-2/b", rename={"w": "v"})
     assert done.copied_nbytes == 24
     with ckptfmt.open("memory://edit-2/b") as reader:
         assert (list(reader), reader.metadata) == (["v"], {"step": 1})
@@ -268,7 +277,7 @@ def test_mistakes(
     )
     before = contents(tmp_path)
     with pytest.raises(error, match=message):
-        ckptfmt.edit(tmp_path / "a", tmp_path / "b", **options)
+        ckptfmt.editing.edit(tmp_path / "a", tmp_path / "b", **options)
     assert contents(tmp_path) == before
 
 
@@ -286,10 +295,10 @@ def test_how_to_drop_what_is_undecided(tmp_path: Path, names: list[str], glob: s
     """The refusal to strip names the arguments that do it."""
     ckptfmt.save(tmp_path / "a", {name: np.ones(3) for name in names})
     with pytest.raises(TensorNotFoundError) as caught:
-        ckptfmt.edit(tmp_path / "a", tmp_path / "b", strip_optimizer=True)
+        ckptfmt.editing.edit(tmp_path / "a", tmp_path / "b", strip_optimizer=True)
     assert f"drop={glob!r}, drop_weights=True (--drop {glob!r} --drop-weights)" in str(caught.value)
     if glob != "FILTER":
-        done = ckptfmt.edit(tmp_path / "a", tmp_path / "b", drop=glob, drop_weights=True)
+        done = ckptfmt.editing.edit(tmp_path / "a", tmp_path / "b", drop=glob, drop_weights=True)
         assert done.tensors == 1 and list(ckptfmt.load(tmp_path / "b")) == ["w"]
 
 
@@ -298,17 +307,17 @@ def test_damage_is_found_in_what_is_copied(tmp_path: Path) -> None:
     flip(data_files(tmp_path / "a")[0], 70)
     before = contents(tmp_path)
     with pytest.raises(CorruptError, match=r"DAT-3|ENT-6|EXT-2|Checksum"):
-        ckptfmt.edit(tmp_path / "a", tmp_path / "b", cast="float32")
+        ckptfmt.editing.edit(tmp_path / "a", tmp_path / "b", cast="float32")
     assert contents(tmp_path) == before
     # Links are not read: what is damaged stays so, and is found as before.
-    ckptfmt.edit(tmp_path / "a", tmp_path / "b", rename=("$", "2"))
+    ckptfmt.editing.edit(tmp_path / "a", tmp_path / "b", rename=("$", "2"))
     assert len(ckptfmt.verify(tmp_path / "b").problems) == 1
 
 
 def test_progress(tmp_path: Path) -> None:
     ckptfmt.save(tmp_path / "a", {"w": np.ones(1000), "v": np.ones(1000)})
     calls: list[tuple[int, int]] = []
-    ckptfmt.edit(
+    ckptfmt.editing.edit(
         tmp_path / "a", tmp_path / "b", cast="float32", progress=lambda *call: calls.append(call)
     )
     assert calls[-1] == (16000, 16000)

@@ -37,7 +37,7 @@ def save(prefix: Path, state: Any = STATE, names: list[str] = NAMES, **more: Any
 
 
 def edited(tmp_path: Path, **options: Any) -> Any:
-    ckptfmt.edit(tmp_path / "a", tmp_path / "b", drop_weights=True, **options)
+    ckptfmt.editing.edit(tmp_path / "a", tmp_path / "b", drop_weights=True, **options)
     with ckptfmt.open(tmp_path / "b") as reader:
         whole = json.loads(reader.metadata["ckptfmt.torch"])
         assert reader.metadata["step"] == 3 and whole["more"] == 5
@@ -112,9 +112,9 @@ def test_a_tree_that_names_missing_tensors(tmp_path: Path) -> None:
         **{key: one for key, one in STATE.items() if key != "tied"},
         "a": {"$state_dict": [["b", ONE]], "versions": {}},
     }
-    done = ckptfmt.edit(tmp_path / "a", tmp_path / "b", drop_missing=True, dry_run=True)
+    done = ckptfmt.editing.edit(tmp_path / "a", tmp_path / "b", drop_missing=True, dry_run=True)
     assert done.missing == ("a.w",)
-    ckptfmt.edit(tmp_path / "a", tmp_path / "b", metadata={})
+    ckptfmt.editing.edit(tmp_path / "a", tmp_path / "b", metadata={})
 
 
 @pytest.mark.parametrize(
@@ -135,12 +135,14 @@ def test_a_tree_that_is_not_known(text: str, tmp_path: Path) -> None:
     ckptfmt.save(tmp_path / "a", values, metadata={"ckptfmt.torch": text})
     for options in ({"drop": "w"}, {"rename": {"w": "u"}}, {"cast": "float16"}):
         with pytest.raises(InvalidError, match=r"cannot be edited.*metadata=\{\} \(--set-metadata"):
-            ckptfmt.edit(tmp_path / "a", tmp_path / "b", drop_weights=True, **options)
-        done = ckptfmt.edit(
+            ckptfmt.editing.edit(tmp_path / "a", tmp_path / "b", drop_weights=True, **options)
+        done = ckptfmt.editing.edit(
             tmp_path / "a", tmp_path / "b", drop_weights=True, metadata={}, **options
         )
         assert done.tensors == 2 - ("drop" in options)
-    ckptfmt.edit(tmp_path / "a", tmp_path / "b", metadata={"ckptfmt.torch": text, "step": 1})
+    ckptfmt.editing.edit(
+        tmp_path / "a", tmp_path / "b", metadata={"ckptfmt.torch": text, "step": 1}
+    )
 
 
 def test_metadata_that_are_given(tmp_path: Path) -> None:
@@ -150,7 +152,7 @@ def test_metadata_that_are_given(tmp_path: Path) -> None:
         stored = reader.metadata
     for given in (stored, {"ckptfmt.torch": "{}"}):
         options: dict[str, Any] = {"metadata": {**given, "run": 5}, "rename": {"a.b": "a.c"}}
-        ckptfmt.edit(tmp_path / "a", tmp_path / "b", **options)
+        ckptfmt.editing.edit(tmp_path / "a", tmp_path / "b", **options)
         with ckptfmt.open(tmp_path / "b") as reader:
             assert reader.metadata["run"] == 5
             assert ('"c"' in reader.metadata["ckptfmt.torch"]) == (given is stored)
@@ -183,10 +185,10 @@ def test_the_paths_of_optimizers_follow(
     ckptfmt.save(tmp_path / "a", values, metadata=metadata)
     if paths is InvalidError:
         with pytest.raises(InvalidError, match="paths that only the state of optimizers"):
-            ckptfmt.edit(tmp_path / "a", tmp_path / "b", **options)
-        ckptfmt.edit(tmp_path / "a", tmp_path / "b", metadata={}, **options)
+            ckptfmt.editing.edit(tmp_path / "a", tmp_path / "b", **options)
+        ckptfmt.editing.edit(tmp_path / "a", tmp_path / "b", metadata={}, **options)
         return
-    done = ckptfmt.edit(tmp_path / "a", tmp_path / "b", **options)
+    done = ckptfmt.editing.edit(tmp_path / "a", tmp_path / "b", **options)
     with ckptfmt.open(tmp_path / "b") as reader:
         assert reader.metadata.get("ckptfmt.optimizer_states") == paths
         new = done.renamed.get("key", "key")
@@ -200,9 +202,9 @@ def test_implementations_of_keys_follow(tmp_path: Path) -> None:
     metadata = {"jax_prng_impls": [["a", "rbg"], ["b", "threefry2x32"]]}
     ckptfmt.save(tmp_path / "a", dict.fromkeys("abc", np.ones(2, "u4")), metadata=metadata)
     options: dict[str, Any] = {"drop": "b", "rename": {"a": "b"}, "drop_weights": True}
-    ckptfmt.edit(tmp_path / "a", tmp_path / "b", **options)
+    ckptfmt.editing.edit(tmp_path / "a", tmp_path / "b", **options)
     with ckptfmt.open(tmp_path / "b") as reader:
         assert reader.metadata == {"jax_prng_impls": [["b", "rbg"]]}
-    ckptfmt.edit(tmp_path / "a", tmp_path / "b", keep="c", drop_weights=True)
+    ckptfmt.editing.edit(tmp_path / "a", tmp_path / "b", keep="c", drop_weights=True)
     with ckptfmt.open(tmp_path / "b") as reader:
         assert reader.metadata == {}

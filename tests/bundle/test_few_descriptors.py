@@ -20,7 +20,7 @@ from ckptfmt import StorageError
 
 CALLS: dict[str, Callable[[Path], object]] = {
     "save": lambda folder: ckptfmt.save(folder / "m", {"x": np.ones(4)}),
-    "edit": lambda folder: ckptfmt.edit(folder / "m", folder / "m", metadata={"step": 1}),
+    "edit": lambda folder: ckptfmt.editing.edit(folder / "m", folder / "m", metadata={"step": 1}),
     "merge": lambda folder: ckptfmt.merge([folder / "part"], folder / "m"),
     "convert": lambda folder: ckptfmt.convert(folder / "part", folder / "m"),
 }

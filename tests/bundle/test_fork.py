@@ -57,7 +57,7 @@ def test_reader_of_a_replaced_checkpoint_does_not_reopen(tmp_path: Path) -> None
                 lambda: reader["x"],
                 lambda: list(reader),
             ):
-                with pytest.raises(ckptfmt.GenerationGoneError):
+                with pytest.raises(ckptfmt.errors.GenerationGoneError):
                     use()
 
         assert in_child(child) == 0

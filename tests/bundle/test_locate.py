@@ -577,7 +577,7 @@ def test_a_state_file_too_long(tmp_path: Path) -> None:
     """Sparse: nothing of that size is written."""
     directory = state(tmp_path / "d", b"")
     os.truncate(directory / "checkpoint", (64 << 20) + 1)
-    with pytest.raises(ckptfmt.LimitError) as caught:
+    with pytest.raises(ckptfmt.errors.LimitError) as caught:
         locate(directory)
     assert caught.value.path == str(directory / "checkpoint")
 

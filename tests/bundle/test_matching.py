@@ -16,10 +16,11 @@ from support.arrays import bits
 from support.files import flip
 
 import ckptfmt
-from ckptfmt import InvalidError, MatchReport, TensorNotFoundError, load_into
+from ckptfmt import InvalidError, TensorNotFoundError, load_into
 from ckptfmt.arrays import describe
 from ckptfmt.bundle.load import Mismatch
 from ckptfmt.dtypes import code_of, numpy_dtype
+from ckptfmt.types import MatchReport
 
 TENSORS = {
     "d": np.arange(4.0),

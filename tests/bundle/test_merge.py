@@ -18,7 +18,8 @@ from support.files import contents
 from support.process import Spent
 
 import ckptfmt
-from ckptfmt import CheckpointNotFoundError, InvalidError, MergeConflictError
+from ckptfmt import CheckpointNotFoundError, InvalidError
+from ckptfmt.errors import MergeConflictError
 
 VALUE = np.arange(24, dtype=np.int16).reshape(4, 6)
 
@@ -273,7 +274,13 @@ def test_refused(tmp_path: Path) -> None:
         ([a, b], b, {}, InvalidError, f"MRG-10: the destination is also an input: {b}"),
         ([a, b], f"{target}\0", {}, InvalidError, "a path cannot contain a NUL byte"),
         ([a, tmp_path / "z"], target, {}, CheckpointNotFoundError, "Failed to find any matching"),
-        ([a], target, {"limits": {"entries_max": 1}}, ckptfmt.LimitError, "TAB-13: more than 1"),
+        (
+            [a],
+            target,
+            {"limits": {"entries_max": 1}},
+            ckptfmt.errors.LimitError,
+            "TAB-13: more than 1",
+        ),
     ]
     for prefixes, destination, options, kind, message in cases:
         for inputs in ("keep", "consume"):
@@ -294,7 +301,7 @@ def test_a_missing_data_file(tmp_path: Path) -> None:
     a, b = save(tmp_path / "a", {"x": [1]}), save(tmp_path / "b", {"y": [1]})
     (tmp_path / "b.data-00000-of-00001").unlink()
     before = contents(tmp_path)
-    with pytest.raises(ckptfmt.ShardMissingError) as caught:
+    with pytest.raises(ckptfmt.errors.ShardMissingError) as caught:
         ckptfmt.merge([a, b], tmp_path / "m", inputs="consume")
     assert caught.value.path == f"{b}.data-00000-of-00001"
     assert contents(tmp_path) == before

@@ -143,7 +143,7 @@ KINDS = "values must be str, numbers, bool, or lists of these, not"
         lambda p, m: ckptfmt.save(p, {"x": [1]}, metadata=m),
         lambda p, m: ckptfmt.save_async(p, {"x": [1]}, metadata=m),
         lambda p, m: ckptfmt.save_tree(p, {"x": 1}, metadata=m),
-        lambda p, m: ckptfmt.sharded_save(
+        lambda p, m: ckptfmt.sharded.save(
             p, {"x": np.ones(1)}, {"x": None}, SingleProcess(), metadata=m
         ),
     ],

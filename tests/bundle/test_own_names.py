@@ -44,7 +44,7 @@ WAYS: dict[str, Callable[[Path, str], object]] = {
     "save_v2": lambda prefix, name: ckptfmt.save_v2(prefix, ["x", name], ["", ""], [ONE, ONE]),
     "save_async": lambda prefix, name: ckptfmt.save_async(prefix, {name: ONE}),
     "save_tree": lambda prefix, name: ckptfmt.save_tree(prefix, {name: ONE}),
-    "sharded_save": lambda prefix, name: ckptfmt.sharded_save(
+    "sharded_save": lambda prefix, name: ckptfmt.sharded.save(
         prefix, {name: ONE}, {name: None}, SingleProcess()
     ),
     "Saver": lambda prefix, name: ckptfmt.Saver({"all": {name: ONE}}).save(prefix),

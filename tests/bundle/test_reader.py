@@ -207,7 +207,7 @@ def test_opening_does_not_look_at_all_blocks(tmp_path: Path) -> None:
 # ---- indexing ------------------------------------------------------------------------------------
 
 
-def check_key(handle: ckptfmt.TensorHandle, value: Any, key: Any) -> None:
+def check_key(handle: ckptfmt.types.TensorHandle, value: Any, key: Any) -> None:
     """The handle gives what numpy does: the same elements in the same type, or IndexError."""
     try:
         expected = value[key]
@@ -618,11 +618,11 @@ def test_limits(tmp_path: Path) -> None:
         ckptfmt.open(prefix, limits={"nothing": 1})
     with pytest.raises(InvalidError, match="limit 'entries_max': "):
         ckptfmt.open(prefix, limits={"entries_max": -1})
-    with pytest.raises(ckptfmt.LimitError) as caught:
+    with pytest.raises(ckptfmt.errors.LimitError) as caught:
         ckptfmt.open(prefix, limits={"index_bytes_max": 10})
     assert caught.value.path == f"{prefix}.index"
     with ckptfmt.open(prefix, limits={"tensor_bytes_max": 799}) as reader:
-        with pytest.raises(ckptfmt.LimitError) as caught:
+        with pytest.raises(ckptfmt.errors.LimitError) as caught:
             reader["x"].read()
         assert caught.value.tensor == "x"
         assert reader["x"][:99].shape == (99,)

@@ -24,7 +24,8 @@ from support.team import all_good, run_team
 
 import ckptfmt
 from ckptfmt.saving.mesh import Layout, Mesh
-from ckptfmt.sharded.sharded import sharded_restore, sharded_save
+from ckptfmt.sharded import restore as sharded_restore
+from ckptfmt.sharded import save as sharded_save
 
 CHUNK = 256 << 10
 

@@ -20,8 +20,8 @@ from support.arrays import CODES, assert_same, random_array, random_key
 from support.process import Spent, open_files
 
 import ckptfmt
-from ckptfmt import TensorHandle
 from ckptfmt._core import reading
+from ckptfmt.types import TensorHandle
 
 TOLD = (
     *("name", "raw_name", "shape", "dtype_code", "dtype", "dtype_name", "ndim", "size", "nbytes"),

@@ -13,7 +13,8 @@ from support import index
 from support.strategies import boxes, counted, property_test, shapes, text_of
 
 import ckptfmt
-from ckptfmt import InvalidError, SaveSliceInfo, parse_spec
+from ckptfmt import InvalidError, SaveSliceInfo
+from ckptfmt.tf import parse_spec
 
 INT64_MAX = 2**63 - 1
 
@@ -205,7 +206,7 @@ def test_parse_spec(
 ) -> None:
     parsed = parse_spec(text.encode() if encode else text)
     assert parsed == (full, start, shape, lengths)
-    assert isinstance(parsed, ckptfmt.SliceSpec)
+    assert isinstance(parsed, ckptfmt.types.SliceSpec)
     assert (parsed.full_shape, parsed.start) == (full, start)
     assert (parsed.shape, parsed.lengths) == (shape, lengths)
 

@@ -91,7 +91,7 @@ def test_the_result_is_what_is_cast_and_compared(prefix: Path) -> None:
     assert np.array_equal(targets["a/weight"], KERNEL.T)
 
 
-def into_tree(prefix: Path, targets: dict[str, Any], **options: Any) -> ckptfmt.MatchReport:
+def into_tree(prefix: Path, targets: dict[str, Any], **options: Any) -> ckptfmt.types.MatchReport:
     return ckptfmt.load_tree_into(prefix, {"a": {"weight": targets["a/weight"]}}, **options)
 
 

@@ -42,7 +42,7 @@ failed = []
 def commit():
     try:
         writer.commit()
-    except ckptfmt.BusyError as error:
+    except ckptfmt.errors.BusyError as error:
         failed.append(str(error))
 thread = threading.Thread(target=commit)
 thread.start()

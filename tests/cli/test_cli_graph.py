@@ -245,8 +245,8 @@ def test_verify_finds_tensors_that_the_graph_lost(tmp_path: Path) -> None:
         writer.add("a/.ATTRIBUTES/VARIABLE_VALUE", np.zeros(3))
         writer.add("_CHECKPOINTABLE_OBJECT_GRAPH", graph["_CHECKPOINTABLE_OBJECT_GRAPH"])
     with pytest.raises(ckptfmt.InvalidError, match="tensors that are missing: 'b/"):
-        ckptfmt.edit(tmp_path / "part", tmp_path / "c", rename=("^a", "x"))
-    done = ckptfmt.edit(tmp_path / "part", tmp_path / "c", drop_missing=True)
+        ckptfmt.editing.edit(tmp_path / "part", tmp_path / "c", rename=("^a", "x"))
+    done = ckptfmt.editing.edit(tmp_path / "part", tmp_path / "c", drop_missing=True)
     assert done.missing == ("b/.ATTRIBUTES/VARIABLE_VALUE",)
     assert ckptfmt.verify(tmp_path / "c").ok
     assert list(ckptfmt.load_tree(tmp_path / "c")) == ["a"]

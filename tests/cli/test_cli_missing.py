@@ -81,14 +81,17 @@ def test_the_result_has_the_same_problem(case: str, place: Path, command: Comman
 
 
 def test_the_functions_say_it(place: Path) -> None:
-    assert ckptfmt.average(["model", "model"], "m").missing == (KEY,)
+    assert ckptfmt.editing.average(["model", "model"], "m").missing == (KEY,)
     assert ckptfmt.convert("model", "c", level="v2").missing == (KEY,)
     assert ckptfmt.convert("model", "r", rename=[("^a/.*", "a")]).missing == (KEY,)
     assert ckptfmt.convert("model", "c.npz").missing == (KEY,)
-    assert ckptfmt.edit("model", "e", metadata={"a": 1}).missing == (KEY,)
-    assert ckptfmt.edit("model", "d", drop_missing=True).missing == (KEY,)
+    assert ckptfmt.editing.edit("model", "e", metadata={"a": 1}).missing == (KEY,)
+    assert ckptfmt.editing.edit("model", "d", drop_missing=True).missing == (KEY,)
     assert ckptfmt.verify("d").ok and not ckptfmt.verify("e").ok
-    for whole in (ckptfmt.average(["whole", "whole"], "m"), ckptfmt.convert("whole", "c.npz")):
+    for whole in (
+        ckptfmt.editing.average(["whole", "whole"], "m"),
+        ckptfmt.convert("whole", "c.npz"),
+    ):
         assert whole.missing == ()
 
 

@@ -125,7 +125,7 @@ def test_show_shortens(command: Command, tmp_path: Path, monkeypatch: pytest.Mon
         assert ("..." in texts.pop()) == (name != "few")
         assert "..." not in command("show", "--all", prefix, name).out
     monkeypatch.setattr(show, "EDGES_BYTES", 0)
-    monkeypatch.setattr(ckptfmt.TensorHandle, "read", pytest.fail)
+    monkeypatch.setattr(ckptfmt.types.TensorHandle, "read", pytest.fail)
     assert command("show", prefix, "three").status == 0
 
 
@@ -359,16 +359,16 @@ def test_diff_memory_is_bounded(
     value = np.arange(1 << 12).reshape(1 << 6, 1 << 6)
     prefix = save(tmp_path / "a", {"x": value})
     monkeypatch.setattr(comparing, "PIECE_BYTES", 1 << 10)
-    monkeypatch.setattr(ckptfmt.TensorHandle, "read", pytest.fail)
+    monkeypatch.setattr(ckptfmt.types.TensorHandle, "read", pytest.fail)
     read: list[int] = []
-    fetch = ckptfmt.TensorHandle.read_box
+    fetch = ckptfmt.types.TensorHandle.read_box
 
     def watched(self: Any, box: Any, shape: Any, verify: Any) -> Any:
         array = fetch(self, box, shape, verify)
         read.append(array.nbytes)
         return array
 
-    monkeypatch.setattr(ckptfmt.TensorHandle, "read_box", watched)
+    monkeypatch.setattr(ckptfmt.types.TensorHandle, "read_box", watched)
     assert command("diff", prefix, prefix).status == 0
     assert max(read) <= 1 << 10 and sum(read) == 2 * value.nbytes
 

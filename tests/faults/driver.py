@@ -240,9 +240,11 @@ OPERATIONS = {
         old, lambda root: ckptfmt.convert(root / "model", root / "c.safetensors"), converted
     ),
     "edit": Operation(
-        old, lambda root: ckptfmt.edit(root / "model", root / "b", rename={"x": "z"}), edited
+        old,
+        lambda root: ckptfmt.editing.edit(root / "model", root / "b", rename={"x": "z"}),
+        edited,
     ),
-    "remove": Operation(old, lambda root: ckptfmt.remove_checkpoint(root / "model"), removed),
+    "remove": Operation(old, lambda root: ckptfmt.tf.remove_checkpoint(root / "model"), removed),
 }
 
 

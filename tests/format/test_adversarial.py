@@ -371,7 +371,7 @@ def data_cut_while_open(directory: Path) -> Iterator[Trial]:
     """Cut after it was opened: a typed error, and no signal; what was read is the reader's own."""
     prefix = Files(directory)(table((b"x", GOOD)))
 
-    def act(use: Callable[[ckptfmt.TensorHandle], Any]) -> Any:
+    def act(use: Callable[[ckptfmt.types.TensorHandle], Any]) -> Any:
         ix.data_name(prefix, 0, 1).write_bytes(DATA)
         with Reader(str(prefix)) as reader:
             before = reader["x"].read()

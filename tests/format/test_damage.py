@@ -273,7 +273,7 @@ def repaired(sample: Sample, position: int, bit: int, place: tuple[int, int]) ->
     return bytes(damaged)
 
 
-def check_readable(sample: Sample, name: str, handle: ckptfmt.TensorHandle) -> None:
+def check_readable(sample: Sample, name: str, handle: ckptfmt.types.TensorHandle) -> None:
     """Reads a tensor of a damaged but consistent checkpoint: an error, or bytes that have the
     checksum that the index has for them."""
     try:

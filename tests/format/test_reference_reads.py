@@ -29,7 +29,7 @@ from ckptfmt.bundle.convert import convert
 from ckptfmt.names import RESERVED
 from ckptfmt.objects.trees import load_tree, save_tree
 from ckptfmt.saving.mesh import Layout, Mesh
-from ckptfmt.sharded.sharded import sharded_save
+from ckptfmt.sharded import save as sharded_save
 
 LEVELS = ("v2", "v2+", "ckptfmt")
 CASES = 16

@@ -18,7 +18,8 @@ from support import index as ix
 from support.arrays import assert_same
 
 import ckptfmt
-from ckptfmt import CorruptError, LimitError
+from ckptfmt import CorruptError
+from ckptfmt.errors import LimitError
 
 SECONDS = 8.0  # of processor time; what is allowed here takes well below one
 

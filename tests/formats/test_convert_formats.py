@@ -119,7 +119,7 @@ def test_what_casts_lose(tmp_path: Path) -> None:
 
 def test_strings_and_objects(tmp_path: Path) -> None:
     """The object graph is left out; other strings are refused by name."""
-    ckptfmt.Checkpoint(v=ckptfmt.TreeNode({})).save(tmp_path / "empty")
+    ckptfmt.Checkpoint(v=ckptfmt.types.TreeNode({})).save(tmp_path / "empty")
     ckptfmt.save_tree(tmp_path / "tree", {"layer": {"kernel": np.arange(4.0)}})
     done = ckptfmt.convert(tmp_path / "tree", tmp_path / "x.safetensors")
     assert done.dropped == ("TensorFlow's object graph",)

@@ -25,8 +25,8 @@ READ: dict[str, Callable[[Path, Path], Any]] = {
     "Checkpoint.restore": lambda path, to: ckptfmt.Checkpoint().restore(path),
     "verify": lambda path, to: ckptfmt.verify(path),
     "merge": lambda path, to: ckptfmt.merge([path], to),
-    "edit": lambda path, to: ckptfmt.edit(path, to, metadata={}),
-    "average": lambda path, to: ckptfmt.average([path, path], to),
+    "edit": lambda path, to: ckptfmt.editing.edit(path, to, metadata={}),
+    "average": lambda path, to: ckptfmt.editing.average([path, path], to),
 }
 COMMANDS = [
     *(["inspect", "PATH"], ["show", "PATH", "x"], ["verify", "PATH"], ["digest", "PATH"]),
@@ -151,12 +151,12 @@ WRITE: dict[str, Callable[[str, str], Any]] = {
     "save_tree_async": lambda name, source: ckptfmt.save_tree_async(name, X),
     "Checkpoint.save": lambda name, source: ckptfmt.Checkpoint(**X).save(name),
     "Checkpoint.write": lambda name, source: ckptfmt.Checkpoint(**X).write(name),
-    "sharded_save": lambda name, source: ckptfmt.sharded_save(
-        name, {}, {}, ckptfmt.SingleProcess()
+    "sharded_save": lambda name, source: ckptfmt.sharded.save(
+        name, {}, {}, ckptfmt.sharded.SingleProcess()
     ),
     "merge": lambda name, source: ckptfmt.merge([source], name),
-    "edit": lambda name, source: ckptfmt.edit(source, name, metadata={}),
-    "average": lambda name, source: ckptfmt.average([source, source], name),
+    "edit": lambda name, source: ckptfmt.editing.edit(source, name, metadata={}),
+    "average": lambda name, source: ckptfmt.editing.average([source, source], name),
     "convert": lambda name, source: ckptfmt.convert(source, name, to="tensorflow"),
 }
 WRITING_COMMANDS = [

@@ -150,7 +150,7 @@ def test_size_of_the_header(tmp_path: Path) -> None:
     with path.open("wb") as file:
         file.write((100_000_001).to_bytes(8, "little"))
         file.truncate(100_000_100)
-    with pytest.raises(ckptfmt.LimitError):
+    with pytest.raises(ckptfmt.errors.LimitError):
         safe_open(path)
 
 

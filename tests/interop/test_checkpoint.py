@@ -83,7 +83,7 @@ def outcome(status: Any, assertion: str) -> str:
     try:
         assert getattr(status, assertion)() is status
     except AssertionError as error:
-        assert isinstance(error, ckptfmt.MatchError)
+        assert isinstance(error, ckptfmt.errors.MatchError)
         return "AssertionError"
     return "ok"
 
@@ -92,7 +92,7 @@ def restored(job: Mapping[str, Any]) -> dict[str, Any]:
     """What tf_checkpoint.py's `restore` does."""
     builder = Builder()
     checkpoint = builder.checkpoint(job)
-    options = ckptfmt.CheckpointOptions(skip_slot_variables=job.get("skip_slots", False))
+    options = ckptfmt.tf.CheckpointOptions(skip_slot_variables=job.get("skip_slots", False))
     try:
         status = (checkpoint.read if job.get("read") else checkpoint.restore)(job["path"], options)
     except ckptfmt.InvalidError:

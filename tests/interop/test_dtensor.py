@@ -53,7 +53,7 @@ def checkpoint_of(member: Any, specs: list[str | None], factor: float) -> ckptfm
 def test_theirs_restores_ours(
     tmp_path: Path, theirs: Worker, level: Any, processes: int, saved: Any, restored: Any
 ) -> None:
-    options = ckptfmt.CheckpointOptions(durability="none", level=level)
+    options = ckptfmt.tf.CheckpointOptions(durability="none", level=level)
 
     def save(member: Any) -> str:
         return checkpoint_of(member, saved, 2).save(tmp_path / "ck", options)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""TensorFlow reads and restores what `ckptfmt.edit` and `ckptfmt.average` make of its checkpoints
-and, where CKPTFMT_CORPUS names them, of other people's."""
+"""TensorFlow reads and restores what edits and averages make of its checkpoints and, where
+CKPTFMT_CORPUS names them, of other people's."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ Edited = tuple[str, dict[str, Any]]
 
 
 def rename(source: str, prefix: str, tensors: dict[str, Any]) -> Edited:
-    done = ckptfmt.edit(source, prefix, rename=renamed)
+    done = ckptfmt.editing.edit(source, prefix, rename=renamed)
     return prefix, {done.renamed.get(name, name): value for name, value in tensors.items()}
 
 
@@ -77,9 +77,9 @@ def strip(source: str, prefix: str, tensors: dict[str, Any]) -> Edited | None:
         state = {name for name, role in model_roles(reader).items() if role == "optimizer"}
     if not state:
         with pytest.raises(TensorNotFoundError, match="no tensor is known to be the state"):
-            ckptfmt.edit(source, prefix, strip_optimizer=True)
+            ckptfmt.editing.edit(source, prefix, strip_optimizer=True)
         return None
-    done = ckptfmt.edit(source, prefix, strip_optimizer=True)
+    done = ckptfmt.editing.edit(source, prefix, strip_optimizer=True)
     assert set(done.dropped) == state
     return prefix, {
         done.renamed.get(name, name): value for name, value in tensors.items() if name not in state
@@ -90,7 +90,7 @@ def cast(source: str, prefix: str, tensors: dict[str, Any]) -> Edited | None:
     floats = {name for name, value in tensors.items() if value.dtype.kind == "f"}
     if not floats:
         return None
-    done = ckptfmt.edit(source, prefix, cast="float64")
+    done = ckptfmt.editing.edit(source, prefix, cast="float64")
     left = floats - set(done.casts)
     with ckptfmt.open(source) as reader:
         roles = model_roles(reader)
@@ -105,12 +105,12 @@ def mean(source: str, prefix: str, tensors: dict[str, Any]) -> Edited:
     float16 and back."""
     floats = {name: value for name, value in tensors.items() if value.dtype.kind == "f"}
     if not floats:
-        ckptfmt.average([source, source], prefix)
+        ckptfmt.editing.average([source, source], prefix)
         return prefix, tensors
     stored = {name: str(value.dtype) for name, value in floats.items()}
-    ckptfmt.edit(source, f"{prefix}-half", cast="float16")
-    ckptfmt.edit(f"{prefix}-half", f"{prefix}-second", cast=stored)
-    ckptfmt.average([source, f"{prefix}-second"], prefix)
+    ckptfmt.editing.edit(source, f"{prefix}-half", cast="float16")
+    ckptfmt.editing.edit(f"{prefix}-half", f"{prefix}-second", cast=stored)
+    ckptfmt.editing.average([source, f"{prefix}-second"], prefix)
     second = ckptfmt.load(f"{prefix}-second")
     means = {
         name: ((value.astype("f8") + second[name].astype("f8")) / 2).astype(value.dtype)
@@ -126,7 +126,7 @@ def test_partitioned_tensors_are_linked(made: Path) -> None:
     """TensorFlow finds the slices of partitioned variables under their new names."""
     with ckptfmt.open(made / "names") as reader:
         assert len(reader["table"].slices) == 3
-    assert ckptfmt.edit(made / "names", made / "b", rename=renamed).copied_nbytes == 0
+    assert ckptfmt.editing.edit(made / "names", made / "b", rename=renamed).copied_nbytes == 0
 
 
 def test_tensorflow_restores_edited_checkpoints(made: Path) -> None:
@@ -141,10 +141,10 @@ def test_tensorflow_restores_edited_checkpoints(made: Path) -> None:
                 assert not ckptfmt.verify(prefix).problems
                 expected[prefix] = digests(values)
     for name in ("both", "model", "slots"):
-        ckptfmt.edit(made / name, made / f"{name}-strip", strip_optimizer=True)
+        ckptfmt.editing.edit(made / name, made / f"{name}-strip", strip_optimizer=True)
         assert not [name for name in ckptfmt.load(made / f"{name}-strip") if "opt" in name]
-    ckptfmt.edit(made / "both", made / "both-rename", rename=("^model/", "net/"))
-    ckptfmt.edit(made / "slots", made / "slots-rename", rename=("^v/", "w/"))
+    ckptfmt.editing.edit(made / "both", made / "both-rename", rename=("^model/", "net/"))
+    ckptfmt.editing.edit(made / "slots", made / "slots-rename", rename=("^v/", "w/"))
     assert ask("tf_edit.py", "check", made, question=expected) == []
     print(f"{len(expected)} edited checkpoints restored")
 
@@ -160,7 +160,7 @@ def test_tensorflow_restores_drawn_edits(made: Path, seed: int) -> None:
         # TensorFlow sees metadata as a tensor, and cannot restore an object that misses one.
         if drawn.metadata or "metadata" in given or expected_of(drawn, given).refusals:
             continue
-        done = ckptfmt.edit(prefix, f"{prefix}-edited", **given)
+        done = ckptfmt.editing.edit(prefix, f"{prefix}-edited", **given)
         values = ckptfmt.load(done.path)
         values.pop(OBJECT_GRAPH_KEY, None)
         expected[done.path] = digests(values)

@@ -67,7 +67,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 def same_state(directory: Path, answer: dict[str, Any]) -> None:
     """Both read the same in the state file."""
-    state = ckptfmt.get_checkpoint_state(directory)
+    state = ckptfmt.tf.get_checkpoint_state(directory)
     assert state is not None
     assert answer["state"] == [
         state.model_checkpoint_path,

@@ -146,7 +146,7 @@ def check_merge(
         # Its Python stumbles over the versions that the message quotes.
         with pytest.raises(OracleError, match=r"different format versions|UnicodeDecodeError"):
             oracle.merge_v2_checkpoints([theirs / name for name in names], theirs / "p")
-        with pytest.raises(ckptfmt.MergeConflictError, match="MRG-2"):
+        with pytest.raises(ckptfmt.errors.MergeConflictError, match="MRG-2"):
             ckptfmt.merge_v2_checkpoints([str(mine / name) for name in names], str(mine / "p"))
         return
     # No sound one: the entries tell of values that are nowhere.

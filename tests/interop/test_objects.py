@@ -63,8 +63,8 @@ def test_objects_of_registered_savers(tmp_path: Path) -> None:
 
 def test_parallel_variables_are_variables_to_tensorflow(tmp_path: Path) -> None:
     """TensorFlow takes component 0, and says nothing of the others."""
-    parallel = ckptfmt.ParallelVariable([np.float32([1, 2]), np.float32([3, 4])])
-    one = ckptfmt.ParallelVariable([np.float32([5, 6])])
+    parallel = ckptfmt.tf.ParallelVariable([np.float32([1, 2]), np.float32([3, 4])])
+    one = ckptfmt.tf.ParallelVariable([np.float32([5, 6])])
     ckptfmt.Checkpoint(p=parallel, d={"q": one}).write(tmp_path / "ours")
     expected = [[1, 2], [5, 6], ASSERTIONS]
     assert ask("tf_objects.py", "read_parallel", tmp_path) == expected

@@ -13,7 +13,8 @@ import numpy as np
 from support.team import all_good, run_team
 
 from ckptfmt.saving.mesh import Layout, Mesh
-from ckptfmt.sharded.sharded import sharded_restore, sharded_save
+from ckptfmt.sharded import restore as sharded_restore
+from ckptfmt.sharded import save as sharded_save
 
 from . import table
 from .generate import random_value, seed_from_environment

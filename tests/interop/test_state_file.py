@@ -119,15 +119,15 @@ def test_both_write_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         directory = Path(question["directory"])
         theirs = directory / "checkpoint"
         if "value" in answer:
-            state = ckptfmt.get_checkpoint_state(directory)
+            state = ckptfmt.tf.get_checkpoint_state(directory)
             readings.append({"ask": "get", "directory": str(tmp_path / directory)})
-            readings[-1]["state"] = described(ckptfmt.get_checkpoint_state(tmp_path / directory))
+            readings[-1]["state"] = described(ckptfmt.tf.get_checkpoint_state(tmp_path / directory))
             assert state is not None
             assert state.model_checkpoint_path == state.all_model_checkpoint_paths[-1]
             assert format_state(parse_state(theirs.read_bytes())).hex() == answer["value"]
             theirs.unlink()
         found = ours(
-            ckptfmt.update_checkpoint_state,
+            ckptfmt.tf.update_checkpoint_state,
             directory,
             question["newest"],
             question["all"],

@@ -78,7 +78,7 @@ def saver() -> ckptfmt.Saver:
 
 def saved(folder: str, name: str, callback: Any) -> list[list[Any]]:
     """What is in each data file."""
-    options = ckptfmt.CheckpointOptions(experimental_sharding_callback=callback, level="v2")
+    options = ckptfmt.tf.CheckpointOptions(experimental_sharding_callback=callback, level="v2")
     prefix = saver().save(os.path.join(folder, name), options)
     with ckptfmt.open(prefix) as reader:
         for key, array in ARRAYS.items():
@@ -121,8 +121,8 @@ def main() -> None:
     folder, *devices = sys.argv[1:]
     answer: dict[str, Any] = {"shards": {}}
     for name, theirs, ours in (
-        ("task", experimental.ShardByTaskPolicy(), ckptfmt.ShardByTaskPolicy()),
-        ("size", experimental.MaxShardSizePolicy(40), ckptfmt.MaxShardSizePolicy(40)),
+        ("task", experimental.ShardByTaskPolicy(), ckptfmt.tf.ShardByTaskPolicy()),
+        ("size", experimental.MaxShardSizePolicy(40), ckptfmt.tf.MaxShardSizePolicy(40)),
         ("own", BySize(), None),
     ):
         found = saved(folder, f"theirs-{name}", theirs)

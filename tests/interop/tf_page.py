@@ -330,11 +330,11 @@ def _positional_options() -> None:
 def _options_of_tensorflow() -> None:
     seen: list[str] = []
     given = options(skip_slot_variables=True, io_device="/cpu:0", write_callbacks=[seen.append])
-    ours = ckptfmt.CheckpointOptions.of(given)
+    ours = ckptfmt.tf.CheckpointOptions.of(given)
     assert (ours.skip_slot_variables, ours.io_device) == (True, "/cpu:0")
     assert ours.write_callbacks == (seen.append,) and not ours.enable_async
     for name in ("enable_async", "experimental_enable_async_checkpoint"):
-        asked = ckptfmt.CheckpointOptions.of(tf.train.CheckpointOptions(**{name: True}))
+        asked = ckptfmt.tf.CheckpointOptions.of(tf.train.CheckpointOptions(**{name: True}))
         assert asked.enable_async
     ckptfmt.Checkpoint(x=1).save("options-of-theirs", given)
     assert seen == ["options-of-theirs-1"]
@@ -415,7 +415,7 @@ def _returned() -> None:
 
     for library, register in (
         (tf, registration.register_checkpoint_saver),
-        (ckptfmt, ckptfmt.register_checkpoint_saver),
+        (ckptfmt, ckptfmt.tf.register_checkpoint_saver),
     ):
         register(
             package="page",

@@ -72,22 +72,22 @@ def _texts() -> None:
     rows = rows_of_four()
     scalar = dtensor.Layout.replicated(rows.mesh, rank=0)
     for theirs in (rows, scalar):
-        ours = ckptfmt.Layout.of(theirs)
+        ours = ckptfmt.sharded.Layout.of(theirs)
         assert ours.to_string() == theirs.to_string()
         assert dtensor.Layout.from_string(ours.to_string()) == theirs
-        assert ckptfmt.Layout.from_string(theirs.to_string()) == ours
-        assert ckptfmt.Mesh.of(theirs.mesh).devices == tuple(theirs.mesh.local_devices())
+        assert ckptfmt.sharded.Layout.from_string(theirs.to_string()) == ours
+        assert ckptfmt.sharded.Mesh.of(theirs.mesh).devices == tuple(theirs.mesh.local_devices())
     array = matrix().numpy()
     blocks = {
         device: array[2 * at : 2 * at + 2] for at, device in enumerate(rows.mesh.local_devices())
     }
-    one = ckptfmt.SingleProcess()
+    one = ckptfmt.sharded.SingleProcess()
     device = rows.mesh.local_devices()[1]
-    spec = ckptfmt.DSaveSpec(blocks[device], "", "w", (8, 2), rows, device=device)
+    spec = ckptfmt.tf.DSaveSpec(blocks[device], "", "w", (8, 2), rows, device=device)
     assert spec.slice_spec == "8 2 2,2:-"
     ckptfmt.Checkpoint(w=blocks, coordinator=one, layouts={"w": rows}).write("ours")
     assert tf.train.load_variable("ours", "w/.ATTRIBUTES/VARIABLE_VALUE").tolist() == array.tolist()
-    ckptfmt.sharded_save("named", {"w": blocks}, {"w": rows}, one)
+    ckptfmt.sharded.save("named", {"w": blocks}, {"w": rows}, one)
     checkpoint, made = meshed(matrix() * 0, rows)
     checkpoint.read("ours").assert_consumed()
     assert parts(made) == [block.tolist() for block in blocks.values()]
@@ -109,7 +109,7 @@ def _no_save_counter() -> None:
         device: np.zeros((2, 2), np.float32) for device in rows_of_four().mesh.local_devices()
     }
     ours = ckptfmt.Checkpoint(
-        {"w": blocks}, coordinator=ckptfmt.SingleProcess(), layouts={"w": rows_of_four()}
+        {"w": blocks}, coordinator=ckptfmt.sharded.SingleProcess(), layouts={"w": rows_of_four()}
     )
     ours.restore(saved).assert_consumed()
 

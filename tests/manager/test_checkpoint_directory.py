@@ -60,7 +60,7 @@ def test_a_new_directory_is_synced_once(
         sync(fd)
 
     monkeypatch.setattr(os, "fsync", recorded)
-    options = ckptfmt.CheckpointOptions(durability=durability)
+    options = ckptfmt.tf.CheckpointOptions(durability=durability)
 
     def make() -> None:
         if kind == "manager":
@@ -230,8 +230,8 @@ def test_unlocking_and_closing_raise_nothing_of_the_system(
         with directory.lock():
             directory.write_state("checkpoint", b"state")
         CheckpointDirectory(directory.path).close()
-        ckptfmt.remove_checkpoint(os.path.join(directory.path, "ckpt-1"))
-        ckptfmt.update_checkpoint_state(directory.path, "ckpt-1")
+        ckptfmt.tf.remove_checkpoint(os.path.join(directory.path, "ckpt-1"))
+        ckptfmt.tf.update_checkpoint_state(directory.path, "ckpt-1")
     with directory.lock(0):
         pass
 

@@ -405,7 +405,7 @@ def order(directory: Path) -> list[str]:
         if prefix is None:
             return found
         found.append(os.path.relpath(prefix, directory))
-        ckptfmt.remove_checkpoint(prefix)
+        ckptfmt.tf.remove_checkpoint(prefix)
 
 
 @pytest.mark.parametrize(

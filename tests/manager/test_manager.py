@@ -91,7 +91,7 @@ def test_the_state_survives(tmp_path: Path, clock: Clock) -> None:
         paths.append(first.save(checkpoint_number=None))
     assert first.checkpoints == paths[2:]
     assert there(tmp_path) == ["ckpt-3", "ckpt-4"]
-    state = ckptfmt.get_checkpoint_state(tmp_path)
+    state = ckptfmt.tf.get_checkpoint_state(tmp_path)
     assert state is not None
     assert state.model_checkpoint_path == paths[3]
     assert state.all_model_checkpoint_paths == tuple(paths[2:])
@@ -106,7 +106,7 @@ def test_the_state_survives(tmp_path: Path, clock: Clock) -> None:
     paths.append(second.save())
     assert second.checkpoints == paths[3:]
     assert "ckpt-3" in there(tmp_path)
-    state = ckptfmt.get_checkpoint_state(tmp_path)
+    state = ckptfmt.tf.get_checkpoint_state(tmp_path)
     assert state is not None
     assert state.last_preserved_timestamp == moments[2]
     # The next is removed, because it is too new. No manager lists permanent ones.
@@ -150,7 +150,7 @@ def test_saves_of_others_between(tmp_path: Path) -> None:
     manager = manager_of(tmp_path, 2, checkpoint=checkpoint)
     first = [manager.save(), manager.save()]
     other = checkpoint.save(tmp_path / "other")
-    state = ckptfmt.get_checkpoint_state(tmp_path)
+    state = ckptfmt.tf.get_checkpoint_state(tmp_path)
     assert state is not None
     assert state.all_model_checkpoint_paths == (other,)
     path = manager.save()
@@ -166,7 +166,7 @@ def test_clock_reset(tmp_path: Path, clock: Clock) -> None:
     for hour in (10, 11, 12):
         clock.now = hour * HOUR
         paths.append(first.save())
-    state = ckptfmt.get_checkpoint_state(tmp_path)
+    state = ckptfmt.tf.get_checkpoint_state(tmp_path)
     assert state is not None
     assert state.last_preserved_timestamp == 11 * HOUR
     clock.now = 5 * HOUR

@@ -30,7 +30,7 @@ from ckptfmt.manager.retention import KeepBest
 
 
 def state_names(path: Path) -> list[str]:
-    state = ckptfmt.get_checkpoint_state(path)
+    state = ckptfmt.tf.get_checkpoint_state(path)
     assert state is not None
     return number_names(list(state.all_model_checkpoint_paths))
 
@@ -118,7 +118,7 @@ def test_paths_out_of_the_directory_are_never_removed(tmp_path: Path, path: str)
     for other in ("elsewhere", "d2", "d/sub"):
         ckptfmt.save(tmp_path / other / "ckpt-1", {"x": [1]})
     now = time.time()
-    state = ckptfmt.CheckpointState("ckpt-1", (path, "ckpt-1"), (now, now), now - 9)
+    state = ckptfmt.tf.CheckpointState("ckpt-1", (path, "ckpt-1"), (now, now), now - 9)
     (tmp_path / "d" / "checkpoint").write_bytes(format_state(state))
     again = manager_of(tmp_path / "d", 1)
     assert number_names(again.checkpoints) == ["ckpt-1"]
@@ -529,7 +529,7 @@ def test_restoring_falls_back_to_what_is_sound(tmp_path: Path, verify: str) -> N
         assert checkpoint.restored == [paths[1]]
     else:
         assert isinstance(found.rejected[0].error, CorruptError)
-        assert isinstance(found.rejected[1].error, ckptfmt.ShardMissingError)
+        assert isinstance(found.rejected[1].error, ckptfmt.errors.ShardMissingError)
 
 
 def test_nothing_sound(tmp_path: Path) -> None:
@@ -571,7 +571,7 @@ def test_a_state_of_a_million(tmp_path: Path) -> None:
     """N05: paths whose checkpoints are gone are forgotten, and looked for in one listing."""
     ckptfmt.save(tmp_path / "ckpt-1", {"v": [1]})
     count, now = 20000, time.time()
-    state = ckptfmt.CheckpointState(
+    state = ckptfmt.tf.CheckpointState(
         "ckpt-1", (*(f"ckpt-{n}" for n in range(2, count)), "ckpt-1"), (now,) * (count - 1), 1.0
     )
     (tmp_path / "checkpoint").write_bytes(format_state(state))
@@ -638,7 +638,7 @@ def test_a_checkpoint_replaced_while_it_is_restored_is_tried_again(
             return real(path)
         left -= 1
         Checkpoint(left).write(path)
-        raise ckptfmt.ShardMissingError("the data file is missing", path=path)
+        raise ckptfmt.errors.ShardMissingError("the data file is missing", path=path)
 
     if verify == "auto":
         monkeypatch.setattr(checkpoint, "restore", partial(replaced, checkpoint.restore))

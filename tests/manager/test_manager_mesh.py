@@ -56,7 +56,7 @@ def test_saves_are_recorded_once_and_old_ones_removed(tmp_path: Path) -> None:
         "ckpt-2",
         "ckpt-3",
     }
-    state = ckptfmt.get_checkpoint_state(tmp_path)
+    state = ckptfmt.tf.get_checkpoint_state(tmp_path)
     assert list(state.all_model_checkpoint_paths) == [str(tmp_path / f"ckpt-{n}") for n in (2, 3)]
 
 
@@ -203,7 +203,7 @@ def test_a_restore_waits_for_the_background_save(tmp_path: Path) -> None:
             return gather(data, root)
 
         alone.gather = counted  # type: ignore[method-assign]
-        options = ckptfmt.CheckpointOptions(write_callbacks=[hold])
+        options = ckptfmt.tf.CheckpointOptions(write_callbacks=[hold])
         manager.save_async(options=options)
         assert begun.wait(60)
         used.clear()

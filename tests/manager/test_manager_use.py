@@ -131,7 +131,7 @@ def test_a_failed_background_save_does_not_affect_a_restore(tmp_path: Path, rest
 
 def test_a_failed_background_save_does_not_affect_a_training_state(tmp_path: Path) -> None:
     failing = CheckpointOptions(enable_async=True, write_callbacks=[fails])
-    state = ckptfmt.TrainingState({"w": np.zeros(3)}, tmp_path)
+    state = ckptfmt.tf.TrainingState({"w": np.zeros(3)}, tmp_path)
     state.back_up(1)
     state._checkpoint.write(tmp_path / "elsewhere", failing)
     assert state.restore()
@@ -286,8 +286,8 @@ def test_restoring_in_a_directory_that_is_no_more(tmp_path: Path) -> None:
 
 
 def test_a_backup_that_was_deleted_is_not_looked_for(tmp_path: Path) -> None:
-    state = ckptfmt.TrainingState({"w": np.zeros(3)}, tmp_path)
-    late = ckptfmt.TrainingState({"w": np.ones(3)}, tmp_path, task_id=1)
+    state = ckptfmt.tf.TrainingState({"w": np.zeros(3)}, tmp_path)
+    late = ckptfmt.tf.TrainingState({"w": np.ones(3)}, tmp_path, task_id=1)
     state.back_up(4)
     assert late.restore()
     assert late.maybe_load_initial_epoch_from_ckpt(0, "train") == 5

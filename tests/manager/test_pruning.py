@@ -263,11 +263,11 @@ def test_a_finding_that_proves_nothing(
 ) -> None:
     directory = copied(run, tmp_path / "run")
     before = contents(directory)
-    damage = ckptfmt.Finding("problem", "CORRUPT", "CHECKSUM", "bad", "x", 0, "w")
-    finding = ckptfmt.Finding("problem", status, failure, "no luck", "x", 0, "w")
+    damage = ckptfmt.types.Finding("problem", "CORRUPT", "CHECKSUM", "bad", "x", 0, "w")
+    finding = ckptfmt.types.Finding("problem", status, failure, "no luck", "x", 0, "w")
 
-    def findings(prefix: str, **_options: object) -> ckptfmt.Report:
-        return ckptfmt.Report(prefix, [damage, finding])
+    def findings(prefix: str, **_options: object) -> ckptfmt.types.Report:
+        return ckptfmt.types.Report(prefix, [damage, finding])
 
     monkeypatch.setattr(completeness, "verify_all", findings)
     with pytest.raises(kind, match="no luck"):

@@ -335,7 +335,7 @@ real, _core.merge = _core.merge, wait
 if sys.argv[2] == "saver":
     ckptfmt.Saver({None: {"x": numpy.array([7])}}).save(sys.argv[1])
 else:
-    ckptfmt.sharded_save(sys.argv[1], {"x": numpy.array([7])}, {}, ckptfmt.SingleProcess())
+    ckptfmt.sharded.save(sys.argv[1], {"x": numpy.array([7])}, {}, ckptfmt.sharded.SingleProcess())
 """
 
 
@@ -470,7 +470,7 @@ def test_clean(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
 MANY = """
 import sys, numpy, ckptfmt
 prefix, kind = sys.argv[1:]
-options = ckptfmt.CheckpointOptions(durability="none")
+options = ckptfmt.tf.CheckpointOptions(durability="none")
 for turn in range(20):
     path = f"{prefix}-{turn % 3}"
     if kind == "saver":

@@ -326,7 +326,7 @@ def test_delete_backup_again_and_again(tmp_path: Path) -> None:
 
 # ---- arguments -----------------------------------------------------------------------------------
 
-ONE = ckptfmt.SingleProcess()
+ONE = ckptfmt.sharded.SingleProcess()
 RANKED = "task_id and is_chief must not be given with a coordinator"
 LAYOUTS = "layouts must be a tree of Layouts, or a mapping from paths to Layouts, not int"
 

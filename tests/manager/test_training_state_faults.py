@@ -377,7 +377,7 @@ def test_workers_of_a_coordinator_made_before_the_backup(tmp_path: Path) -> None
 
 
 def test_a_coordinator_of_one(tmp_path: Path) -> None:
-    with ckptfmt.SingleProcess() as coordinator:
+    with ckptfmt.sharded.SingleProcess() as coordinator:
         job = Job(tmp_path, coordinator=coordinator)
         assert job.state.restore() is False
         job.back_up(1.0, 0)

@@ -35,7 +35,7 @@ class Rank:
         self.layouts = {f"net/{name}": Layout(spec, self.mesh) for name, spec in SPECS.items()}
         self.model: Any = {"net": {name: self.blocks(name, factor) for name in SPECS}}
         self.model["bias"], self.model["steps"] = BIAS * factor, factor
-        self.state = ckptfmt.TrainingState(
+        self.state = ckptfmt.tf.TrainingState(
             self.model,
             path,
             coordinator=member,
@@ -142,7 +142,7 @@ def test_layouts_as_a_tree_and_of_the_model_itself(tmp_path: Path) -> None:
         ]
         for number, (model, layouts) in enumerate(cases):
             more = {"coordinator": member, "layouts": layouts, "options": QUICK}
-            state = ckptfmt.TrainingState(model, tmp_path / str(number), **more)
+            state = ckptfmt.tf.TrainingState(model, tmp_path / str(number), **more)
             before = block.copy()
             state.back_up(0)
             block[...] = -1
@@ -210,11 +210,11 @@ def other_models() -> list[Any]:
 @pytest.mark.parametrize("number", range(len(other_models())))
 @pytest.mark.parametrize("count", [0, 1, 3])
 def test_a_backup_of_other_objects_is_an_error(tmp_path: Path, count: int, number: int) -> None:
-    ckptfmt.TrainingState({"w": np.ones(3)}, tmp_path, options=QUICK).back_up(4)
+    ckptfmt.tf.TrainingState({"w": np.ones(3)}, tmp_path, options=QUICK).back_up(4)
 
     def run(member: Any) -> None:
         model = other_models()[number]
-        state = ckptfmt.TrainingState(model, tmp_path, coordinator=member, options=QUICK)
+        state = ckptfmt.tf.TrainingState(model, tmp_path, coordinator=member, options=QUICK)
         with pytest.raises(MatchError, match="has no value for"):
             state.restore()
         assert repr(model) == repr(other_models()[number])
@@ -233,10 +233,10 @@ def test_attributes_that_are_set_later_get_their_values(tmp_path: Path) -> None:
 
     model: Any = Model()
     model.w, model.v = np.ones(3), np.full(2, 4.0)
-    ckptfmt.TrainingState(model, tmp_path, options=QUICK).back_up(0)
+    ckptfmt.tf.TrainingState(model, tmp_path, options=QUICK).back_up(0)
     again: Any = Model()
     again.w = np.zeros(3)
-    assert ckptfmt.TrainingState(again, tmp_path, options=QUICK).restore()
+    assert ckptfmt.tf.TrainingState(again, tmp_path, options=QUICK).restore()
     again.v = np.zeros(2)
     assert again.w.tolist() == [1.0] * 3
     assert again.v.tolist() == [4.0] * 2

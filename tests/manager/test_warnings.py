@@ -14,9 +14,10 @@ import numpy as np
 import pytest
 
 import ckptfmt
-from ckptfmt import Checkpoint, CheckpointManager, TrainingState
+from ckptfmt import Checkpoint, CheckpointManager
+from ckptfmt.tf import TrainingState
 
-QUICK = ckptfmt.CheckpointOptions(durability="none")
+QUICK = ckptfmt.tf.CheckpointOptions(durability="none")
 
 
 def manager(directory: Path, **more: Any) -> CheckpointManager:
@@ -88,7 +89,7 @@ EVENTS_OF_RESTORES = [index_gone, data_gone, index_damaged, all_gone, state_dama
 CALLS: dict[str, Callable[[Path], object]] = {
     "latest_checkpoint": ckptfmt.latest_checkpoint,
     "checkpoints_iterator": lambda path: next(
-        iter(ckptfmt.checkpoints_iterator(path, timeout=0)), None
+        iter(ckptfmt.tf.checkpoints_iterator(path, timeout=0)), None
     ),
     "manager": manager,
     "manager.latest_checkpoint": lambda path: manager(path).latest_checkpoint,

@@ -283,10 +283,10 @@ def test_callbacks_and_options(tmp_path: Path) -> None:
             seen.append("asked")
             return super().serialize()
 
-    options = ckptfmt.CheckpointOptions(
+    options = ckptfmt.tf.CheckpointOptions(
         write_callbacks=[lambda path: seen.append((path, state.exists()))],
         before_save_callbacks=[lambda: seen.append("before")],
-        sharding_callback=ckptfmt.MaxShardSizePolicy(8),
+        sharding_callback=ckptfmt.tf.MaxShardSizePolicy(8),
         level="v2",
     )
     checkpoint = ckptfmt.Checkpoint(s=Watched("text"), w=np.zeros(4))
@@ -308,7 +308,7 @@ def test_a_relative_prefix_is_of_the_directory_at_the_call(
     other = tmp_path / "other"
     other.mkdir()
     monkeypatch.chdir(tmp_path)
-    options = ckptfmt.CheckpointOptions(write_callbacks=[lambda: os.chdir(other)])
+    options = ckptfmt.tf.CheckpointOptions(write_callbacks=[lambda: os.chdir(other)])
     checkpoint = ckptfmt.Checkpoint(w=np.zeros(1))
     assert checkpoint.save("ck", options) == "ck-1"
     assert b'model_checkpoint_path: "ck-1"' in (tmp_path / "checkpoint").read_bytes()
@@ -325,7 +325,7 @@ def test_a_save_in_the_background_names_the_newest_when_it_is_there(
     target = np.ones(1)
     checkpoint = ckptfmt.Checkpoint(w=target)
     future = checkpoint.save_async(tmp_path / "ck")
-    assert isinstance(future, ckptfmt.SaveFuture)
+    assert isinstance(future, ckptfmt.types.SaveFuture)
     assert future.prefix == str(tmp_path / "ck-1")
     assert not future.done() and list(tmp_path.glob("checkpoint")) == []
     target[...] = 0
@@ -342,22 +342,22 @@ def test_what_ended_a_save_in_the_background_is_raised_by_the_next_call(
     tmp_path: Path, next_call: str
 ) -> None:
     def fails(path: str) -> None:
-        raise ckptfmt.BusyError("busy")
+        raise ckptfmt.errors.BusyError("busy")
 
     checkpoint = ckptfmt.Checkpoint(w=np.ones(1))
-    options = ckptfmt.CheckpointOptions(enable_async=True, write_callbacks=[fails])
+    options = ckptfmt.tf.CheckpointOptions(enable_async=True, write_callbacks=[fails])
     # As in TensorFlow the prefix is returned at once.
     arguments = [] if next_call == "sync" else [tmp_path / "ck"]
     assert checkpoint.write(tmp_path / "ck", options) == str(tmp_path / "ck")
     checkpoint.read(tmp_path / "ck")  # a restore waits for the save, and does not raise its error
     checkpoint.restore(tmp_path / "ck")
-    with pytest.raises(ckptfmt.BusyError, match="busy"):
+    with pytest.raises(ckptfmt.errors.BusyError, match="busy"):
         getattr(checkpoint, next_call)(*arguments)
     getattr(checkpoint, next_call)(*arguments)
     # Once the future was asked, the next call does not raise the error.
     future = checkpoint.write_async(tmp_path / "ck", options)
-    assert isinstance(future, ckptfmt.SaveFuture)
-    with pytest.raises(ckptfmt.BusyError, match="busy"):
+    assert isinstance(future, ckptfmt.types.SaveFuture)
+    with pytest.raises(ckptfmt.errors.BusyError, match="busy"):
         future.result(PATIENCE)
     getattr(checkpoint, next_call)(*arguments)
 
@@ -429,7 +429,9 @@ def test_parallel_variables(tmp_path: Path) -> None:
     one = ParallelVariable([np.zeros(2)])
     status = ckptfmt.Checkpoint(v=one).read(path, partial=True)
     status.assert_existing_objects_matched()
-    with pytest.raises(ckptfmt.MatchError, match=r"no object took 'v/\.ATTRIBUTES/parallel_comp"):
+    with pytest.raises(
+        ckptfmt.errors.MatchError, match=r"no object took 'v/\.ATTRIBUTES/parallel_comp"
+    ):
         status.assert_consumed()
 
 

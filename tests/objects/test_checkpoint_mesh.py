@@ -57,7 +57,7 @@ def checkpoint_of(member: Any, mesh: Mesh, factor: float = 1) -> ckptfmt.Checkpo
 
 def saved(prefix: Path, count: int = 2, mesh: Mesh = TWO, **options: Any) -> list[str]:
     """Save with this many processes; what each returned."""
-    chosen = ckptfmt.CheckpointOptions(durability="none", **options)
+    chosen = ckptfmt.tf.CheckpointOptions(durability="none", **options)
 
     def work(member: Any) -> str:
         return checkpoint_of(member, mesh).save(prefix, chosen)
@@ -258,7 +258,7 @@ def test_registered_savers_run_in_process_0_and_restore_in_all(tmp_path: Path) -
         restored.append((table.rank, ckptfmt.load(merged_prefix)["rows"].tolist()))
 
     name = "MeshTable"
-    ckptfmt.register_checkpoint_saver(
+    ckptfmt.tf.register_checkpoint_saver(
         name=name,
         predicate=lambda one: isinstance(one, Table),
         save_fn=save_fn,
@@ -339,7 +339,7 @@ def test_a_callback_that_fails_is_raised_in_all_and_the_save_is_not_recorded(
             if member.rank == 1:
                 raise OSError(5, "callback")
 
-        options = ckptfmt.CheckpointOptions(write_callbacks=[fail])
+        options = ckptfmt.tf.CheckpointOptions(write_callbacks=[fail])
         checkpoint_of(member, TWO).save(tmp_path / "ck", options)
 
     outcomes = run_team(2, work)
@@ -370,7 +370,7 @@ def test_replicas_of_any_size_are_compared_where_asked(tmp_path: Path) -> None:
             if member.rank == 1:
                 next(iter(arrays.values()))[5] = 1
             checkpoint = ckptfmt.Checkpoint(coordinator=member, layouts={"a": shared}, a=arrays)
-            options = ckptfmt.CheckpointOptions(durability="none", check_replicas=check)
+            options = ckptfmt.tf.CheckpointOptions(durability="none", check_replicas=check)
             checkpoint.write(tmp_path / "ck", options)
 
         return save
@@ -385,7 +385,7 @@ def test_large_replicated_tensors_are_compared_where_asked(tmp_path: Path) -> No
         array = np.full(1 << 18, float(member.rank == 2))
         checkpoint = ckptfmt.Checkpoint(coordinator=member, a=array)
         checkpoint.write(tmp_path / "ck")
-        options = ckptfmt.CheckpointOptions(check_replicas=True)
+        options = ckptfmt.tf.CheckpointOptions(check_replicas=True)
         with pytest.raises(InvalidError, match=r"differ between these processes: 0, 1; 2"):
             checkpoint.write(tmp_path / "ck", options)
 

@@ -108,7 +108,7 @@ def test_what_does_not_fit_may_be_replaced_by_what_does(path: str) -> None:
     checkpoint = ckptfmt.Checkpoint(dec=module)
     status = checkpoint.read(path, strict=False, partial=True)
     assert [one.name for one in status.report.shape_mismatch] == ["dec/w"]
-    with pytest.raises(ckptfmt.MatchError, match="'dec/w'"):
+    with pytest.raises(ckptfmt.errors.MatchError, match="'dec/w'"):
         status.assert_existing_objects_matched()
     module.w = np.zeros(2)
     status.assert_existing_objects_matched()
@@ -302,5 +302,5 @@ def test_objects_of_registered_savers(tmp_path: Path, registered: dict[str, Any]
     assert (one.text, other.text) == ("a", "") and list(registered) == ["a"]
     status = ckptfmt.Checkpoint(b=other).read(saved, partial=True)
     assert status.report == MatchReport(("b",), (), ("a",))
-    with pytest.raises(ckptfmt.MatchError, match="no object took 'a'"):
+    with pytest.raises(ckptfmt.errors.MatchError, match="no object took 'a'"):
         status.assert_consumed()

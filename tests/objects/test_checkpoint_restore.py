@@ -171,7 +171,7 @@ def test_two_objects_here_that_are_one_there(tmp_path: Path) -> None:
     with pytest.warns(ckptfmt.CkptfmtWarning, match=words):
         status = ckptfmt.Checkpoint(a=first, d={"b": second}).read(path)
     assert (first[0], second[0]) == (5.0, 0.0)
-    with pytest.raises(ckptfmt.MatchError, match="got no value from the checkpoint: 'd/b'"):
+    with pytest.raises(ckptfmt.errors.MatchError, match="got no value from the checkpoint: 'd/b'"):
         status.assert_consumed()  # and no second warning
 
 
@@ -365,7 +365,7 @@ def test_slot_variables_wait_for_both_ends(tmp_path: Path) -> None:
     optimizer.slots.append((variable, "m", np.zeros(1)))
     status.assert_consumed()
     assert optimizer.slots[0][2][0] == 5.0
-    options = ckptfmt.CheckpointOptions(skip_slot_variables=True)
+    options = ckptfmt.tf.CheckpointOptions(skip_slot_variables=True)
     optimizer.slots[0][2][...] = 0
     status = ckptfmt.Checkpoint(v=variable, o=optimizer).read(path, options)
     status.assert_consumed()
@@ -386,7 +386,9 @@ def test_names_find_their_objects(tmp_path: Path) -> None:
     checkpoint.x = 0.0
     assert checkpoint.x == 1.0
     checkpoint.other = np.zeros(1)
-    with pytest.raises(ckptfmt.MatchError, match="got no value from the checkpoint: 'other'"):
+    with pytest.raises(
+        ckptfmt.errors.MatchError, match="got no value from the checkpoint: 'other'"
+    ):
         status.assert_nontrivial_match()
     status.close()
 
@@ -457,7 +459,7 @@ def test_graphs_that_make_no_sense_end(tmp_path: Path, forge: Forge) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ckptfmt.CkptfmtWarning)
         status = checkpoint.read(path, partial=True)
-    with pytest.raises(ckptfmt.MatchError):
+    with pytest.raises(ckptfmt.errors.MatchError):
         status.assert_consumed()
 
 

@@ -15,7 +15,7 @@ from support.strategies import count_graph, object_graphs, property_test
 
 import ckptfmt
 
-OPTIONS = ckptfmt.CheckpointOptions(durability="none")
+OPTIONS = ckptfmt.tf.CheckpointOptions(durability="none")
 
 
 @property_test(100, 20_000, object_graphs())

@@ -279,7 +279,7 @@ def test_partitioned_variables_of_tensorflow_1(tmp_path: Path) -> None:
             for slot in ("Adam", "Adam_1"):
                 out.add_slice(f"linear/w/part_{part}/{slot}", one, shape=(8, 4), offset=(0, 0))
         out.add("linear/head/beta1_power", np.float32(0.9))
-    ckptfmt.edit(tmp_path / "a", tmp_path / "b", strip_optimizer=True)
+    ckptfmt.editing.edit(tmp_path / "a", tmp_path / "b", strip_optimizer=True)
     assert set(ckptfmt.load(tmp_path / "b")) == {"linear/w"}
 
 
@@ -376,6 +376,6 @@ def test_names_of_tensorflow_1(tmp_path: Path) -> None:
     ckptfmt.save(tmp_path / "a", {**values, "words": np.array([b"one"], object)})
     with ckptfmt.open(tmp_path / "a") as reader:
         assert model_roles(reader) == expected
-    done = ckptfmt.edit(tmp_path / "a", tmp_path / "b", strip_optimizer=True)
+    done = ckptfmt.editing.edit(tmp_path / "a", tmp_path / "b", strip_optimizer=True)
     assert set(done.dropped) == {name for name, role in expected.items() if role == "optimizer"}
     assert set(done.undecided) == {name for name, role in expected.items() if role == "unknown"}

@@ -69,7 +69,7 @@ def test_the_two_calls_of_graph_mode(tmp_path: Path) -> None:
         assert a == 3
     nothing = checkpoint.read(None)
     nothing.initialize_or_restore()
-    with pytest.raises(ckptfmt.MatchError, match="no checkpoint was given"):
+    with pytest.raises(ckptfmt.errors.MatchError, match="no checkpoint was given"):
         nothing.run_restore_ops()
 
 
@@ -77,7 +77,7 @@ def test_values_that_nobody_took(tmp_path: Path) -> None:
     path = written(tmp_path, a=np.ones(1), d={"b": 1, "c": 2})
     status = ckptfmt.Checkpoint(a=np.zeros(1)).read(path, partial=True)
     status.assert_existing_objects_matched().assert_nontrivial_match()
-    with pytest.raises(ckptfmt.MatchError) as caught:
+    with pytest.raises(ckptfmt.errors.MatchError) as caught:
         status.assert_consumed()
     assert caught.value.message == f"no object took 'd/b{VALUE}', 'd/c{VALUE}'"
     assert (caught.value.path, caught.value.failure) == (path, "MATCH")
@@ -99,7 +99,7 @@ def test_objects_that_got_nothing(tmp_path: Path) -> None:
 def test_many_are_counted(tmp_path: Path) -> None:
     path = written(tmp_path, d={f"x{number}": number for number in range(30)})
     status = ckptfmt.Checkpoint(d={}).read(path, partial=True)
-    with pytest.raises(ckptfmt.MatchError, match=f"'d/x7{VALUE}' and 22 more$"):
+    with pytest.raises(ckptfmt.errors.MatchError, match=f"'d/x7{VALUE}' and 22 more$"):
         status.assert_consumed()
 
 
@@ -107,11 +107,11 @@ def test_a_trivial_match(tmp_path: Path) -> None:
     path = written(tmp_path, a=np.ones(1))
     status = ckptfmt.Checkpoint(b=np.zeros(1)).read(path, partial=True)
     words = "the checkpoint has no object but the root; the objects here: 'b'"
-    with pytest.raises(ckptfmt.MatchError, match=words):
+    with pytest.raises(ckptfmt.errors.MatchError, match=words):
         status.assert_nontrivial_match()
     checkpoint = ckptfmt.Checkpoint()
     status = checkpoint.read(path, partial=True)
-    with pytest.raises(ckptfmt.MatchError, match="the objects here: none"):
+    with pytest.raises(ckptfmt.errors.MatchError, match="the objects here: none"):
         status.assert_nontrivial_match()
     checkpoint.a = np.zeros(1)
     status.assert_nontrivial_match()
@@ -133,7 +133,7 @@ def test_an_object_that_took_the_place_of_a_restored_one(tmp_path: Path) -> None
     status.assert_consumed()
     assert module.n == 6
     module.w = np.zeros(1)
-    with pytest.raises(ckptfmt.MatchError, match="'m/w'"):
+    with pytest.raises(ckptfmt.errors.MatchError, match="'m/w'"):
         status.assert_existing_objects_matched()
     assert module.w[0] == 0.0
 
@@ -148,24 +148,26 @@ def test_without_a_checkpoint_everything_fails() -> None:
         status.assert_existing_objects_matched,
         status.assert_nontrivial_match,
     ):
-        with pytest.raises(ckptfmt.MatchError, match="no checkpoint was given, so nothing was res"):
+        with pytest.raises(
+            ckptfmt.errors.MatchError, match="no checkpoint was given, so nothing was res"
+        ):
             assertion()
     assert status.report == MatchReport((), (), ())
 
 
 def test_the_counter_is_expected_by_restore_only(tmp_path: Path) -> None:
     path = written(tmp_path, a=np.ones(1))
-    with pytest.raises(ckptfmt.MatchError, match="'save_counter'"):
+    with pytest.raises(ckptfmt.errors.MatchError, match="'save_counter'"):
         ckptfmt.Checkpoint(a=np.zeros(1)).restore(path).assert_consumed()
     ckptfmt.Checkpoint(a=np.zeros(1)).read(path).assert_consumed()
     counted = ckptfmt.Checkpoint(a=np.ones(1)).save(tmp_path / "counted")
-    with pytest.raises(ckptfmt.MatchError, match=f"no object took 'save_counter{VALUE}'"):
+    with pytest.raises(ckptfmt.errors.MatchError, match=f"no object took 'save_counter{VALUE}'"):
         ckptfmt.Checkpoint(a=np.zeros(1)).read(counted, partial=True).assert_consumed()
     ckptfmt.save(tmp_path / "named", {"a": np.ones(1)})
     ckptfmt.Checkpoint(a=np.zeros(1)).restore(tmp_path / "named").assert_consumed()
     checkpoint = ckptfmt.Checkpoint(a=np.zeros(1))
     assert checkpoint.save_counter[()] == 0
-    with pytest.raises(ckptfmt.MatchError, match="'save_counter'"):
+    with pytest.raises(ckptfmt.errors.MatchError, match="'save_counter'"):
         checkpoint.read(tmp_path / "named").assert_consumed()
 
 

@@ -257,13 +257,13 @@ def test_a_checkpoint_that_is_replaced_meanwhile(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     save_tree(tmp_path / "ckpt", {"a": np.ones(2)})
-    restore = trees.sharded_restore
+    restore = trees.sharded.restore
 
     def late(*args: Any, **options: Any) -> Any:
         save_tree(tmp_path / "ckpt", {"a": np.ones(2), "b": 1})
         return restore(*args, **options)
 
-    monkeypatch.setattr(trees, "sharded_restore", late)
+    monkeypatch.setattr(trees.sharded, "restore", late)
     with pytest.raises(GenerationGoneError, match="was replaced while it was being loaded"):
         load_tree(tmp_path / "ckpt", coordinator=SingleProcess())
 

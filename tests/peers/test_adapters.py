@@ -95,7 +95,7 @@ def test_checkpoints_and_trees_refuse_them(tmp_path: Path, make: Any, calls: str
     for save in (
         lambda one: ckptfmt.Checkpoint(model=[{"x": one}]).save(tmp_path / "one"),
         lambda one: ckptfmt.save_tree(tmp_path / "tree", {"model": [{"x": one}]}),
-        lambda one: ckptfmt.TrainingState(one, tmp_path / "state").back_up(1),
+        lambda one: ckptfmt.tf.TrainingState(one, tmp_path / "state").back_up(1),
     ):
         with pytest.raises(
             InvalidError, match=r"which (cannot be saved|a tree cannot contain)"
@@ -111,7 +111,7 @@ def test_they_are_refused_when_they_are_given(tmp_path: Path, make: Any) -> None
     with pytest.raises(InvalidError, match="the object at 'model' is of type"):
         ckptfmt.Checkpoint(model=make())
     with pytest.raises(InvalidError, match="the object at 'model' is of type"):
-        ckptfmt.TrainingState(make(), tmp_path)
+        ckptfmt.tf.TrainingState(make(), tmp_path)
     with pytest.raises(InvalidError, match="the object at 'root' is of type"):
         ckptfmt.Checkpoint(make())
 

@@ -239,7 +239,7 @@ class Twice(dcp.DefaultSavePlanner):
 try:
     dcp.save({"w": torch.ones(2)}, storage_writer=writer, planner=Twice())
 except CheckpointException as error:
-    assert isinstance(error.failures[0][0], ckptfmt.MergeConflictError), error
+    assert isinstance(error.failures[0][0], ckptfmt.errors.MergeConflictError), error
 else:
     raise SystemExit("no error")
 assert list(ckptfmt.load("x")) == ["old"]

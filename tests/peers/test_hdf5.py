@@ -124,7 +124,7 @@ def test_files_that_are_refused(tmp_path: Path, make: Any) -> None:
     with h5py.File(tmp_path / "x.h5", "w") as file:
         file["a"] = np.ones(1)
         make(file, tmp_path)
-    kind = ckptfmt.LimitError if make is huge else ckptfmt.UnsupportedError
+    kind = ckptfmt.errors.LimitError if make is huge else ckptfmt.UnsupportedError
     with pytest.raises(kind) as caught:
         loaded(tmp_path / "x.h5")
     assert caught.value.tensor == "group/x"
@@ -186,7 +186,7 @@ def test_optimizers_of_keras_are_state(tmp_path: Path) -> None:
         with ckptfmt.open(prefix) as reader:
             paths = {} if number else {"ckptfmt.optimizer_states": ["optimizer"]}
             assert reader.metadata == paths
-    done = ckptfmt.edit(tmp_path / "a-0", tmp_path / "b", strip_optimizer=True)
+    done = ckptfmt.editing.edit(tmp_path / "a-0", tmp_path / "b", strip_optimizer=True)
     assert done.dropped == ("optimizer/vars/0", "optimizer/vars/1")
     done = ckptfmt.convert(tmp_path / "a.h5", tmp_path / "c", level="v2")
     assert not done.dropped and ckptfmt.open(tmp_path / "c").metadata == {}

@@ -176,7 +176,7 @@ def test_optimizer_states_are_in_the_metadata(tmp_path: Path) -> None:
         "average": average.init(params),
     }
     ckptfmt.jax.save(tmp_path / "a", state, metadata={"step": 3})
-    done = ckptfmt.edit(tmp_path / "a", tmp_path / "b", strip_optimizer=True)
+    done = ckptfmt.editing.edit(tmp_path / "a", tmp_path / "b", strip_optimizer=True)
     with ckptfmt.open(tmp_path / "a") as reader:
         assert reader.metadata == {"ckptfmt.optimizer_states": ["a", "b%2Fc/0"], "step": 3}
     check(ckptfmt.jax.load(tmp_path / "b", {"params": params}, strict=False), {"params": params})
@@ -185,7 +185,7 @@ def test_optimizer_states_are_in_the_metadata(tmp_path: Path) -> None:
     assert len(done.dropped) == 11
     ckptfmt.jax.save(tmp_path / "c", optax.adam(0.1).init(params))
     with pytest.raises(InvalidError, match="no weight would be left"):
-        ckptfmt.edit(tmp_path / "c", tmp_path / "d", strip_optimizer=True)
+        ckptfmt.editing.edit(tmp_path / "c", tmp_path / "d", strip_optimizer=True)
 
 
 def test_renamed_states_and_keys(tmp_path: Path) -> None:
@@ -193,12 +193,14 @@ def test_renamed_states_and_keys(tmp_path: Path) -> None:
     params, key = {"kernel": jnp.ones((4, 2))}, jax.random.key(0, impl="rbg")
     state = optax.adam(0.1).init(params)
     ckptfmt.jax.save(tmp_path / "a", {"params": params, "opt": state, "key": key})
-    ckptfmt.edit(tmp_path / "a", tmp_path / "b", rename=[("^opt/", "state/"), ("^key$", "rng")])
+    ckptfmt.editing.edit(
+        tmp_path / "a", tmp_path / "b", rename=[("^opt/", "state/"), ("^key$", "rng")]
+    )
     renamed = {"params": params, "state": state, "rng": key}
     check(ckptfmt.jax.load(tmp_path / "b", renamed), renamed)
     with pytest.raises(InvalidError, match="PRNG keys of rbg"):
         ckptfmt.jax.load(tmp_path / "b", {**renamed, "rng": jax.random.key(0)})
-    ckptfmt.edit(tmp_path / "b", tmp_path / "c", strip_optimizer=True)
+    ckptfmt.editing.edit(tmp_path / "b", tmp_path / "c", strip_optimizer=True)
     del renamed["state"]
     check(ckptfmt.jax.load(tmp_path / "c", renamed), renamed)
 

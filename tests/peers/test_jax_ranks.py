@@ -18,7 +18,8 @@ import jax.numpy as jnp
 import numpy as np
 import ckptfmt
 import ckptfmt.jax
-from ckptfmt import BusyError, CkptfmtError, InvalidError, TensorNotFoundError
+from ckptfmt.errors import BusyError
+from ckptfmt import CkptfmtError, InvalidError, TensorNotFoundError
 from jax.sharding import NamedSharding, PartitionSpec
 
 mesh = jax.make_mesh((4, 2), ("a", "b"))

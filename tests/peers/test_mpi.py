@@ -36,7 +36,8 @@ HEAD = """
 import os, signal, sys, time
 from mpi4py import MPI
 import ckptfmt
-from ckptfmt import BusyError, InvalidError
+from ckptfmt.errors import BusyError
+from ckptfmt import InvalidError
 from ckptfmt.mpi import MPICoordinator
 comm = MPI.COMM_WORLD
 rank, world_size = comm.Get_rank(), comm.Get_size()
@@ -266,19 +267,19 @@ def test_an_error_in_one_rank_is_raised_in_all(tmp_path: Path) -> None:
     """Of a save: nothing is left behind. Of a restore: with the rank that failed."""
     program = """
 import numpy as np
-from ckptfmt import Layout, Mesh
+from ckptfmt.sharded import Layout, Mesh
 mesh = Mesh({"x": world_size})
 (mine,) = mesh.local_devices(rank, world_size)
 layouts = {"table": Layout(["x", None], mesh)}
 good, bad = np.full((2, 3), rank), object()
 with MPICoordinator(timeout=60) as coordinator:
     def save(array):
-        ckptfmt.sharded_save("model", {"table": {mine: array}}, layouts, coordinator)
+        ckptfmt.sharded.save("model", {"table": {mine: array}}, layouts, coordinator)
     tell(refused(InvalidError, lambda: save(bad if rank == 1 else good)))
     comm.Barrier()
     tell(sorted(name for name in os.listdir() if name.startswith("model")))
     save(good)  # the coordinator is still good
-    found = ckptfmt.sharded_restore("model", layouts, coordinator)
+    found = ckptfmt.sharded.restore("model", layouts, coordinator)
     assert (found["table"][mine] == rank).all()
 """
     ended = run(tmp_path, 4, program)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`ckptfmt.edit` of states that `ckptfmt.torch` saved: what is left loads as before."""
+"""`ckptfmt.editing.edit` of states that `ckptfmt.torch` saved: what is left loads as before."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def same(one: Any, other: Any) -> bool:
 
 def edited(prefix: Path, **options: Any) -> Any:
     target = prefix.with_name("b")
-    ckptfmt.edit(prefix, target, durability="none", **options)
+    ckptfmt.editing.edit(prefix, target, durability="none", **options)
     assert ckptfmt.verify(target).ok
     return ct.load(target)
 

@@ -176,7 +176,7 @@ class Tree(Scenario):
     prefixes: Mapping[int, str] = {1: "tree", 2: "tree"}
 
     def __init__(self, policy: Any = None) -> None:
-        self.options = ckptfmt.CheckpointOptions(sharding_callback=policy)
+        self.options = ckptfmt.tf.CheckpointOptions(sharding_callback=policy)
 
     def run(self, root: Path, step: int) -> None:
         ckptfmt.save_tree(root / "tree", arrays(step), options=self.options)
@@ -186,7 +186,7 @@ class Tree(Scenario):
         return dict(found)
 
     def go_on(self, prefix: Path) -> None:
-        options = ckptfmt.CheckpointOptions(durability="none")
+        options = ckptfmt.tf.CheckpointOptions(durability="none")
         ckptfmt.save_tree(prefix, arrays(LAST), options=options)
         np.testing.assert_array_equal(ckptfmt.load_tree(prefix)["x"], arrays(LAST)["x"])
 
@@ -202,7 +202,7 @@ class Saver(Scenario):
             for task, (name, value) in enumerate(arrays(step).items())
         }
         saver = ckptfmt.Saver({"all": {name: {"": spec} for name, spec in specs.items()}})
-        saver.save(root / "saver", ckptfmt.CheckpointOptions(durability=durability))
+        saver.save(root / "saver", ckptfmt.tf.CheckpointOptions(durability=durability))
 
     def go_on(self, prefix: Path) -> None:
         self.run(prefix.parent, LAST, "none")
@@ -310,9 +310,9 @@ class Edit(Scenario):
         if step == 1:
             ckptfmt.save(root / "a", arrays(1))
         elif step == 2:
-            ckptfmt.edit(root / "a", root / "b", rename={"x": "z"})
+            ckptfmt.editing.edit(root / "a", root / "b", rename={"x": "z"})
         else:
-            ckptfmt.edit(root / "b", root / "b", rename={"z": "w"}, cast="float32")
+            ckptfmt.editing.edit(root / "b", root / "b", rename={"z": "w"}, cast="float32")
 
     def judge(self, root: Path, moment: Moment) -> None:
         assert Merge.sound(root / "a", arrays(1)) or moment.done < 1
@@ -378,8 +378,8 @@ class Training(Scenario):
 
     def state(self, root: Path, durability: Any) -> Any:
         self.weights = np.zeros(4)
-        options = ckptfmt.CheckpointOptions(durability=durability)
-        return ckptfmt.TrainingState({"w": self.weights}, root / "state", options=options)
+        options = ckptfmt.tf.CheckpointOptions(durability=durability)
+        return ckptfmt.tf.TrainingState({"w": self.weights}, root / "state", options=options)
 
     def run(self, root: Path, step: int) -> None:
         if step == 1:
@@ -408,7 +408,7 @@ SCENARIOS: dict[str, Callable[[], Scenario]] = {
     "base": Base,
     "async": Async,
     "tree": Tree,
-    "tree in shards": lambda: Tree(ckptfmt.MaxShardSizePolicy(16)),
+    "tree in shards": lambda: Tree(ckptfmt.tf.MaxShardSizePolicy(16)),
     "saver": Saver,
     "merge keep": lambda: Merge("keep"),
     "merge consume": lambda: Merge("consume"),

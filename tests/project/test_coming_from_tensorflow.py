@@ -19,15 +19,16 @@ import pytest
 from support.page import CPU, NAMES, PAGE, Checks, V, fails, options, quoted, sections, there
 
 import ckptfmt
-from ckptfmt import Checkpoint, CheckpointManager, CheckpointOptions, Saver, SaveSpec, _core
+from ckptfmt import Checkpoint, CheckpointManager, Saver, SaveSpec, _core
 from ckptfmt.objects.graph import decode_graph
+from ckptfmt.tf import CheckpointOptions
 
 CHECKS = Checks("Errors", "Paths", "Saving and restoring", "Managers")
 row, words = CHECKS.row, CHECKS.words
 save = functools.partial(ckptfmt.save, durability="none")
 merge = ckptfmt.merge_v2_checkpoints
-ONE = ckptfmt.SingleProcess()
-CUT = ckptfmt.Layout(["x"], ckptfmt.Mesh({"x": 1}))
+ONE = ckptfmt.sharded.SingleProcess()
+CUT = ckptfmt.sharded.Layout(["x"], ckptfmt.sharded.Mesh({"x": 1}))
 
 
 def _on_mesh(x: Any) -> Checkpoint:
@@ -80,7 +81,7 @@ def _missing_tensor() -> None:
         lambda: ckptfmt.tf.load_variable("ck", "kernle"),
         lambda: ckptfmt.tf.load_checkpoint("ck").get_tensor("kernle"),
         lambda: ckptfmt.open("ck").read("kernle"),
-        lambda: ckptfmt.sharded_restore("ck", {"kernle": CUT}, ONE),
+        lambda: ckptfmt.sharded.restore("ck", {"kernle": CUT}, ONE),
         lambda: Saver({Holder(): {"kernle": V}}).restore("ck"),
     ):
         error = fails(call, text, ckptfmt.TensorNotFoundError)
@@ -102,7 +103,7 @@ def _missing_checkpoint() -> None:
         lambda: Checkpoint(x=V.copy()).restore("kc"),
         lambda: Checkpoint(x=V.copy()).read("kc"),
         lambda: _on_mesh(V.copy()).restore("kc"),
-        lambda: ckptfmt.sharded_restore("kc", {"x": CUT}, ONE),
+        lambda: ckptfmt.sharded.restore("kc", {"x": CUT}, ONE),
         lambda: Saver({Holder(): {"x": V}}).restore("kc"),
     ):
         error = fails(call, text, ckptfmt.CheckpointNotFoundError)
@@ -129,7 +130,7 @@ def _dtype() -> None:
     fails(lambda: Saver({Holder(): {"x": np.array([1])}}).restore("ck"), text)
     prefix = Checkpoint(x=V).write("object", options())
     doubles = np.zeros(2)
-    parallel = ckptfmt.ParallelVariable([doubles])
+    parallel = ckptfmt.tf.ParallelVariable([doubles])
     for path in (prefix, "ck"):
         fails(lambda path=path: Checkpoint(x=doubles).read(path), text)  # type: ignore[misc]
         fails(lambda path=path: Checkpoint(x=doubles).restore(path), text)  # type: ignore[misc]
@@ -149,7 +150,7 @@ def _shape() -> None:
     fails(lambda: Saver({Holder(): slices}).restore("ck"), text)
     prefix = Checkpoint(x=V).write("object", options())
     four = np.zeros(4, V.dtype)
-    parallel = ckptfmt.ParallelVariable([four])
+    parallel = ckptfmt.tf.ParallelVariable([four])
     for path in (prefix, "ck"):
         fails(lambda path=path: Checkpoint(x=four).read(path), text)  # type: ignore[misc]
         fails(lambda path=path: Checkpoint(x=four).restore(path), text)  # type: ignore[misc]
@@ -176,7 +177,7 @@ def _damage() -> None:
         lambda: ckptfmt.open("ck").read("x"),
         lambda: ckptfmt.tf.load_variable("ck", "x"),
         lambda: ckptfmt.tf.load_checkpoint("ck").get_tensor("x"),
-        lambda: ckptfmt.sharded_restore("ck", {"x": CUT}, ONE),
+        lambda: ckptfmt.sharded.restore("ck", {"x": CUT}, ONE),
     ):
         error = fails(call, text, ckptfmt.CorruptError)
         assert error.tensor is not None and error.offset == 0 and ".data-00000-of" in error.path
@@ -189,7 +190,7 @@ def _merge_twice() -> None:
     for name in ("a", "b"):
         save(name, {"x": V})
     for call in (merge, ckptfmt.merge):
-        fails(functools.partial(call, ["a", "b"], "m"), text, ckptfmt.MergeConflictError)
+        fails(functools.partial(call, ["a", "b"], "m"), text, ckptfmt.errors.MergeConflictError)
 
 
 @row("an input of a merge is missing")
@@ -210,7 +211,7 @@ def _merge_nothing() -> None:
 @row("a status assertion fails")
 def _assertion() -> None:
     status = Checkpoint(x=V.copy()).read(Checkpoint(x=V, y=V.copy()).write("ck", options()))
-    error = fails(status.expect_partial().assert_consumed, "", ckptfmt.MatchError)
+    error = fails(status.expect_partial().assert_consumed, "", ckptfmt.errors.MatchError)
     assert isinstance(error, AssertionError) and isinstance(error, ValueError)
     assert status.report.matched == ("x",) and len(status.report.unexpected) == 1
 
@@ -237,7 +238,7 @@ def _wrong_type() -> None:
 @row("a SaveableObject that cannot be restored")
 def _abstract() -> None:
     text = words("a SaveableObject that cannot be restored")
-    saveable = ckptfmt.SaveableObject(None, [SaveSpec(V, "", "x")], "x")
+    saveable = ckptfmt.tf.SaveableObject(None, [SaveSpec(V, "", "x")], "x")
     error = fails(lambda: saveable.restore([V], None), text)
     assert isinstance(error, ValueError)
     saver = Saver.from_saveables([saveable])
@@ -431,7 +432,7 @@ def _options_of_tensorflow() -> None:
     saver.restore(saved[2], given)
     saved += [checkpoint.save_async("d", given).result()]
     saved += [CheckpointManager(checkpoint, "m", 1).save(options=given)]
-    ckptfmt.TrainingState({"x": V.copy()}, "t", options=given).back_up(0)
+    ckptfmt.tf.TrainingState({"x": V.copy()}, "t", options=given).back_up(0)
     assert seen == [*saved, os.path.join("t", "chief", "ckpt-1")]
 
 
@@ -464,7 +465,7 @@ def _order_of_devices() -> None:
         for name, number in (("x", 1), ("y", 0))
     }
     for order, expected in (("sorted", {"x": 1, "y": 0}), ("first seen", {"x": 0, "y": 1})):
-        policy: Any = ckptfmt.ShardByDevicePolicy(order)  # type: ignore[arg-type]
+        policy: Any = ckptfmt.tf.ShardByDevicePolicy(order)  # type: ignore[arg-type]
         Saver({None: tensors}).save(order, options(sharding_callback=policy))
         assert _shards(order) == expected
 
@@ -491,7 +492,7 @@ def _graph_mode() -> None:
     assert x.tolist() == V.tolist()
     nothing: Any = Checkpoint(x=x).read(None)
     assert nothing.initialize_or_restore() is None
-    fails(nothing.run_restore_ops, "", ckptfmt.MatchError)
+    fails(nothing.run_restore_ops, "", ckptfmt.errors.MatchError)
 
 
 @row("device names")
@@ -519,7 +520,7 @@ def _returned() -> None:
         first, *others = (f"{file_prefix}-{number}".encode() for number in range(3))
         return [Eager(first), Eager(np.array(others, object))]
 
-    ckptfmt.register_checkpoint_saver(
+    ckptfmt.tf.register_checkpoint_saver(
         package="page",
         name="eager",
         predicate=callable,
@@ -529,7 +530,7 @@ def _returned() -> None:
     try:
         Saver({}, {"page.eager": {}}).save("ck", options())
     finally:
-        ckptfmt.unregister_checkpoint_saver("page.eager")
+        ckptfmt.tf.unregister_checkpoint_saver("page.eager")
     assert list(ckptfmt.open("ck")) == ["x0", "x1", "x2"]
 
 

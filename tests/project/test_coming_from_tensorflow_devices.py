@@ -15,7 +15,9 @@ from support.page import CPU, A, Checks, V, fails, options, quoted, there
 from support.team import run_team
 
 import ckptfmt
-from ckptfmt import Checkpoint, Layout, Mesh, Saver, SaveSpec, TrainingState
+from ckptfmt import Checkpoint, Saver, SaveSpec
+from ckptfmt.sharded import Layout, Mesh, SingleProcess
+from ckptfmt.tf import TrainingState
 
 CHECKS = Checks(
     "Sharding callbacks", "Meshes and many processes", "Parallel variables", "Training state"
@@ -26,7 +28,7 @@ row = CHECKS.row
 # ---- sharding callbacks --------------------------------------------------------------------------
 
 
-class Policy(ckptfmt.ShardingCallback):
+class Policy(ckptfmt.tf.ShardingCallback):
     description = "of the test"
 
     def __init__(self, function: Callable[[list[Any]], list[Any]]) -> None:
@@ -42,14 +44,14 @@ def _saved_by(function: Callable[[list[Any]], list[Any]]) -> dict[str, Any]:
     return ckptfmt.load("ck")
 
 
-def _shardable(array: Any, key: str = "x", device: str = CPU) -> ckptfmt.ShardableTensor:
+def _shardable(array: Any, key: str = "x", device: str = CPU) -> ckptfmt.tf.ShardableTensor:
     array = np.asarray(array)
-    return ckptfmt.ShardableTensor(None, array, array.dtype, device, key, array.shape, "", key)
+    return ckptfmt.tf.ShardableTensor(None, array, array.dtype, device, key, array.shape, "", key)
 
 
 def _cut(size: int, *arrays: Any) -> list[list[tuple[int, ...]]]:
     tensors = [_shardable(array, f"x{number}") for number, array in enumerate(arrays)]
-    shards = ckptfmt.MaxShardSizePolicy(size)(tensors)
+    shards = ckptfmt.tf.MaxShardSizePolicy(size)(tensors)
     return [[part.shape for parts in shard.values() for part in parts.values()] for shard in shards]
 
 
@@ -96,7 +98,7 @@ def _exchanges() -> None:
 
 @row("arguments of `validate_shards`")
 def _validate_shards() -> None:
-    validate: Any = ckptfmt.validate_shards
+    validate: Any = ckptfmt.tf.validate_shards
     tensor = _shardable(V)
     sound, lost = [{"x": {"": tensor.tensor}}], [{}]
     policy = Policy(lambda _: [])
@@ -126,13 +128,13 @@ def _long_row() -> None:
 @row("a negative `max_shard_size`, or a fraction")
 def _wrong_size() -> None:
     for wrong in (-1, 1.5, "16"):
-        fails(lambda wrong=wrong: ckptfmt.MaxShardSizePolicy(wrong))  # type: ignore[misc]
+        fails(lambda wrong=wrong: ckptfmt.tf.MaxShardSizePolicy(wrong))  # type: ignore[misc]
 
 
 @row("restoring a cut tensor of half precision")
 def _half() -> None:
     halves = A.astype(np.float16)
-    policy = ckptfmt.MaxShardSizePolicy(8)
+    policy = ckptfmt.tf.MaxShardSizePolicy(8)
     prefix = Checkpoint(x=halves).write("ck", options(sharding_callback=policy, level="v2"))
     read = np.zeros_like(halves)
     Checkpoint(x=read).read(prefix).assert_consumed()
@@ -143,14 +145,14 @@ def _half() -> None:
 @row("tensors of two tasks for ShardByTaskPolicy")
 def _two_tasks() -> None:
     tensors = [_shardable(V, f"x{task}", f"/job:worker/task:{task}") for task in (0, 1)]
-    assert len(ckptfmt.ShardByTaskPolicy()(tensors)) == 2
+    assert len(ckptfmt.tf.ShardByTaskPolicy()(tensors)) == 2
 
 
 @row("what `max_shard_size` counts")
 def _counted() -> None:
     tensors = {f"x{number:03}": np.ones(4, np.float32) for number in range(200)}
     for level, size in (("v2", 1024), ("v2+", 1024)):
-        policy = ckptfmt.MaxShardSizePolicy(size)
+        policy = ckptfmt.tf.MaxShardSizePolicy(size)
         Saver({None: tensors}).save(level, options(sharding_callback=policy, level=level))
         sizes = [os.path.getsize(name) for name in there(f"{level}.data-")]
         assert max(sizes) <= size
@@ -160,7 +162,7 @@ def _counted() -> None:
 @row("the save spec of a ShardableTensor")
 def _save_spec() -> None:
     spec = SaveSpec(V, "", "x")
-    tensor = ckptfmt.ShardableTensor.from_spec(spec)
+    tensor = ckptfmt.tf.ShardableTensor.from_spec(spec)
     assert tensor is not None and tensor.tensor_save_spec is tensor._tensor_save_spec is spec
 
 
@@ -180,7 +182,7 @@ def _repr() -> None:
 
 @row("`validate_shards` of None")
 def _validate_none() -> None:
-    validate: Any = ckptfmt.validate_shards
+    validate: Any = ckptfmt.tf.validate_shards
     fails(lambda: validate(None, [], "a description"), "'a description' gave a NoneType")
 
 
@@ -194,7 +196,7 @@ def _writes() -> None:
     x = V.copy()
     saver, policy = Saver({None: {"x": x}}), Policy(write)
     call = functools.partial(saver.save, "ck", options(sharding_callback=policy))
-    fails(call, "wrote into the memory of a tensor", ckptfmt.ShardingError)
+    fails(call, "wrote into the memory of a tensor", ckptfmt.errors.ShardingError)
     assert there() == []
 
 
@@ -216,7 +218,7 @@ def _same(parts: dict[str, Any], array: Any, layout: Layout = ROWS_OF_4) -> None
 
 
 def _mesh(w: Any, layout: Any = ROWS_OF_4, **objects: Any) -> Checkpoint:
-    coordinator = ckptfmt.SingleProcess()
+    coordinator = ckptfmt.sharded.SingleProcess()
     return Checkpoint(coordinator=coordinator, layouts={"w": layout}, w=w, **objects)
 
 
@@ -235,7 +237,9 @@ def _texts() -> None:
         _mesh(_parts(A), given).write("ck", options())
         stored = ckptfmt.open("ck")["w/.ATTRIBUTES/VARIABLE_VALUE"]
         assert len(stored.slices) == 4
-        ckptfmt.sharded_save("named", {"w": _parts(A)}, {"w": given}, ckptfmt.SingleProcess())
+        ckptfmt.sharded.save(
+            "named", {"w": _parts(A)}, {"w": given}, ckptfmt.sharded.SingleProcess()
+        )
     fails(lambda: Layout.from_string("sharding_specs:x, mesh:|x=2|0,1|0|a"), "1 of 2 devices")
 
 
@@ -243,13 +247,13 @@ def _texts() -> None:
 def _no_save_counter() -> None:
     def rooted() -> Checkpoint:
         root, layouts = {"w": _parts(A)}, {"w": ROWS_OF_4}
-        return Checkpoint(root, coordinator=ckptfmt.SingleProcess(), layouts=layouts)
+        return Checkpoint(root, coordinator=ckptfmt.sharded.SingleProcess(), layouts=layouts)
 
     prefix = rooted().write("ck", options())
     rooted().restore(prefix).assert_consumed()
     assert "save_counter/.ATTRIBUTES/VARIABLE_VALUE" in ckptfmt.open(rooted().save("m", options()))
     for other in (_mesh(_parts(A)), Checkpoint(w=A.copy()), Checkpoint({"w": A.copy()})):
-        fails(other.restore(prefix).assert_consumed, "save_counter", ckptfmt.MatchError)
+        fails(other.restore(prefix).assert_consumed, "save_counter", ckptfmt.errors.MatchError)
 
 
 @row("restoring onto another mesh")
@@ -273,7 +277,9 @@ def _replicas() -> None:
     layout = Layout([], Mesh({"x": 4}))
     parts = {device: np.float32(number) for number, device in enumerate(layout.mesh.devices)}
     fails(
-        lambda: ckptfmt.sharded_save("ck", {"t": parts}, {"t": layout}, ckptfmt.SingleProcess()),
+        lambda: ckptfmt.sharded.save(
+            "ck", {"t": parts}, {"t": layout}, ckptfmt.sharded.SingleProcess()
+        ),
         f"'t': {layout.mesh.devices[0]} and {layout.mesh.devices[1]}",
     )
     assert there() == []
@@ -287,7 +293,7 @@ def _replicas() -> None:
             block[0] = member.rank == 1
             device = rows.mesh.devices[member.rank]
             given = {"t": {device: block}}, {"t": rows}, member
-            ckptfmt.sharded_save("ck", *given, durability="none", check_replicas=check)
+            ckptfmt.sharded.save("ck", *given, durability="none", check_replicas=check)
 
         return run_team(4, one)
 
@@ -301,7 +307,7 @@ def _replicas() -> None:
 
 @row("a tensor on a mesh without a layout")
 def _no_layout() -> None:
-    checkpoint = Checkpoint(w=_parts(A), coordinator=ckptfmt.SingleProcess())
+    checkpoint = Checkpoint(w=_parts(A), coordinator=ckptfmt.sharded.SingleProcess())
     error = fails(lambda: checkpoint.write("ck", options()), "'w'")
     assert "layouts=" in str(error)
     assert there() == []
@@ -319,7 +325,7 @@ def _registered_on_a_mesh() -> None:
         pass
 
     calls: list[str] = []
-    ckptfmt.register_checkpoint_saver(
+    ckptfmt.tf.register_checkpoint_saver(
         package="page",
         name="Special",
         predicate=lambda one: isinstance(one, Special),
@@ -330,7 +336,7 @@ def _registered_on_a_mesh() -> None:
         checkpoint = _mesh(_parts(A), special=Special())
         checkpoint.restore(checkpoint.save("ck", options())).assert_consumed()
     finally:
-        ckptfmt.unregister_checkpoint_saver("page.Special")
+        ckptfmt.tf.unregister_checkpoint_saver("page.Special")
     assert calls == ["save", "restore"]
 
 
@@ -346,7 +352,7 @@ def _by_names() -> None:
 def _data_files() -> None:
     _mesh(_parts(A)).write("ck", options())
     assert len(there("ck.data-")) == 1
-    _mesh(_parts(A)).write("cut", options(sharding_callback=ckptfmt.BalancedPolicy(3)))
+    _mesh(_parts(A)).write("cut", options(sharding_callback=ckptfmt.tf.BalancedPolicy(3)))
     assert len(there("cut.data-")) >= 3
 
 
@@ -371,11 +377,11 @@ def _io_device_on_a_mesh() -> None:
 # ---- parallel variables --------------------------------------------------------------------------
 
 
-def _parallel(*values: Any) -> ckptfmt.ParallelVariable:
-    return ckptfmt.ParallelVariable([np.array(value, np.float32) for value in values])
+def _parallel(*values: Any) -> ckptfmt.tf.ParallelVariable:
+    return ckptfmt.tf.ParallelVariable([np.array(value, np.float32) for value in values])
 
 
-def _components(variable: ckptfmt.ParallelVariable) -> list[Any]:
+def _components(variable: ckptfmt.tf.ParallelVariable) -> list[Any]:
     return [component.tolist() for component in variable.components]
 
 
@@ -405,8 +411,8 @@ def _into_ordinary() -> None:
 
 @row("a variable created inside `independent_buffers`")
 def _created_inside() -> None:
-    with ckptfmt.independent_buffers(["/device:GPU:0", "/device:GPU:1"]) as devices:
-        variable = ckptfmt.ParallelVariable(V)
+    with ckptfmt.tf.independent_buffers(["/device:GPU:0", "/device:GPU:1"]) as devices:
+        variable = ckptfmt.tf.ParallelVariable(V)
     assert _components(variable) == [[1, 2], [1, 2]]
     assert variable.devices == devices
 
@@ -414,8 +420,8 @@ def _created_inside() -> None:
 @row("a device scope inside `independent_buffers`")
 def _inner_scope() -> None:
     tasks = [f"/job:worker/task:{task}" for task in (0, 1)]
-    with ckptfmt.independent_buffers(tasks), ckptfmt.independent_buffers(["/device:GPU:0"]):
-        devices = ckptfmt.ParallelVariable(V).devices
+    with ckptfmt.tf.independent_buffers(tasks), ckptfmt.tf.independent_buffers(["/device:GPU:0"]):
+        devices = ckptfmt.tf.ParallelVariable(V).devices
     assert [device.lower() for device in devices] == [f"{task}/device:gpu:0" for task in tasks]
 
 
@@ -440,7 +446,7 @@ def _not_a_variable() -> None:
 @row("the components")
 def _kinds_of_components() -> None:
     view: Any = memoryview(V)
-    fails(lambda: ckptfmt.ParallelVariable([view]), "a numpy array")
+    fails(lambda: ckptfmt.tf.ParallelVariable([view]), "a numpy array")
 
 
 @row("a parallel variable as an array")
@@ -462,7 +468,7 @@ def _more_components() -> None:
     variable = _parallel([0], [0])
     status = Checkpoint(v=variable).read(prefix).expect_partial()
     assert _components(variable) == [[1], [2]]
-    fails(status.assert_consumed, "parallel_component_2", ckptfmt.MatchError)
+    fails(status.assert_consumed, "parallel_component_2", ckptfmt.errors.MatchError)
 
 
 # ---- training state ------------------------------------------------------------------------------
@@ -496,14 +502,14 @@ def _within() -> None:
 
 @row("which worker this is")
 def _which() -> None:
-    assert _state(coordinator=ckptfmt.SingleProcess()).back_up(0) is not None
+    assert _state(coordinator=ckptfmt.sharded.SingleProcess()).back_up(0) is not None
     assert _state(task_id=1).back_up(0) is None
     assert _state(task_id=1, is_chief=True).back_up(0) is not None
 
 
 @row("a model on a mesh")
 def _on_a_mesh() -> None:
-    def state(model: Any, member: Any = ckptfmt.SingleProcess()) -> TrainingState:  # noqa: B008
+    def state(model: Any, member: Any = SingleProcess()) -> TrainingState:  # noqa: B008
         rows = {"w": ROWS_OF_4}
         return TrainingState(model, "b", coordinator=member, layouts=rows, options=options())
 
@@ -527,7 +533,7 @@ def _lacks() -> None:
     _state().back_up(0)
     more = {"w": np.zeros(2, np.float32), "more": V}
     state = TrainingState(more, "backups", options=options())
-    fails(state.restore, "'model/more'", ckptfmt.MatchError)
+    fails(state.restore, "'model/more'", ckptfmt.errors.MatchError)
 
 
 @row("a mode that is not a str")

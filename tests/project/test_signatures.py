@@ -31,21 +31,21 @@ SIGNATURES: dict[str, str] = {
     "Reader.keys": "(self, *, prefix=None, glob=None, regex=None)",
     "Reader.table": "(self)",
     "Reader.digest": "(self)",
-    "TensorHandle.read": "(self)",
-    "TensorHandle.read_into": "(self, array)",
-    "TensorHandle.map": "(self)",
+    "types.TensorHandle.read": "(self)",
+    "types.TensorHandle.read_into": "(self, array)",
+    "types.TensorHandle.map": "(self)",
     "Writer": "(prefix)",
     "Writer.add": "(self, name, array)",
     "Writer.add_slice": "(self, name, array, shape=None, offset=None, *, spec=None)",
     "merge": "(prefixes, destination, *, inputs='keep')",
-    "edit": "(source, destination, *, rename=None, drop=None, keep=None, cast=None, metadata=None, "
-    "strip_optimizer=False)",
-    "average": "(sources, destination)",
+    "editing.edit": "(source, destination, *, rename=None, drop=None, keep=None, cast=None, "
+    "metadata=None, strip_optimizer=False)",
+    "editing.average": "(sources, destination)",
     "verify": "(path)",
     "convert": "(source, destination)",
     "latest_checkpoint": "(directory)",
-    "sharded_save": "(prefix, tensors, layouts, coordinator)",
-    "sharded_restore": "(prefix, layouts, coordinator)",
+    "sharded.save": "(prefix, tensors, layouts, coordinator)",
+    "sharded.restore": "(prefix, layouts, coordinator)",
 }
 
 
@@ -93,8 +93,8 @@ ERRORS: dict[str, tuple[str, ...]] = {
 
 def test_errors() -> None:
     for name, bases in ERRORS.items():
-        assert tuple(base.__name__ for base in getattr(ckptfmt, name).__bases__) == bases
-    assert issubclass(ckptfmt.SaveFuture, Future)
+        assert tuple(base.__name__ for base in getattr(ckptfmt.errors, name).__bases__) == bases
+    assert issubclass(ckptfmt.types.SaveFuture, Future)
 
 
 def test_names() -> None:
@@ -102,7 +102,7 @@ def test_names() -> None:
         "shape dtype nbytes slices shard offset crc32c read read_into map partial_reads_verified"
     )
     for name in handle.split():
-        assert name == "dtype" or hasattr(ckptfmt.TensorHandle, name), name
+        assert name == "dtype" or hasattr(ckptfmt.types.TensorHandle, name), name
     for name in ("metadata", "verify", "digest", "keys", "table"):
         assert hasattr(ckptfmt.Reader, name), name
     functions = (
@@ -111,12 +111,3 @@ def test_names() -> None:
     )
     for name in functions.split():
         assert callable(getattr(ckptfmt.tf, name)), name
-    saving = (
-        "SaveSpec DSaveSpec SaveSliceInfo SaveableObject ShardableTensor ShardingCallback "
-        "validate_shards ShardByTaskPolicy ShardByDevicePolicy MaxShardSizePolicy BalancedPolicy "
-        "Saver CheckpointOptions register_checkpoint_saver ParallelVariable independent_buffers "
-        "Mesh Layout Coordinator Checkpoint CheckpointManager TrainingState save_tree load_tree "
-        "load_tree_into"
-    )
-    for name in saving.split():
-        assert callable(getattr(ckptfmt, name)), name

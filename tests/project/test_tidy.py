@@ -27,12 +27,6 @@ LAYERS = [
     *("read", "write", "merge", "verify", "python"),
 ]
 
-# Lines that a file may have. Those listed may shrink and must not grow.
-FILE_LINES_MAX = 700
-LONG_FILES = {
-    "csrc/crc32c/tables.h": 1000,  # generated
-    "spec/format.md": 1200,
-}
 C_WIDTH, TAB_WIDTH, PYTHON_WIDTH = 120, 4, 100
 
 # The package whose modules may touch ffi.
@@ -425,17 +419,6 @@ def test_line_width() -> None:
                 found.append(f"{name_of(path)}:{number}: over {width} columns; break the line")
             if line != line.rstrip():
                 found.append(f"{name_of(path)}:{number}: blanks at the end")
-    fail_if(found)
-
-
-def test_file_length() -> None:
-    found = []
-    for path in files():
-        bound = LONG_FILES.get(name_of(path), FILE_LINES_MAX)
-        count = text_of(path).count("\n")
-        if count > bound and name_of(path) != "LICENSE":
-            found.append(f"{name_of(path)}: {count} lines, at most {bound}; split it by its data")
-    found += [f"LONG_FILES: no {name}" for name in LONG_FILES if not (ROOT / name).is_file()]
     fail_if(found)
 
 

@@ -31,7 +31,7 @@ def test_edits_do_what_they_must(seed: int) -> None:
         drawn.save(source)
         assert ckptfmt.verify(source).ok == (not drawn.missing)
         try:
-            done = ckptfmt.edit(source, target, durability="none", **given)
+            done = ckptfmt.editing.edit(source, target, durability="none", **given)
         except (ckptfmt.InvalidError, ckptfmt.TensorNotFoundError) as error:
             counted("edits", refused=1)
             assert any(part in str(error) for part in expected.refusals), (error, given)
@@ -47,7 +47,9 @@ def test_edits_do_what_they_must(seed: int) -> None:
         check_tree(drawn, target, done)
 
 
-def check(drawn: Drawn, given: dict[str, Any], expected: Expected, done: ckptfmt.Edit) -> None:
+def check(
+    drawn: Drawn, given: dict[str, Any], expected: Expected, done: ckptfmt.types.Edit
+) -> None:
     """The edit did what it must, and says so."""
     assert set(done.dropped) == expected.dropped, given
     assert set(done.casts) == set(expected.casts), given
@@ -67,7 +69,7 @@ def check(drawn: Drawn, given: dict[str, Any], expected: Expected, done: ckptfmt
 
 
 def check_values(
-    drawn: Drawn, expected: Expected, done: ckptfmt.Edit, after: dict[str, Any]
+    drawn: Drawn, expected: Expected, done: ckptfmt.types.Edit, after: dict[str, Any]
 ) -> None:
     """Each tensor that stays is bit-equal under its new name, or cast, and what that lost is
     counted."""
@@ -105,7 +107,7 @@ def check_graph(drawn: Drawn, target: Path, missing: set[str]) -> None:
         ckptfmt.load_tree(target)
 
 
-def check_tree(drawn: Drawn, target: Path, done: ckptfmt.Edit) -> None:
+def check_tree(drawn: Drawn, target: Path, done: ckptfmt.types.Edit) -> None:
     """The tree of a state of PyTorch has each tensor as often as before, those of stripped
     optimizers excepted, and no other."""
     if drawn.described is None:

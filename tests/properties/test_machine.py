@@ -177,8 +177,8 @@ class Machine(RuleBasedStateMachine):
         """A Saver with its own shards."""
         options = {name: value for name, value in options.items() if name != "metadata"}
         size = sum(array.nbytes for array in tensors.values()) // shards
-        policy = ckptfmt.MaxShardSizePolicy(size)
-        chosen = ckptfmt.CheckpointOptions(sharding_callback=policy, **options)
+        policy = ckptfmt.tf.MaxShardSizePolicy(size)
+        chosen = ckptfmt.tf.CheckpointOptions(sharding_callback=policy, **options)
         saver = ckptfmt.Saver({None: tensors})
         path = self.path(to)
         self.write(path, Contents(tensors, {}), fault, lambda: saver.save(path, chosen))
@@ -204,15 +204,15 @@ class Machine(RuleBasedStateMachine):
             job, {name: data.draw(layouts(mesh, array.ndim)) for name, array in tensors.items()}
         )
         parts = share.parts(tensors, 0)
-        with ckptfmt.SingleProcess() as process:
+        with ckptfmt.sharded.SingleProcess() as process:
             self.write(
                 path,
                 Contents(tensors, options.get("metadata") or {}),
                 fault,
-                lambda: ckptfmt.sharded_save(path, parts, share.layouts, process, **options),
+                lambda: ckptfmt.sharded.save(path, parts, share.layouts, process, **options),
             )
             if fault == NO_FAULT:
-                found = ckptfmt.sharded_restore(path, share.layouts, process)
+                found = ckptfmt.sharded.restore(path, share.layouts, process)
                 for name, devices in parts.items():
                     for device, array in devices.items():
                         assert_same(found[name][device], array)
@@ -292,7 +292,7 @@ class Machine(RuleBasedStateMachine):
             new = Contents(rest, old_metadata)
         else:
             options, new = {"metadata": metadata}, Contents(tensors, metadata)
-        self.write(path, new, fault, lambda: ckptfmt.edit(source, path, **options))
+        self.write(path, new, fault, lambda: ckptfmt.editing.edit(source, path, **options))
 
     @rule(to=TARGETS, chance=CHANCES, fault=FAULTS)
     def average(self, to: str, chance: random.Random, fault: Fault) -> None:
@@ -303,9 +303,12 @@ class Machine(RuleBasedStateMachine):
         ckptfmt.save(other, turned)
         new = {name: model.mean(array, turned[name]) for name, array in tensors.items()}
         self.write(
-            path, Contents(new, metadata), fault, lambda: ckptfmt.average([source, other], path)
+            path,
+            Contents(new, metadata),
+            fault,
+            lambda: ckptfmt.editing.average([source, other], path),
         )
-        ckptfmt.remove_checkpoint(other)
+        ckptfmt.tf.remove_checkpoint(other)
 
     @rule(to=TARGETS, chance=CHANCES, options=model.options(), fault=FAULTS)
     def convert(
@@ -447,7 +450,7 @@ class Machine(RuleBasedStateMachine):
             assert_same(view, array)
         for reader, contents in self.readers:
             # A child opens the file again.
-            gone = (ckptfmt.GenerationGoneError, ckptfmt.CheckpointNotFoundError)
+            gone = (ckptfmt.errors.GenerationGoneError, ckptfmt.CheckpointNotFoundError)
             with contextlib.suppress(*(gone if in_child else ())):
                 name = self.chance.choice(sorted(contents.tensors))
                 assert_same(reader.read(name), contents.tensors[name])
@@ -506,8 +509,8 @@ class Machine(RuleBasedStateMachine):
     @rule(chance=CHANCES)
     def name_the_latest(self, chance: random.Random) -> None:
         path = self.some(chance, local=True)
-        ckptfmt.update_checkpoint_state(self.root, path, self.local())
-        state = ckptfmt.get_checkpoint_state(self.root)
+        ckptfmt.tf.update_checkpoint_state(self.root, path, self.local())
+        state = ckptfmt.tf.get_checkpoint_state(self.root)
         assert state is not None and state.model_checkpoint_path == path
         assert set(state.all_model_checkpoint_paths) == set(self.local())
         assert ckptfmt.latest_checkpoint(self.root) == path

@@ -226,9 +226,9 @@ class ByManager(Call):
 
 
 class ByState(Call):
-    def state(self) -> ckptfmt.TrainingState:
+    def state(self) -> ckptfmt.tf.TrainingState:
         how: Any = {"coordinator": self.member, "layouts": self.layouts, "options": QUICK}
-        return ckptfmt.TrainingState(self.model, self.place / "ck", **how)
+        return ckptfmt.tf.TrainingState(self.model, self.place / "ck", **how)
 
     def save(self) -> Any:
         return self.state().back_up(3)

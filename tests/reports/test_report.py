@@ -341,13 +341,13 @@ def test_no_piece_is_read_beyond_the_limit_of_bytes(
     ckptfmt.save(tmp_path / "a", {"x": np.ones(1 << 17), "y": np.ones(9)})
     ckptfmt.save(tmp_path / "b", {"x": np.zeros(1 << 17), "y": np.zeros(9)})
     read = set()
-    whole = ckptfmt.TensorHandle.read
+    whole = ckptfmt.types.TensorHandle.read
 
-    def noted(one: ckptfmt.TensorHandle) -> Any:
+    def noted(one: ckptfmt.types.TensorHandle) -> Any:
         read.add(one.name)
         return whole(one)
 
-    monkeypatch.setattr(ckptfmt.TensorHandle, "read", noted)
+    monkeypatch.setattr(ckptfmt.types.TensorHandle, "read", noted)
     with ckptfmt.open(tmp_path / "a") as one, ckptfmt.open(tmp_path / "b") as other:
         found = collect.comparison_data(one, other, measuring.Budget(None, 1 << 20))
     assert found["counts"] == {"changed": 1, "not compared": 1} and read == {"y"}

@@ -21,7 +21,7 @@ from support.saving import Given, files, on, one_each, previous
 from support.team import Member, Shared
 
 import ckptfmt
-from ckptfmt import _core, sharded_save_async
+from ckptfmt import _core
 from ckptfmt.background import SaveFuture, wait_for_saves
 from ckptfmt.bundle import snapshot
 from ckptfmt.errors import BusyError, InvalidError, StorageError
@@ -31,8 +31,10 @@ from ckptfmt.saving.mesh import Layout, Mesh
 from ckptfmt.saving.options import CheckpointOptions
 from ckptfmt.saving.saver import Saver
 from ckptfmt.saving.specs import SaveSpec
+from ckptfmt.sharded import restore as sharded_restore
+from ckptfmt.sharded import save as sharded_save
+from ckptfmt.sharded import save_async as sharded_save_async
 from ckptfmt.sharded.coordinator import SingleProcess
-from ckptfmt.sharded.sharded import sharded_restore, sharded_save
 
 pytestmark = pytest.mark.usefixtures("saves_end")
 
@@ -179,7 +181,7 @@ def test_registered_savers(tmp_path: Path, gate: Gate, monkeypatch: pytest.Monke
         ckptfmt.save(file_prefix, dict(trackables))
         return file_prefix
 
-    ckptfmt.register_checkpoint_saver(
+    ckptfmt.tf.register_checkpoint_saver(
         package="Async",
         name="Mine",
         predicate=lambda _: False,
@@ -379,7 +381,7 @@ def test_what_one_process_does_wrong_is_told_to_the_others(
             given.pop("prefix"), given.pop("tensors"), {}, Member(shared, 1), **given
         )
     # Process 0, without the line, which is that of another process.
-    team = ckptfmt.sharded.rounds.Team(Member(shared, 0), "sharded_save")
+    team = ckptfmt.sharded.rounds.Team(Member(shared, 0), "sharded.save")
     with pytest.raises((InvalidError, StorageError), match=f"process 1 of 2 failed.*{message}"):
         team.round(None, b"", lambda _: b"")
     wait_for_saves()

@@ -11,7 +11,9 @@ from numpy.typing import NDArray
 from support.arrays import assert_same
 
 import ckptfmt
-from ckptfmt import CheckpointOptions, InvalidError, SingleProcess
+from ckptfmt import InvalidError
+from ckptfmt.sharded import SingleProcess
+from ckptfmt.tf import CheckpointOptions
 
 
 def weights(seed: int) -> NDArray[np.float32]:
@@ -59,13 +61,13 @@ def test_tree(tmp_path: Path, seed: int) -> None:
 
 def test_many_processes(tmp_path: Path, seed: int) -> None:
     array = weights(seed)
-    ckptfmt.sharded_save(
+    ckptfmt.sharded.save(
         tmp_path / "a", {"w": array}, {"w": None}, SingleProcess(), compression="zstd"
     )
     assert_compressed(tmp_path / "a", "w", array)
-    ckptfmt.sharded_save_async(
+    ckptfmt.sharded.save_async(
         tmp_path / "b", {"w": array}, {"w": None}, SingleProcess(), level="ckptfmt"
     ).result()
     assert_compressed(tmp_path / "b", "w", array)
-    found = ckptfmt.sharded_restore(tmp_path / "b", {"w": None}, SingleProcess())
+    found = ckptfmt.sharded.restore(tmp_path / "b", {"w": None}, SingleProcess())
     assert_same(found["w"], array)

@@ -485,7 +485,7 @@ def test_order_of_arguments_as_tensorflow() -> None:
     ):
         with pytest.raises(RuntimeError, match=r"^tensor 'w': sharding callback 'theirs' lost a"):
             lost()
-    with pytest.raises(ckptfmt.ShardingError):
+    with pytest.raises(ckptfmt.errors.ShardingError):
         validate_shards(Callback(len), both(), [])
 
 
@@ -504,7 +504,7 @@ def test_order_of_arguments_as_tensorflow() -> None:
 )
 def test_no_shards(shards: Any, what: str) -> None:
     theirs = f"^sharding callback 'theirs' {what}"
-    with pytest.raises(ckptfmt.ShardingError, match=theirs):
+    with pytest.raises(ckptfmt.errors.ShardingError, match=theirs):
         validate_shards(shards, both(), "theirs")  # TensorFlow's order
     refused(both(), shards, f"sharding callback 'a test's own' {what}", None)
 

@@ -28,11 +28,12 @@ from support.strategies import (
 )
 
 import ckptfmt
-from ckptfmt import CheckpointOptions, Saver, ShardingCallback
+from ckptfmt import Saver
 from ckptfmt.errors import InvalidError
 from ckptfmt.saving import sharding
 from ckptfmt.saving.policies import MaxShardSizePolicy
 from ckptfmt.saving.sharding import Shard, ShardableTensor, validate_shards
+from ckptfmt.tf import CheckpointOptions, ShardingCallback
 
 
 def accepted(tensors: Sequence[ShardableTensor], shards: Any) -> None:
@@ -202,14 +203,14 @@ def test_a_callback_that_writes_into_a_tensor(
     saver = Saver({Owner(array): {"w": array}, None: {"x": NUMBERS}})
     options = CheckpointOptions(sharding_callback=Attack(attack), durability="none")
     message = r"^tensor 'w': sharding callback 'of the test' wrote into the memory of a tensor: "
-    with pytest.raises(ckptfmt.ShardingError, match=message):
+    with pytest.raises(ckptfmt.errors.ShardingError, match=message):
         saver.save(tmp_path / "ck", options)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_key_function_that_writes_into_a_tensor(tmp_path: Path) -> None:
-    policy = ckptfmt.ShardByDevicePolicy(key_fn=lambda tensor: tensor.tensor.base.fill(9) or 0)
-    with pytest.raises(ckptfmt.ShardingError, match="wrote into the memory"):
+    policy = ckptfmt.tf.ShardByDevicePolicy(key_fn=lambda tensor: tensor.tensor.base.fill(9) or 0)
+    with pytest.raises(ckptfmt.errors.ShardingError, match="wrote into the memory"):
         Saver({None: {"w": NUMBERS.copy()}}).save(
             tmp_path / "ck", CheckpointOptions(sharding_callback=policy)
         )
@@ -219,10 +220,10 @@ def test_only_callbacks_of_others_cost_checksums(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(sharding, "_content", lambda _: 1 / 0)
     tensors = [shardable("w", NUMBERS)]
     for ours in (
-        ckptfmt.ShardByTaskPolicy(),
-        ckptfmt.ShardByDevicePolicy(),
-        ckptfmt.MaxShardSizePolicy(8),
-        ckptfmt.BalancedPolicy(2),
+        ckptfmt.tf.ShardByTaskPolicy(),
+        ckptfmt.tf.ShardByDevicePolicy(),
+        ckptfmt.tf.MaxShardSizePolicy(8),
+        ckptfmt.tf.BalancedPolicy(2),
     ):
         sharding.checked_shards(ours, tensors, None)
     with pytest.raises(ZeroDivisionError):

@@ -49,7 +49,7 @@ def test_damaged_messages(operation: str, damage: str, tmp_path: Path, seed: int
 
         setattr(member, operation, damaged)
         try:
-            ckptfmt.sharded_save(
+            ckptfmt.sharded.save(
                 tmp_path / "m", {"r": np.arange(3.0)}, {"r": None}, member, durability="none"
             )
         except CkptfmtError:

@@ -16,8 +16,8 @@ from support.jobs import finish, good, loads_as, start
 
 import ckptfmt
 from ckptfmt import sharded_filename
+from ckptfmt.sharded import save as sharded_save
 from ckptfmt.sharded.coordinator import SingleProcess
-from ckptfmt.sharded.sharded import sharded_save
 
 
 def save_alone(prefix: Path, number: int) -> None:
@@ -101,7 +101,7 @@ def test_killed_during_saves_of_a_manager_in_the_background(
         assert found <= {f"{newest + number}\n" for number in range(3)}, (seed, case, found)
         assert len(found) == 1
         newest = 1000
-        state = ckptfmt.get_checkpoint_state(where)
+        state = ckptfmt.tf.get_checkpoint_state(where)
         kept = {Path(path).name for path in state.all_model_checkpoint_paths}
         assert {name.partition(".")[0] for name in names(where)} == {"checkpoint", *kept}
 

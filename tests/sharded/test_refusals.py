@@ -30,7 +30,7 @@ def restored(path: Path, model: Any, more: dict[str, Any]) -> None:
 
 
 def resumed(path: Path, model: Any, more: dict[str, Any]) -> bool:
-    return ckptfmt.TrainingState(model, path / "backup", options=QUICK, **more).restore()
+    return ckptfmt.tf.TrainingState(model, path / "backup", options=QUICK, **more).restore()
 
 
 CALLS: dict[str, Call] = {
@@ -40,7 +40,7 @@ CALLS: dict[str, Call] = {
     "manager": lambda path, model, more: ckptfmt.CheckpointManager(
         checkpoint(model, more), path / "ck", 1
     ).save(options=QUICK),
-    "back_up": lambda path, model, more: ckptfmt.TrainingState(
+    "back_up": lambda path, model, more: ckptfmt.tf.TrainingState(
         model, path / "ck", options=QUICK, **more
     ).back_up(0),
     "resume": resumed,
@@ -55,7 +55,7 @@ def fill(path: Path) -> Path:
     inner = {"w": np.ones(4)}
     model = {"w": np.ones(4), "a": [0, inner], "b": inner}
     ckptfmt.Checkpoint(model=model).write(path / "whole", QUICK)
-    ckptfmt.TrainingState(model, path / "backup", options=QUICK).back_up(1)
+    ckptfmt.tf.TrainingState(model, path / "backup", options=QUICK).back_up(1)
     return path
 
 
@@ -218,4 +218,4 @@ def test_a_coordinator_that_is_attached_later(tmp_path: Path) -> None:
     model: Any = Model()
     ckptfmt.Checkpoint(model=model).read(tmp_path / "ck", partial=True)
     with pytest.raises(InvalidError, match="'model/inner' is a Checkpoint with a coordinator"):
-        model.inner = ckptfmt.Checkpoint(w=np.zeros(2), coordinator=ckptfmt.SingleProcess())
+        model.inner = ckptfmt.Checkpoint(w=np.zeros(2), coordinator=ckptfmt.sharded.SingleProcess())

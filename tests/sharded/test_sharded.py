@@ -28,9 +28,10 @@ from ckptfmt.errors import (
     TensorNotFoundError,
 )
 from ckptfmt.saving.mesh import Layout, Mesh
+from ckptfmt.sharded import restore as sharded_restore
+from ckptfmt.sharded import save as sharded_save
 from ckptfmt.sharded import sharded
 from ckptfmt.sharded.coordinator import SingleProcess
-from ckptfmt.sharded.sharded import sharded_restore, sharded_save
 
 MESH = Mesh({"x": 2}, ["a", "b"])
 ROWS = Layout(["x", None], MESH)

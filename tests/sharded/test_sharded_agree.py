@@ -19,8 +19,9 @@ import ckptfmt
 from ckptfmt.bundle import reader as reading
 from ckptfmt.errors import GenerationGoneError, InvalidError
 from ckptfmt.saving.mesh import Layout, Mesh
+from ckptfmt.sharded import restore as sharded_restore
+from ckptfmt.sharded import save as sharded_save
 from ckptfmt.sharded.plan import Plan, Planned, parts_of
-from ckptfmt.sharded.sharded import sharded_restore, sharded_save
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 MESH = Mesh({"x": 2}, ["a", "b"])
@@ -227,7 +228,7 @@ import numpy as np
 from pipes import PipeCoordinator
 from ckptfmt.errors import CheckpointNotFoundError
 from ckptfmt.saving.mesh import Layout, Mesh
-from ckptfmt.sharded.sharded import sharded_save
+from ckptfmt.sharded import save as sharded_save
 
 rank = int(sys.argv[2])
 layout = Layout(["x"], Mesh({"x": 2}, ["a", "b"]))
@@ -267,7 +268,7 @@ def test_a_save_and_a_restore_at_once(tmp_path: Path) -> None:
         return sharded_restore(tmp_path / "old", {"w": ROWS}, team)
 
     for saving in range(2):
-        calls = ["round 1 of sharded_restore (process {})", "round 1 of sharded_save (process {})"]
+        calls = ["round 1 of sharded.restore (process {})", "round 1 of sharded.save (process {})"]
         first, second = calls if saving else calls[::-1]
         assert message_of(run_team(2, work)) == (
             f"the processes are at different places: {first.format(0)}; {second.format(1)}"

@@ -118,7 +118,7 @@ def write_in_place(root: Path, counts: Counts) -> Iterator[None]:
     """The canary."""
     other = root / "aside" / "model"
     for version in itertools.count(2):
-        ckptfmt.remove_checkpoint(other)
+        ckptfmt.tf.remove_checkpoint(other)
         ckptfmt.save(other, tensors(version), durability="none")
         for file in other.parent.iterdir():
             shutil.copyfile(file, root / file.name)
@@ -206,7 +206,7 @@ def latest(root: Path, counts: Counts) -> Iterator[None]:
             found = ckptfmt.load(prefix)
             (x,) = (value for name, value in found.items() if name.startswith("x/"))
             assert (x == x[0]).all(), "a mixture"
-        except (ckptfmt.CheckpointNotFoundError, ckptfmt.GenerationGoneError):
+        except (ckptfmt.CheckpointNotFoundError, ckptfmt.errors.GenerationGoneError):
             counts.add("removed")
         yield
 

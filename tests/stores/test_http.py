@@ -181,7 +181,7 @@ def test_a_replaced_file(server: Server) -> None:
     ckptfmt.save(prefix, {"w": ARRAYS["b"]})
     with ckptfmt.open(f"{url(server)}/model") as reader:
         ckptfmt.save(prefix, {"w": ARRAYS["b"] + 1})
-        with pytest.raises(ckptfmt.GenerationGoneError):
+        with pytest.raises(ckptfmt.errors.GenerationGoneError):
             reader["w"].read()
 
 

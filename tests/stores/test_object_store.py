@@ -428,8 +428,8 @@ def test_convert(client: DictClient, tmp_path: Path, compression: str | None) ->
 
 
 def test_saver(client: DictClient) -> None:
-    policy = ckptfmt.MaxShardSizePolicy(max_shard_size=4000)
-    for options in (None, ckptfmt.CheckpointOptions(sharding_callback=policy)):
+    policy = ckptfmt.tf.MaxShardSizePolicy(max_shard_size=4000)
+    for options in (None, ckptfmt.tf.CheckpointOptions(sharding_callback=policy)):
         saver = ckptfmt.Saver({"o": SMALL})
         assert saver.save(URL, options) == URL
         same(ckptfmt.load(URL), SMALL)
@@ -473,12 +473,12 @@ def test_trees(client: DictClient) -> None:
 
 
 def test_sharded(client: DictClient) -> None:
-    mesh = ckptfmt.Mesh({"x": 2}, devices=["a", "b"])
-    layout = ckptfmt.Layout(["x"], mesh)
+    mesh = ckptfmt.sharded.Mesh({"x": 2}, devices=["a", "b"])
+    layout = ckptfmt.sharded.Layout(["x"], mesh)
     alone = SingleProcess()
     local = {"a": np.arange(2), "b": np.arange(2, 4)}
-    ckptfmt.sharded_save(URL, {"w": local}, {"w": layout}, alone)
+    ckptfmt.sharded.save(URL, {"w": local}, {"w": layout}, alone)
     same(ckptfmt.load(URL), {"w": np.arange(4)})
-    found = ckptfmt.sharded_restore(URL, {"w": layout}, alone)
+    found = ckptfmt.sharded.restore(URL, {"w": layout}, alone)
     assert found["w"]["b"].tolist() == [2, 3]
     assert all(key.startswith("model.") for key in keys(client))

@@ -82,7 +82,7 @@ def exists(path: Path | str) -> bool:
 
 
 def mean(one: Any, other: Any) -> Any:
-    """The mean of two arrays as `ckptfmt.average` has it; the first if they have no fractions."""
+    """The mean of two arrays as `average` has it; the first if they have no fractions."""
     kind = NAMES[code_of(one)]
     if not any(part in kind for part in ("float", "double", "half", "complex")):
         return one

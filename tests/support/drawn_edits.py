@@ -469,7 +469,7 @@ def named_in_tree(node: Any, path: str = "") -> dict[str, list[str]]:
 
 
 def drawn_edit(chance: random.Random, drawn: Drawn) -> dict[str, Any]:
-    """Return arguments of `ckptfmt.edit`."""
+    """Return arguments of `ckptfmt.editing.edit`."""
     given: dict[str, Any] = {}
     names = sorted(drawn.values)
     known = sorted(set[str]().union(*drawn.all_names().values()))

@@ -73,10 +73,10 @@ def under(fault: Fault, call: Call, client: DictClient) -> bool | None:
     try:
         with _armed(fault, client):
             call()
-    except (Stopped, ckptfmt.DurabilityUnknownError):
+    except (Stopped, ckptfmt.errors.DurabilityUnknownError):
         assert fault.kind != "none"
         return None
-    except (OSError, ckptfmt.BusyError):  # a plain OSError: of an import without a descriptor
+    except (OSError, ckptfmt.errors.BusyError):  # an import without descriptors
         if fault.kind == "none":
             raise
         return False

@@ -40,9 +40,11 @@ import numpy as np
 import ckptfmt
 from ckptfmt import CkptfmtError
 from ckptfmt.saving.mesh import Layout, Mesh
+from ckptfmt.sharded import restore as sharded_restore
+from ckptfmt.sharded import save as sharded_save
+from ckptfmt.sharded import save_async as sharded_save_async
 from ckptfmt.sharded import sharded
 from ckptfmt.sharded.coordinator import Coordinator
-from ckptfmt.sharded.sharded import sharded_restore, sharded_save, sharded_save_async
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "examples"))
 from pipes import PipeCoordinator
@@ -172,7 +174,7 @@ def connect(engine: str, place: str, rank: int, world_size: int) -> Coordinator:
 
 def begin(
     prefix: str, tensors: dict[str, dict[str, Any]], coordinator: Coordinator
-) -> ckptfmt.SaveFuture:
+) -> ckptfmt.types.SaveFuture:
     """Begins a save in the background, and changes the arrays."""
     own = {
         name: {device: np.array(array) for device, array in devices.items()}

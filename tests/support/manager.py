@@ -46,7 +46,7 @@ class Checkpoint:
         self.save_counter += 1
         path = f"{prefix}-{self.save_counter}"
         self.write(path)
-        ckptfmt.update_checkpoint_state(
+        ckptfmt.tf.update_checkpoint_state(
             prefix.parent, path, durability="none", save_relative_paths=True
         )
         return path

@@ -85,6 +85,6 @@ def fails(
     return caught.value
 
 
-def options(**given: Any) -> ckptfmt.CheckpointOptions:
+def options(**given: Any) -> ckptfmt.tf.CheckpointOptions:
     """Options that save without syncing."""
-    return ckptfmt.CheckpointOptions(**{"durability": "none", **given})
+    return ckptfmt.tf.CheckpointOptions(**{"durability": "none", **given})

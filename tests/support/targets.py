@@ -109,7 +109,7 @@ def _read_into(prefix: str, targets: dict[str, Any]) -> dict[str, Any]:
 
 
 def save_objects(prefix: str, stored: dict[str, Any]) -> str:
-    options = ckptfmt.CheckpointOptions(durability="none")
+    options = ckptfmt.tf.CheckpointOptions(durability="none")
     return ckptfmt.Checkpoint(tree=stored).write(prefix, options)
 
 

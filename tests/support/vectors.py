@@ -21,11 +21,12 @@ from typing import Any, NamedTuple
 import numpy as np
 from interop.values import KINDS
 
-from ckptfmt import CkptfmtError, CorruptError, parse_spec
+from ckptfmt import CkptfmtError, CorruptError
 from ckptfmt.bundle.reader import Reader
 from ckptfmt.bundle.verify import Finding, verify_prefix
 from ckptfmt.objects.build import read_graph_bytes
 from ckptfmt.objects.graph import OBJECT_GRAPH_KEY, decode_graph
+from ckptfmt.tf import parse_spec
 
 SPEC = Path(__file__).resolve().parent.parent.parent / "spec"
 DIRECTORY = SPEC / "vectors"

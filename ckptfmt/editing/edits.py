@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`ckptfmt.edit`: rename, drop and cast tensors, and set metadata."""
+"""`ckptfmt.editing.edit`: rename, drop and cast tensors, and set metadata."""
 
 from __future__ import annotations
 

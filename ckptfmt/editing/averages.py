@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`ckptfmt.average`: the mean of the weights of several checkpoints."""
+"""`ckptfmt.editing.average`: the mean of the weights of several checkpoints."""
 
 from __future__ import annotations
 
