@@ -205,8 +205,13 @@ class TensorNames:
         return bool(self.aliases and self._shown)
 
     def shown(self, name: str) -> str:
-        """Return the name under which people look for a tensor, not escaped."""
-        return self._shown.get(name) or leaf_name(name) if self.aliases else leaf_name(name)
+        """Return the name under which people look for a tensor, not escaped. Two tensors never
+        have the same."""
+        found = self._shown.get(name) if self.aliases else None
+        if found is not None:
+            return found
+        short = leaf_name(name)
+        return name if short != name and short in self.reader else short
 
     def _at(self, path: str) -> Iterator[str]:
         """Yield the stored name of the variable at a path of the object graph, which may lead

@@ -104,10 +104,8 @@ def checkpoint_data(
 
 def _shown_names(reader: Reader, stored: list[str]) -> list[str]:
     """Return the names as people know them; two tensors never share one."""
-    shown = list(map(TensorNames(reader).shown, stored))
-    if len(set(shown)) < len(shown):
-        shown = stored
-    return list(map(printable, shown))
+    name_of = TensorNames(reader).shown
+    return [printable(name_of(name)) for name in stored]
 
 
 def _roles(reader: Reader, stored: list[str], findings: list[str]) -> list[ModelRole]:

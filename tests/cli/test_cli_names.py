@@ -201,3 +201,9 @@ def test_paths_of_a_hostile_graph_take_bounded_memory(tmp_path: Path) -> None:
     with ckptfmt.open(tmp_path / "m") as reader:
         names = TensorNames(reader).aliases[f"w{VALUE_SUFFIX}"]
         assert names[0] == "w" and sum(map(len, names)) < 65 << 20
+
+
+def test_two_tensors_are_never_shown_under_one_name(tmp_path: Path, command: Command) -> None:
+    ckptfmt.save(tmp_path / "m", {"a": np.zeros(1), f"a{VALUE_SUFFIX}": np.ones(1)})
+    listed = command("inspect", tmp_path / "m").out
+    assert listed.count("\na ") == 1 and f"\na{VALUE_SUFFIX} " in listed
