@@ -52,7 +52,13 @@ def _refuse_sub_interpreters() -> None:
 _refuse_sub_interpreters()
 
 if TYPE_CHECKING:
-    from ckptfmt import editing, errors, sharded, tf, types
+    from ckptfmt import (  # noqa: F401 (attributes)
+        editing,
+        errors,
+        sharded,
+        tf,
+        types,
+    )
     from ckptfmt.bundle.load import load, load_into, restore_v2
     from ckptfmt.bundle.merge import merge, merge_v2_checkpoints
     from ckptfmt.bundle.reader import Reader, open  # noqa: A004 (as gzip.open)
@@ -102,12 +108,6 @@ __all__ = [
     "UnsupportedError",
     "Writer",
     "convert",
-    "editing",
-    "errors",
-    "hdf5",
-    "huggingface",
-    "jax",
-    "keras",
     "latest_checkpoint",
     "load",
     "load_into",
@@ -115,22 +115,14 @@ __all__ = [
     "load_tree_into",
     "merge",
     "merge_v2_checkpoints",
-    "mpi",
     "open",
-    "report",
     "restore_v2",
-    "safetensors",
     "save",
     "save_async",
     "save_tree",
     "save_tree_async",
     "save_v2",
-    "sharded",
     "sharded_filename",
-    "stores",
-    "tf",
-    "torch",
-    "types",
     "verify",
 ]
 
@@ -221,4 +213,4 @@ def _end() -> None:
 
 
 def __dir__() -> list[str]:
-    return sorted([*__all__, "__version__"])
+    return sorted([*__all__, *_DOORS, "__version__"])
