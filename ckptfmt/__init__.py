@@ -154,6 +154,9 @@ _HOMES = {
     }.items()
     for name in names.split()
 }
+# Modules that cannot be imported without other packages: `help` and completion, which look at what
+# `dir` lists, would load or miss these.
+_NEED_PACKAGES = {"hdf5", "jax", "keras", "mpi", "torch"}
 # The modules that users import.
 _DOORS = {
     "editing",
@@ -213,4 +216,4 @@ def _end() -> None:
 
 
 def __dir__() -> list[str]:
-    return sorted([*__all__, *_DOORS, "__version__"])
+    return sorted([*__all__, *(_DOORS - _NEED_PACKAGES), "__version__"])

@@ -243,7 +243,8 @@ BEHIND = {
 def test_every_name_is_there() -> None:
     assert len(TOP) == 34
     assert ckptfmt.__all__ == sorted(TOP), "`import *` loads no framework"
-    assert dir(ckptfmt) == sorted([*TOP, *DOORS, "__version__"])
+    needing = {"hdf5", "jax", "keras", "mpi", "torch"}  # other packages, which `help` would load
+    assert dir(ckptfmt) == sorted([*TOP, *({*DOORS} - needing), "__version__"])
     assert isinstance(ckptfmt.__version__, str)
     for name in TOP:
         assert callable(getattr(ckptfmt, name))
