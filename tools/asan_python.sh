@@ -22,7 +22,7 @@ mkdir -p "$target"
 rm -rf "$target/ckptfmt"
 CC=$cc CFLAGS="-g -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer" \
 	LDFLAGS="-fsanitize=address,undefined" \
-	"$python" setup.py --quiet build --build-base build/asan/base --build-lib "$target"
+	"$python" setup.py --quiet build_ext --build-temp build/asan/base --build-lib "$target"
 cp -r ckptfmt "$target/package"
 rm -f "$target"/package/_ckptfmt*.so
 cp -r "$target"/package/. "$target/ckptfmt/"
