@@ -339,7 +339,7 @@ class _Chunk:
         place = self.place
         if info.compress_type != zipfile.ZIP_STORED or info.file_size != info.compress_size:
             raise UnsupportedError("the chunk is compressed")
-        if info.header_offset < 0 or info.header_offset + 30 > place.length:
+        if info.header_offset < 0:
             raise place.damaged("the chunk is outside of its archive")
         header = place.file.read(30, place.offset + info.header_offset)
         lengths = sum(int.from_bytes(header[at : at + 2], "little") for at in (26, 28))

@@ -20,7 +20,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ckptfmt import dtypes, foreign
-from ckptfmt._core import NUMPY_RANK_MAX
 from ckptfmt.bundle.locate import kind_of_file
 from ckptfmt.errors import CorruptError, InvalidError, LimitError, UnsupportedError
 from ckptfmt.formats.tensors import Box, ByteFile, Kind, Places, Read, slabs
@@ -127,16 +126,10 @@ class FileTensor:
         """Return a box as a new array, reading little more than it.
 
         Raises:
-            UnsupportedError: a dtype without a numpy dtype, or more than 64 dimensions.
+            UnsupportedError: a dtype without a numpy dtype.
             CorruptError, StorageError: the bytes cannot be read.
         """
         dtype, shape = self.dtype, self.shape
-        if len(shape) > NUMPY_RANK_MAX:
-            raise UnsupportedError(
-                f"{len(shape)} dimensions are more than the {NUMPY_RANK_MAX} of numpy arrays",
-                path=self._file.path,
-                tensor=self.name,
-            )
         found = self._file.read_box(self.offset, dtype, shape, box)
         if not np.little_endian:
             found.byteswap(inplace=True)

@@ -11,16 +11,26 @@ import sys
 import tarfile
 import tracemalloc
 import zipfile
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from support.hostile import OPENERS, npy, safetensors, zip_of, zip_value
+from support.hostile import (
+    OPENERS,
+    dcp_metadata,
+    npy,
+    safetensors,
+    zip_of,
+    zip_tensor,
+    zip_value,
+)
 
 import ckptfmt
 from ckptfmt import CkptfmtError, InvalidError
-from ckptfmt.errors import LimitError, UnsupportedError
+from ckptfmt.errors import CorruptError, LimitError, UnsupportedError
+from ckptfmt.untrusted import inflated
 
 # ---- pickles -------------------------------------------------------------------------------------
 
@@ -60,6 +70,102 @@ def test_extension_codes_are_refused(tmp_path: Path) -> None:
         path.write_bytes(b"\x80\x02" + code + b".")
         with pytest.raises(CkptfmtError):
             OPENERS["DCP metadata"].use(tmp_path)
+
+
+# ---- places and sizes ----------------------------------------------------------------------------
+
+
+def dcp(
+    directory: Path, data: bytes, shape: tuple[int, ...] | None, path: str = "d", **place: int
+) -> Path:
+    """A directory of torch.distributed.checkpoint whose data file `d` has these bytes."""
+    found = directory / "dcp"
+    found.mkdir(exist_ok=True)
+    (found / "d").write_bytes(data)
+    length = place.pop("length", len(data))
+    (found / ".metadata").write_bytes(dcp_metadata(length, shape, path, **place))
+    return found
+
+
+def _safetensors_of(directory: Path, shape: tuple[int, ...]) -> Path:
+    about = {"dtype": "F32", "shape": shape, "data_offsets": [0, 4]}
+    path = directory / "a.safetensors"
+    path.write_bytes(safetensors(json.dumps({"v": about}).encode(), bytes(4)))
+    return path
+
+
+def _npz_of(directory: Path, shape: tuple[int, ...]) -> Path:
+    (directory / "a.npz").write_bytes(zip_of(**{"v.npy": npy(str(shape), 4)}))
+    return directory / "a.npz"
+
+
+def _dcp_of(directory: Path, shape: tuple[int, ...]) -> Path:
+    return dcp(directory, zip_tensor(shape, bytes(4)), shape)
+
+
+@pytest.mark.parametrize("make", [_safetensors_of, _npz_of, _dcp_of])
+def test_more_dimensions_than_arrays_have(
+    make: Callable[[Path, tuple[int, ...]], Path], tmp_path: Path
+) -> None:
+    ckptfmt.convert(make(tmp_path, (1,) * 64), tmp_path / "m")
+    assert ckptfmt.load(tmp_path / "m")["v"].shape == (1,) * 64
+    with pytest.raises(UnsupportedError, match="65"):
+        ckptfmt.convert(make(tmp_path, (1,) * 65), tmp_path / "n")
+
+
+@pytest.mark.parametrize("name", ["../d", "a/../../d", "..", "/etc/passwd", "d\0"])
+def test_data_files_are_in_the_directory(name: str, tmp_path: Path) -> None:
+    data = zip_tensor((2,), bytes(8))
+    (tmp_path / "d").write_bytes(data)
+    with pytest.raises(InvalidError, match="data file"):
+        ckptfmt.convert(dcp(tmp_path, data, (2,), name), tmp_path / "m")
+    (tmp_path / "dcp/a").mkdir()
+    (tmp_path / "dcp/a/d").write_bytes(data)
+    ckptfmt.convert(dcp(tmp_path, data, (2,), "a/d"), tmp_path / "m")
+
+
+def _directory_entry(data: bytearray) -> int:
+    """Where a zip's directory describes the bytes of the tensor; their checksum is left out."""
+    at = data.rindex(b"archive/data/s") - 46
+    assert data[at : at + 4] == b"PK\x01\x02"
+    data[at + 16 : at + 20] = bytes(4)
+    return at
+
+
+def _number(data: bytearray, at: int, change: int) -> None:
+    data[at : at + 4] = (int.from_bytes(data[at : at + 4], "little") + change).to_bytes(4, "little")
+
+
+@pytest.mark.parametrize("what", ["nothing", "behind", "before", "longer"])
+def test_a_chunk_is_in_its_archive(what: str, tmp_path: Path) -> None:
+    """Not in the chunk before or behind it in the file, whose bytes would pass for its own."""
+    one, ours = (bytearray(zip_tensor((2,), value * 8)) for value in (b"1", b"2"))
+    entry = _directory_entry(ours)
+    length = len(one)
+    if what == "behind":  # the header of the neighbour's storage
+        _number(ours, entry + 42, length)
+    elif what == "before":
+        _number(ours, len(ours) - 22 + 16, length)  # where the directory is: all is moved
+    elif what == "longer":
+        for at in (20, 24):
+            _number(ours, entry + at, length)
+    path = dcp(tmp_path, bytes(one + ours + one), (2,), offset=length, length=length)
+    if what == "nothing":
+        ckptfmt.convert(path, tmp_path / "m")
+        assert ckptfmt.load(tmp_path / "m")["v"].tobytes() == b"2" * 8
+        return
+    with pytest.raises(CorruptError) as caught:
+        ckptfmt.convert(path, tmp_path / "m")
+    assert caught.value.tensor == "v"
+    assert str(caught.value.path).endswith("dcp/d")
+
+
+def test_messages_are_inflated_up_to_a_limit() -> None:
+    packed = zlib.compress(bytes(1000))
+    assert inflated(packed, CorruptError, 1001) == bytes(1000)
+    for data, limit in ((packed, 999), (packed[:-1], 1001), (packed + b"x", 1001), (b"x", 1001)):
+        with pytest.raises(CorruptError):
+            inflated(data, CorruptError, limit)
 
 
 # ---- links ---------------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import math
 import os
 import pickle
 import random
@@ -220,12 +221,18 @@ def _dcp(directory: Path) -> Path:
     value = zip_value(pickle.dumps([1, "a", {"b": 2.5}], 2))
     (directory / "dcp").mkdir()
     (directory / "dcp/__0_0.distcp").write_bytes(value)
-    (directory / "dcp/.metadata").write_bytes(_dcp_metadata(len(value)))
+    (directory / "dcp/.metadata").write_bytes(dcp_metadata(len(value)))
     return directory / "dcp/.metadata"
 
 
-def _dcp_metadata(length: int) -> bytes:
-    """The metadata of a value of so many bytes, made with stand-ins for torch's classes."""
+def dcp_metadata(
+    length: int,
+    shape: tuple[int, ...] | None = None,
+    path: str = "__0_0.distcp",
+    offset: int = 0,
+) -> bytes:
+    """The metadata of a value of so many bytes, or of a tensor of float32 in one chunk, made with
+    stand-ins for torch's classes."""
     base = "torch.distributed.checkpoint"
     stand_ins = ("torch", "torch.distributed", base, f"{base}.metadata", f"{base}.filesystem")
     known = {name: sys.modules.get(name) for name in stand_ins}
@@ -243,18 +250,25 @@ def _dcp_metadata(length: int) -> bytes:
                 setattr(where, name, type(name, (Record,), {"__module__": where.__name__}))
             return getattr(where, name)(**fields)
 
-        index = kind("metadata", "MetadataIndex", fqn="v", offset=None, index=None)
-        place = kind(
-            "filesystem",
-            "_StorageInfo",
-            relative_path="__0_0.distcp",
-            offset=0,
-            length=length,
-        )
+        start = None if shape is None else (0,) * len(shape)
+        index = kind("metadata", "MetadataIndex", fqn="v", offset=start, index=None)
+        place = kind("filesystem", "_StorageInfo", relative_path=path, offset=offset, length=length)
+        if shape is None:
+            about = kind("metadata", "BytesStorageMetadata")
+        else:
+            float32 = type("float32", (), {"__module__": "torch"})
+            sys.modules["torch"].float32 = float32  # type: ignore[attr-defined]
+            about = kind(
+                "metadata",
+                "TensorStorageMetadata",
+                properties=kind("metadata", "TensorProperties", dtype=float32),
+                size=shape,
+                chunks=[kind("metadata", "ChunkStorageMetadata", offsets=start, sizes=shape)],
+            )
         whole = kind(
             "metadata",
             "Metadata",
-            state_dict_metadata={"v": kind("metadata", "BytesStorageMetadata")},
+            state_dict_metadata={"v": about},
             planner_data=None,
             storage_data={index: place},
         )
@@ -267,12 +281,27 @@ def _dcp_metadata(length: int) -> bytes:
                 sys.modules[name] = module
 
 
-def zip_value(content: bytes) -> bytes:
+def zip_value(content: bytes, **storages: bytes) -> bytes:
     out = io.BytesIO()
     with zipfile.ZipFile(out, "w") as archive:
         archive.writestr("archive/data.pkl", content)
+        for key, stored in storages.items():
+            archive.writestr(f"archive/data/{key}", stored)
         archive.writestr("archive/version", "3\n")
     return out.getvalue()
+
+
+def zip_tensor(shape: tuple[int, ...], values: bytes) -> bytes:
+    """A tensor of float32 as torch.save writes it."""
+
+    def numbers(*found: int) -> bytes:
+        return b"(" + b"".join(b"I%d\n" % one for one in found) + b"t"
+
+    strides = [math.prod(shape[axis + 1 :]) for axis in range(len(shape))]
+    storage = b"((S'storage'\nctorch\nFloatStorage\nS's'\nS'cpu'\nI%d\ntQ"
+    code = b"ctorch._utils\n_rebuild_tensor_v2\n" + storage % (len(values) // 4) + b"I0\n"
+    code += numbers(*shape) + numbers(*strides) + b"I00\nNtR."
+    return zip_value(b"\x80\x02" + code, s=values)
 
 
 def nested(levels: int) -> bytes:
@@ -300,7 +329,7 @@ def ordered(count: int) -> bytes:
 
 def _pickle_bombs() -> dict[str, bytes]:
     return {
-        "key of tuples": tuples(9).replace(b"\x80\x02", b"\x80\x02}", 1) + b"Ns.",
+        "key of tuples": tuples(12).replace(b"\x80\x02", b"\x80\x02}", 1) + b"Ns.",
         "size of lists": nested(9).replace(b"\x80\x02", b"\x80\x02ctorch\nSize\n", 1) + b"\x85R.",
         "copies of a dict": ordered(3000),
         "memo of 2^26": b"\x80\x02Nr" + struct.pack("<I", 1 << 26) + b".",
@@ -320,12 +349,22 @@ def _dcp_value(directory: Path) -> Path:
     return directory / "dcp/__0_0.distcp"
 
 
-def _use_dcp_value(directory: Path) -> Any:
-    """With metadata that give the value all bytes of its file."""
-    path = directory / "dcp/__0_0.distcp"
-    size = path.lstat().st_size if os.path.lexists(path) else 1
-    (directory / "dcp/.metadata").write_bytes(_dcp_metadata(size))
-    return _convert("dcp")(directory)
+def _dcp_tensor(directory: Path) -> Path:
+    path = _dcp_value(directory)
+    path.write_bytes(zip_tensor((2, 3), np.arange(6, dtype="<f4").tobytes()))
+    return path
+
+
+def _use_dcp_file(shape: tuple[int, ...] | None) -> Callable[[Path], Any]:
+    """With metadata that give the value or tensor all bytes of its file."""
+
+    def use(directory: Path) -> Any:
+        path = directory / "dcp/__0_0.distcp"
+        size = path.lstat().st_size if os.path.lexists(path) else 1
+        (directory / "dcp/.metadata").write_bytes(dcp_metadata(size, shape))
+        return _convert("dcp")(directory)
+
+    return use
 
 
 # ---- what belongs to a checkpoint ----------------------------------------------------------------
@@ -417,9 +456,10 @@ OPENERS = {
     "DCP metadata": Opener(_dcp, _convert("dcp"), _pickle_bombs),
     "DCP value": Opener(
         _dcp_value,
-        _use_dcp_value,
+        _use_dcp_file(None),
         lambda: {name: zip_value(one) for name, one in _pickle_bombs().items()},
     ),
+    "DCP tensor": Opener(_dcp_tensor, _use_dcp_file((2, 3))),
     "state file": Opener(_state, _use_state, _state_bombs),
     "metrics": Opener(_metrics, _use_metrics, _json_bombs),
     "metadata": Opener(_metadata, _use_metadata, _json_bombs),
