@@ -59,6 +59,8 @@ if TYPE_CHECKING:
         tf,
         types,
     )
+    from ckptfmt._base.names import sharded_filename
+    from ckptfmt._base.slices import SaveSliceInfo
     from ckptfmt.bundle.load import load, load_into, restore_v2
     from ckptfmt.bundle.merge import merge, merge_v2_checkpoints
     from ckptfmt.bundle.reader import Reader, open  # noqa: A004 (as gzip.open)
@@ -79,13 +81,11 @@ if TYPE_CHECKING:
     from ckptfmt.manager.latest import latest_checkpoint
     from ckptfmt.manager.manager import CheckpointManager
     from ckptfmt.manager.retention import KeepBest
-    from ckptfmt.names import sharded_filename
     from ckptfmt.objects.checkpoint import Checkpoint
     from ckptfmt.objects.trackable import Trackable
     from ckptfmt.objects.trees import load_tree, load_tree_into, save_tree, save_tree_async
     from ckptfmt.saving.saver import Saver
     from ckptfmt.saving.specs import SaveSpec
-    from ckptfmt.slices import SaveSliceInfo
 
     __version__: str
 
@@ -130,6 +130,8 @@ __all__ = [
 _HOMES = {
     name: module
     for module, names in {
+        "_base.names": "sharded_filename",
+        "_base.slices": "SaveSliceInfo",
         "bundle.load": "load load_into restore_v2",
         "bundle.merge": "merge merge_v2_checkpoints",
         "bundle.reader": "Reader open",
@@ -144,13 +146,11 @@ _HOMES = {
         "manager.latest": "latest_checkpoint",
         "manager.manager": "CheckpointManager",
         "manager.retention": "KeepBest",
-        "names": "sharded_filename",
         "objects.checkpoint": "Checkpoint",
         "objects.trackable": "Trackable",
         "objects.trees": "load_tree load_tree_into save_tree save_tree_async",
         "saving.saver": "Saver",
         "saving.specs": "SaveSpec",
-        "slices": "SaveSliceInfo",
     }.items()
     for name in names.split()
 }
@@ -207,7 +207,7 @@ def _submodule(name: str) -> ModuleType:
 @atexit.register
 def _end() -> None:
     # Registered on import, so that it runs after the user's exit handlers, which may save.
-    background = sys.modules.get(f"{__name__}.background")
+    background = sys.modules.get(f"{__name__}._base.background")
     if background is not None:
         background.end()
     waiting = sys.modules.get(f"{__name__}.stores.waiting")

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from ckptfmt.arguments import wrong
+from ckptfmt._base.arguments import wrong
 from ckptfmt.errors import BusyError, InvalidError, StorageError
 from ckptfmt.sharded.coordinator import Engine, check_data, check_name, check_root, check_timeout
 

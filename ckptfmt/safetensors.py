@@ -14,19 +14,19 @@ from typing import Any, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from ckptfmt.arguments import check_choice
-from ckptfmt.arrays import as_source
+from ckptfmt._base.arguments import check_choice
+from ckptfmt._base.arrays import as_source
+from ckptfmt._base.names import path_text
 from ckptfmt.bundle.indexing import box_of
 from ckptfmt.bundle.reader import Reader
 from ckptfmt.bundle.reader import open as open_checkpoint
 from ckptfmt.bundle.selecting import near
+from ckptfmt.bundle.temporary import open_directory, replacing_file
 from ckptfmt.bundle.tensor import TensorHandle
 from ckptfmt.errors import InvalidError, TensorNotFoundError
 from ckptfmt.formats import safetensors
 from ckptfmt.formats.convert import format_of
 from ckptfmt.formats.tensors import Kind
-from ckptfmt.names import path_text
-from ckptfmt.temporary import open_directory, replacing_file
 
 __all__ = ["load_file", "safe_open", "save_file"]
 

@@ -18,7 +18,9 @@ from typing import Any
 
 import numpy as np
 
-from ckptfmt import dtypes, names
+from ckptfmt._base import dtypes, names
+from ckptfmt._base.names import path_text, sharded_filename
+from ckptfmt._base.slices import SaveSliceInfo, parse_spec
 from ckptfmt.bundle.load import restore_v2
 from ckptfmt.bundle.locate import locate
 from ckptfmt.bundle.merge import merge_v2_checkpoints
@@ -42,7 +44,6 @@ from ckptfmt.errors import (
 from ckptfmt.manager.latest import checkpoints_iterator
 from ckptfmt.manager.manager import CheckpointManager
 from ckptfmt.manager.training_state import TrainingState
-from ckptfmt.names import path_text, sharded_filename
 from ckptfmt.objects.checkpoint import Checkpoint
 from ckptfmt.saving.options import CheckpointOptions
 from ckptfmt.saving.parallel import ParallelVariable, independent_buffers
@@ -56,7 +57,6 @@ from ckptfmt.saving.registration import register_checkpoint_saver, unregister_ch
 from ckptfmt.saving.saver import Saver
 from ckptfmt.saving.sharding import ShardingCallback, validate_shards
 from ckptfmt.saving.specs import DSaveSpec, SaveableObject, SaveSpec, ShardableTensor
-from ckptfmt.slices import SaveSliceInfo, parse_spec
 
 __all__ = [
     "BalancedPolicy",

@@ -5,22 +5,22 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ckptfmt._doors import door
+from ckptfmt._base.doors import door
 
 if TYPE_CHECKING:
-    from ckptfmt.background import SaveFuture
+    from ckptfmt._base.background import SaveFuture
+    from ckptfmt._base.dtypes import DtypeInfo
+    from ckptfmt._base.slices import SliceSpec
     from ckptfmt.bundle.load import MatchReport
     from ckptfmt.bundle.reader import Header
     from ckptfmt.bundle.tensor import StoredSlice, TensorHandle
     from ckptfmt.bundle.verify import Finding, Report
-    from ckptfmt.dtypes import DtypeInfo
     from ckptfmt.editing.averages import Average
     from ckptfmt.editing.edits import Edit
     from ckptfmt.formats.convert import Conversion
     from ckptfmt.manager.restoring import Rejected, Restored
     from ckptfmt.objects.nodes import TreeNode
     from ckptfmt.objects.status import InitializationOnlyStatus, LoadStatus, NameBasedSaverStatus
-    from ckptfmt.slices import SliceSpec
 
 __all__ = [
     "Average",
@@ -47,18 +47,18 @@ if not TYPE_CHECKING:  # a type checker would accept any name
     __getattr__, __dir__ = door(
         __name__,
         {
-            "background": "SaveFuture",
+            "_base.background": "SaveFuture",
+            "_base.dtypes": "DtypeInfo",
+            "_base.slices": "SliceSpec",
             "bundle.load": "MatchReport",
             "bundle.reader": "Header",
             "bundle.tensor": "StoredSlice TensorHandle",
             "bundle.verify": "Finding Report",
-            "dtypes": "DtypeInfo",
             "editing.averages": "Average",
             "editing.edits": "Edit",
             "formats.convert": "Conversion",
             "manager.restoring": "Rejected Restored",
             "objects.nodes": "TreeNode",
             "objects.status": "InitializationOnlyStatus LoadStatus NameBasedSaverStatus",
-            "slices": "SliceSpec",
         },
     )

@@ -15,7 +15,7 @@ import pytest
 from support import strategies
 from support.background import Gate
 
-from ckptfmt import background
+from ckptfmt._base import background
 
 VARIABLE = "CKPTFMT_TEST_SEED"
 

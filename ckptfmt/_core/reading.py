@@ -27,9 +27,9 @@ from ckptfmt._core.border import (
 )
 from ckptfmt._core.codec import Codec, Coder
 from ckptfmt._core.columns import LENDS_OBJECTS, REGION, ROW, SLICE_ROW, array_at, distinct
+from ckptfmt._core.remembering import cached_property
 from ckptfmt._core.storage import Storage, Store
 from ckptfmt.errors import InvalidError
-from ckptfmt.remembering import cached_property
 
 
 class Stored(NamedTuple):

@@ -13,14 +13,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ckptfmt import _core, dtypes, names, slices
+from ckptfmt import _core
+from ckptfmt._base import dtypes, names, slices
+from ckptfmt._base.progress import Meter, Progress
+from ckptfmt._base.targets import Target, check_overlaps
+from ckptfmt._core.remembering import cached_property
 from ckptfmt.bundle.reader import Reader
 from ckptfmt.bundle.selecting import some
 from ckptfmt.bundle.tensor import TensorHandle
 from ckptfmt.errors import InvalidError, TensorNotFoundError, about
-from ckptfmt.progress import Meter, Progress
-from ckptfmt.remembering import cached_property
-from ckptfmt.targets import Target, check_overlaps
 
 __all__ = [
     "Batch",

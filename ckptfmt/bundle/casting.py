@@ -9,7 +9,7 @@ import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
-from ckptfmt import dtypes
+from ckptfmt._base import dtypes
 from ckptfmt.bundle.batch import can_cast
 from ckptfmt.errors import InvalidError
 

@@ -15,11 +15,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from ckptfmt._base.dtypes import is_floating, plain_quantized
+from ckptfmt._base.names import tensor_bytes
 from ckptfmt.bundle.reader import Reader
 from ckptfmt.bundle.tensor import TensorHandle
-from ckptfmt.dtypes import is_floating, plain_quantized
 from ckptfmt.errors import InvalidError
-from ckptfmt.names import tensor_bytes
 
 __all__ = [
     "Difference",

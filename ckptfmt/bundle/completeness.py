@@ -11,8 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from ckptfmt import _core, names
+from ckptfmt import _core
+from ckptfmt._base import names
+from ckptfmt.bundle.places import file_size, object_identity
 from ckptfmt.bundle.reader import Reader
+from ckptfmt.bundle.temporary import raise_storage
 from ckptfmt.bundle.verify import verify_all
 from ckptfmt.errors import (
     CheckpointNotFoundError,
@@ -25,8 +28,6 @@ from ckptfmt.errors import (
     UnsupportedError,
     masked,
 )
-from ckptfmt.places import file_size, object_identity
-from ckptfmt.temporary import raise_storage
 
 __all__ = [
     "LOOKS_MAX",

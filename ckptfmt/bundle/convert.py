@@ -14,21 +14,22 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ckptfmt import _core, dtypes, names
-from ckptfmt.arguments import Durability, Level, Verify, check_choice, check_progress
-from ckptfmt.arrays import Slice, Sources
-from ckptfmt.background import wait_for_saves
+from ckptfmt import _core
+from ckptfmt._base import dtypes, names
+from ckptfmt._base.arguments import Durability, Level, Verify, check_choice, check_progress
+from ckptfmt._base.arrays import Slice, Sources
+from ckptfmt._base.background import wait_for_saves
+from ckptfmt._base.names import prefix_text
+from ckptfmt._base.progress import Progress
 from ckptfmt.bundle.locate import locate
 from ckptfmt.bundle.merge import merge
 from ckptfmt.bundle.reader import Reader
 from ckptfmt.bundle.sweeping import sweep_directories
+from ckptfmt.bundle.temporary import TemporaryDirectory
 from ckptfmt.bundle.tensor import TensorHandle
 from ckptfmt.bundle.verify import verify_prefix
 from ckptfmt.bundle.writer import Writer, check_options
 from ckptfmt.errors import CorruptError, InvalidError, StorageError
-from ckptfmt.names import prefix_text
-from ckptfmt.progress import Progress
-from ckptfmt.temporary import TemporaryDirectory
 
 __all__ = [
     "DROPPING",

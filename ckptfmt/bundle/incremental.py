@@ -20,10 +20,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ckptfmt import _core
-from ckptfmt.arrays import Columns, batches
+from ckptfmt._base.arrays import Columns, batches
+from ckptfmt._base.threads import Stop, share, thread_count
 from ckptfmt.bundle import reader as reading
 from ckptfmt.errors import StorageError
-from ckptfmt.threads import Stop, share, thread_count
 
 __all__ = ["Base"]
 

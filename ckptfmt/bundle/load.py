@@ -11,8 +11,11 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from ckptfmt import slices
-from ckptfmt.arguments import Verify, check_progress, check_sized, listed, wrong
+from ckptfmt._base import slices
+from ckptfmt._base.arguments import Verify, check_progress, check_sized, listed, wrong
+from ckptfmt._base.names import tensor_bytes
+from ckptfmt._base.progress import Progress
+from ckptfmt._base.targets import Target
 from ckptfmt.bundle import reader as reading
 from ckptfmt.bundle.batch import Batch, batch_of, box_of_text, can_cast, check_dtypes, select_batch
 from ckptfmt.bundle.selecting import (
@@ -30,9 +33,6 @@ from ckptfmt.bundle.selecting import (
     transformed_kind,
 )
 from ckptfmt.errors import CkptfmtError, InvalidError, TensorNotFoundError, printable
-from ckptfmt.names import tensor_bytes
-from ckptfmt.progress import Progress
-from ckptfmt.targets import Target
 
 __all__ = [
     "MatchReport",

@@ -12,7 +12,17 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from ckptfmt import foreign, names
+from ckptfmt._base import foreign, names
+from ckptfmt._base.foreign import LFS_POINTER, TABLE_MAGIC, Foreign
+from ckptfmt._base.names import path_text
+from ckptfmt.bundle.places import (
+    entries,
+    is_directory,
+    is_file,
+    names_in,
+    names_in_archive,
+    read_ends,
+)
 from ckptfmt.errors import (
     CheckpointNotFoundError,
     CkptfmtError,
@@ -20,9 +30,6 @@ from ckptfmt.errors import (
     UnsupportedError,
     masked,
 )
-from ckptfmt.foreign import LFS_POINTER, TABLE_MAGIC, Foreign
-from ckptfmt.names import path_text
-from ckptfmt.places import entries, is_directory, is_file, names_in, names_in_archive, read_ends
 
 __all__ = [
     "explained",

@@ -11,12 +11,12 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
 from ckptfmt import _core
-from ckptfmt.arguments import Durability, check_choice, check_limits, listed
+from ckptfmt._base.arguments import Durability, check_choice, check_limits, listed
+from ckptfmt._base.names import index_name, is_url, parse_data_name, path_text, prefix_text
 from ckptfmt.bundle.completeness import missing_data
 from ckptfmt.bundle.locate import locate
+from ckptfmt.bundle.places import is_file, store_of
 from ckptfmt.errors import CheckpointNotFoundError, CkptfmtError, InvalidError
-from ckptfmt.names import index_name, is_url, parse_data_name, path_text, prefix_text
-from ckptfmt.places import is_file, store_of
 
 __all__ = ["add_finished", "check_one_store", "merge", "merge_v2_checkpoints"]
 

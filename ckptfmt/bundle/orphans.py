@@ -8,8 +8,8 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from ckptfmt._base.names import parse_data_name
 from ckptfmt.bundle.state_file import STATE_NAME
-from ckptfmt.names import parse_data_name
 
 __all__ = [
     "Files",

@@ -10,14 +10,14 @@ import stat
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Literal
 
-from ckptfmt import foreign
+from ckptfmt._base import foreign
+from ckptfmt._base.names import index_name, is_url, parse_data_name, path_text, split_archive
 from ckptfmt.bundle.locate import kind_of_file
 from ckptfmt.bundle.orphans import METRICS_NAME
+from ckptfmt.bundle.places import names_in
 from ckptfmt.bundle.state_file import STATE_NAME
+from ckptfmt.bundle.temporary import open_directory, raise_storage, replacing_file
 from ckptfmt.errors import InvalidError
-from ckptfmt.names import index_name, is_url, parse_data_name, path_text, split_archive
-from ckptfmt.places import names_in
-from ckptfmt.temporary import open_directory, raise_storage, replacing_file
 
 __all__ = ["checkpoint_files", "output_path", "writing_file"]
 

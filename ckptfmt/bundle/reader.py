@@ -14,11 +14,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ckptfmt import _core, dtypes, names
-from ckptfmt.arguments import Verify, check_choice, check_limits
+from ckptfmt import _core
+from ckptfmt._base import dtypes, names
+from ckptfmt._base.arguments import Verify, check_choice, check_limits
+from ckptfmt._core.remembering import cached_property
 from ckptfmt.bundle import selecting
 from ckptfmt.bundle.codec import Zstd
 from ckptfmt.bundle.locate import explained, locate
+from ckptfmt.bundle.places import store_of
 from ckptfmt.bundle.tensor import TensorHandle
 from ckptfmt.errors import (
     CheckpointNotFoundError,
@@ -28,8 +31,6 @@ from ckptfmt.errors import (
     TensorNotFoundError,
     masked,
 )
-from ckptfmt.places import store_of
-from ckptfmt.remembering import cached_property
 
 if TYPE_CHECKING:
     from ckptfmt.bundle.verify import Report

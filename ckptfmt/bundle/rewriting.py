@@ -15,9 +15,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ckptfmt import _core, names
-from ckptfmt.arguments import Durability
-from ckptfmt.arrays import Sources
+from ckptfmt import _core
+from ckptfmt._base import names
+from ckptfmt._base.arguments import Durability
+from ckptfmt._base.arrays import Sources
+from ckptfmt._base.progress import Meter, Progress
 from ckptfmt.bundle.casting import Losses, cast_values, losses_of
 from ckptfmt.bundle.convert import (
     BATCH_BYTES,
@@ -32,7 +34,6 @@ from ckptfmt.bundle.convert import (
 from ckptfmt.bundle.reader import Reader
 from ckptfmt.bundle.tensor import TensorHandle
 from ckptfmt.bundle.writer import Writer, shard_count
-from ckptfmt.progress import Meter, Progress
 
 __all__ = ["Rewrite", "rewrite"]
 

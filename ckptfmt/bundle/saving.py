@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """save, save_async and save_v2: whole checkpoints in one call, over `ckptfmt.bundle.writer`.
 
-The queue of background saves and its futures are in `ckptfmt.background`, the memory of the copies
-in `ckptfmt.bundle.snapshot`.
+The queue of background saves and its futures are in `ckptfmt._base.background`, the memory of the
+copies in `ckptfmt.bundle.snapshot`.
 """
 
 from __future__ import annotations
@@ -15,15 +15,16 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from ckptfmt import _core, names, slices
-from ckptfmt.adapters import refused
-from ckptfmt.arguments import Durability, Level, check_progress, check_sized
-from ckptfmt.arrays import BATCH, Sources
-from ckptfmt.background import SaveFuture, SaveQueue, Work, wait_for_saves
+from ckptfmt import _core
+from ckptfmt._base import names, slices
+from ckptfmt._base.adapters import refused
+from ckptfmt._base.arguments import Durability, Level, check_progress, check_sized
+from ckptfmt._base.arrays import BATCH, Sources
+from ckptfmt._base.background import SaveFuture, SaveQueue, Work, wait_for_saves
+from ckptfmt._base.progress import Progress
 from ckptfmt.bundle import writer as writing
 from ckptfmt.bundle.snapshot import Snapshot
 from ckptfmt.errors import InvalidError
-from ckptfmt.progress import Progress
 
 __all__ = ["save", "save_async", "save_v2"]
 

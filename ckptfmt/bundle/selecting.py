@@ -17,9 +17,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ckptfmt import names
-from ckptfmt.adapters import refused
-from ckptfmt.arguments import wrong
+from ckptfmt._base import names
+from ckptfmt._base.adapters import refused
+from ckptfmt._base.arguments import wrong
 from ckptfmt.errors import InvalidError, TensorNotFoundError, about
 
 __all__ = [

@@ -11,11 +11,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ckptfmt import _core, dtypes
+from ckptfmt import _core
+from ckptfmt._base import dtypes
+from ckptfmt._base.arrays import Sources
+from ckptfmt._base.background import SaveQueue
+from ckptfmt._base.threads import thread_count
 from ckptfmt._core import SOURCE, Memory
-from ckptfmt.arrays import Sources
-from ckptfmt.background import SaveQueue
-from ckptfmt.threads import thread_count
 
 __all__ = ["Copied", "Snapshot"]
 

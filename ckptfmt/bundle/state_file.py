@@ -27,8 +27,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ckptfmt import _core, names
-from ckptfmt.arguments import Durability, check_choice, listed, wrong
+from ckptfmt import _core
+from ckptfmt._base import names
+from ckptfmt._base.arguments import Durability, check_choice, listed, wrong
+from ckptfmt._base.names import path_text
+from ckptfmt.bundle.places import is_directory, is_file, read_file, write_object
+from ckptfmt.bundle.temporary import open_directory, raise_storage, replace_file
 from ckptfmt.errors import (
     CkptfmtWarning,
     CorruptError,
@@ -37,9 +41,6 @@ from ckptfmt.errors import (
     StorageError,
     UnsupportedError,
 )
-from ckptfmt.names import path_text
-from ckptfmt.places import is_directory, is_file, read_file, write_object
-from ckptfmt.temporary import open_directory, raise_storage, replace_file
 
 __all__ = [
     "CheckpointState",

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from ckptfmt.bundle.orphans import is_part, temporary_directories
-from ckptfmt.temporary import LOCK_NAME, OwnDescriptor
+from ckptfmt.bundle.temporary import LOCK_NAME, OwnDescriptor
 
 __all__ = ["is_held", "is_remote", "remove_dead", "remove_directory", "sweep_directories"]
 

@@ -8,20 +8,18 @@ import math
 import operator
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ckptfmt import _core, dtypes
-from ckptfmt.arguments import Verify
+from ckptfmt import _core
+from ckptfmt._base import dtypes
+from ckptfmt._base.arguments import Verify
+from ckptfmt._base.targets import Target, as_target
+from ckptfmt._core.remembering import cached_property
 from ckptfmt.bundle import indexing
 from ckptfmt.errors import InvalidError, UnsupportedError
-from ckptfmt.remembering import cached_property
-from ckptfmt.targets import Target, as_target
-
-if TYPE_CHECKING:
-    from ckptfmt.bundle.reader import Reader
 
 __all__ = ["StoredSlice", "TensorHandle"]
 
@@ -29,6 +27,20 @@ __all__ = ["StoredSlice", "TensorHandle"]
 CHECKED_WHOLE_BYTES = 1 << 20
 # Before allocating more than this, check that the data files are as large as the index claims.
 PROBED_BYTES = 64 << 20
+
+
+class Opened(Protocol):
+    """What a handle needs of its Reader."""
+
+    _handle: _core.ReaderHandle
+    _default_mode: int
+
+    @property
+    def prefix(self) -> str: ...
+
+    def _verify_mode(self, verify: Verify | None) -> int: ...
+
+    def __getitem__(self, name: bytes, /) -> TensorHandle: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +80,7 @@ class TensorHandle:
         nbytes: bytes of the array; for strings and unknown dtypes, of the uncompressed stored data.
     """
 
-    def __init__(self, reader: Reader, selection: _core.Selection, row: int, name: str) -> None:
+    def __init__(self, reader: Opened, selection: _core.Selection, row: int, name: str) -> None:
         self._reader = reader
         self._selection = selection
         self._row = row

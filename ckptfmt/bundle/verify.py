@@ -9,14 +9,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ckptfmt import _core
-from ckptfmt.arguments import check_limits, check_progress
+from ckptfmt._base.arguments import check_limits, check_progress
+from ckptfmt._base.foreign import LFS
+from ckptfmt.bundle import graph, graph_keys
 from ckptfmt.bundle.codec import Zstd
 from ckptfmt.bundle.locate import explained, kind_of_file, locate, unmasked
+from ckptfmt.bundle.places import store_of
 from ckptfmt.bundle.reader import Reader
 from ckptfmt.errors import CkptfmtError, masked_repr
-from ckptfmt.foreign import LFS
-from ckptfmt.objects import build, graph
-from ckptfmt.places import store_of
 
 __all__ = ["MISSING_MESSAGE", "MISSING_TENSOR", "Finding", "Report", "verify"]
 
@@ -151,9 +151,9 @@ def _graph_findings(
         with Reader(prefix, limits=limits, follow_symlinks=follow_symlinks) as reader:
             if graph.OBJECT_GRAPH_KEY not in reader:
                 return
-            content = build.read_graph_bytes(reader)
+            content = graph_keys.read_graph_bytes(reader)
             try:
-                missing = build.missing_keys(reader, graph.decode_graph(content, prefix))
+                missing = graph_keys.missing_keys(reader, graph.decode_graph(content, prefix))
             except CkptfmtError as error:
                 yield _finding(_core.Finding(_core.SEVERITY_NOTE + 1, error), prefix)
                 return

@@ -17,21 +17,22 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ckptfmt import _core, names, slices
-from ckptfmt.arguments import (
+from ckptfmt import _core
+from ckptfmt._base import names, slices
+from ckptfmt._base.arguments import (
     Durability,
     Level,
     check_choice,
     whole,
     wrong,
 )
-from ckptfmt.arrays import Columns, Sources, batches
+from ckptfmt._base.arrays import Columns, Sources, batches
+from ckptfmt._base.progress import Meter, Progress
+from ckptfmt._base.threads import thread_count
 from ckptfmt.bundle import incremental
 from ckptfmt.bundle.codec import CHUNK_SIZE, Zstd
+from ckptfmt.bundle.places import store_of
 from ckptfmt.errors import InvalidError, about, masked
-from ckptfmt.places import store_of
-from ckptfmt.progress import Meter, Progress
-from ckptfmt.threads import thread_count
 
 __all__ = ["Writer"]
 

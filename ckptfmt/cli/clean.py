@@ -5,11 +5,11 @@ from __future__ import annotations
 
 import argparse
 
+from ckptfmt._base.names import path_text
 from ckptfmt.cli import text
 from ckptfmt.cli.output import Output
 from ckptfmt.errors import UnsupportedError
 from ckptfmt.manager.directory import CheckpointDirectory
-from ckptfmt.names import path_text
 
 __all__ = ["EPILOG", "SUMMARY", "add_options", "run"]
 

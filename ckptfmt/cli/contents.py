@@ -16,14 +16,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ckptfmt import CkptfmtError, Reader, UnsupportedError
+from ckptfmt._base.dtypes import code_of_array, name_of
+from ckptfmt._base.names import data_name, index_name, parse_data_name
+from ckptfmt._core.remembering import cached_property
+from ckptfmt.bundle.places import file_size, names_in
 from ckptfmt.bundle.reader import Header
-from ckptfmt.dtypes import code_of_array, name_of
 from ckptfmt.formats.convert import Format
 from ckptfmt.formats.opening import files_of, open_tensors
 from ckptfmt.formats.tensors import FileTensor
-from ckptfmt.names import data_name, index_name, parse_data_name
-from ckptfmt.places import file_size, names_in
-from ckptfmt.remembering import cached_property
 from ckptfmt.types import Finding, StoredSlice, TensorHandle
 
 __all__ = [

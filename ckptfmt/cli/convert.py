@@ -11,6 +11,7 @@ import ckptfmt
 from ckptfmt import CkptfmtError, InvalidError, huggingface
 from ckptfmt.bundle.convert import DROPPING
 from ckptfmt.bundle.locate import locate
+from ckptfmt.bundle.places import names_in
 from ckptfmt.cli import text
 from ckptfmt.cli.destination import check_destination
 from ckptfmt.cli.missing import warn_missing
@@ -19,7 +20,6 @@ from ckptfmt.cli.output import Output
 from ckptfmt.cli.progress import Progress
 from ckptfmt.formats.convert import format_of
 from ckptfmt.formats.safetensors import INDEX
-from ckptfmt.places import names_in
 
 # Tables of ckptfmt.huggingface.
 TABLES = {

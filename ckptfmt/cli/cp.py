@@ -7,10 +7,10 @@ import argparse
 from typing import Any
 
 import ckptfmt
+from ckptfmt._base.names import is_url
 from ckptfmt.cli import text
 from ckptfmt.cli.files import named_checkpoint, target_of
 from ckptfmt.cli.output import Output
-from ckptfmt.names import is_url
 
 __all__ = ["EPILOG", "SUMMARY", "add_options", "run"]
 

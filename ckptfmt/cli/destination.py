@@ -9,11 +9,11 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Literal
 
 from ckptfmt import InvalidError
+from ckptfmt._base.names import index_name, prefix_text
 from ckptfmt.bundle.completeness import identity
 from ckptfmt.bundle.outputs import checkpoint_files, output_path, writing_file
+from ckptfmt.bundle.places import is_file
 from ckptfmt.cli.output import Output
-from ckptfmt.names import index_name, prefix_text
-from ckptfmt.places import is_file
 
 __all__ = ["STDOUT", "Stdout", "check_destination", "writing_output"]
 

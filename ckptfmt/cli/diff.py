@@ -9,6 +9,7 @@ from typing import Any
 
 from ckptfmt import Reader, TensorNotFoundError
 from ckptfmt.bundle.comparing import Difference, Tolerance, compare
+from ckptfmt.bundle.graph import OBJECT_GRAPH_KEY
 from ckptfmt.cli import text
 from ckptfmt.cli.options import name_filter, number
 from ckptfmt.cli.output import COLORS, Output
@@ -16,7 +17,6 @@ from ckptfmt.cli.progress import Progress
 from ckptfmt.cli.renaming import renames
 from ckptfmt.errors import masked
 from ckptfmt.formats.opening import open_any
-from ckptfmt.objects.graph import OBJECT_GRAPH_KEY
 from ckptfmt.objects.naming import TensorNames
 from ckptfmt.types import TensorHandle
 

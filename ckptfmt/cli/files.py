@@ -7,10 +7,10 @@ import os
 
 import ckptfmt
 from ckptfmt import CheckpointNotFoundError, CorruptError, InvalidError
+from ckptfmt._base.names import index_name, is_url, path_text
 from ckptfmt.bundle.locate import locate, recognised
+from ckptfmt.bundle.places import is_file
 from ckptfmt.cli.destination import check_destination
-from ckptfmt.names import index_name, is_url, path_text
-from ckptfmt.places import is_file
 
 __all__ = ["named_checkpoint", "target_of"]
 

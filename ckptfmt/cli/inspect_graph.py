@@ -13,18 +13,18 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from ckptfmt import CkptfmtError, Reader
-from ckptfmt.bundle.verify import MISSING_MESSAGE, MISSING_TENSOR
-from ckptfmt.cli import text
-from ckptfmt.cli.contents import Contents, Tensors, finding_of
-from ckptfmt.cli.inspect_tree import Line
-from ckptfmt.objects.build import graph_of, key_groups, missing_keys
-from ckptfmt.objects.graph import (
+from ckptfmt.bundle.graph import (
     ATTRIBUTES,
     VARIABLE_VALUE,
     Node,
     ObjectGraph,
     escape,
 )
+from ckptfmt.bundle.graph_keys import graph_of, key_groups, missing_keys
+from ckptfmt.bundle.verify import MISSING_MESSAGE, MISSING_TENSOR
+from ckptfmt.cli import text
+from ckptfmt.cli.contents import Contents, Tensors, finding_of
+from ckptfmt.cli.inspect_tree import Line
 from ckptfmt.objects.naming import ObjectPaths
 from ckptfmt.objects.nodes import NONE
 from ckptfmt.objects.roles import optimizer_nodes

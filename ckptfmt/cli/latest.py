@@ -9,11 +9,11 @@ import warnings
 
 import ckptfmt
 from ckptfmt import CheckpointNotFoundError, CkptfmtWarning
+from ckptfmt._base.names import path_text
+from ckptfmt.bundle.places import is_directory
 from ckptfmt.cli import text
 from ckptfmt.cli.output import Output
 from ckptfmt.manager.latest import newest_sound
-from ckptfmt.names import path_text
-from ckptfmt.places import is_directory
 
 __all__ = ["EPILOG", "SUMMARY", "add_options", "run"]
 

@@ -8,12 +8,12 @@ import contextlib
 
 import ckptfmt
 from ckptfmt import CheckpointNotFoundError, CorruptError, InvalidError
+from ckptfmt._base.names import path_text
 from ckptfmt.bundle.completeness import why_incomplete
 from ckptfmt.bundle.merge import add_finished, check_one_store
 from ckptfmt.cli import text
 from ckptfmt.cli.files import named_checkpoint, target_of
 from ckptfmt.cli.output import Output
-from ckptfmt.names import path_text
 
 __all__ = ["EPILOG", "SUMMARY", "add_options", "run"]
 

@@ -6,13 +6,13 @@ from __future__ import annotations
 import argparse
 import sys
 
+from ckptfmt._base.names import path_text
 from ckptfmt.cli import text
 from ckptfmt.cli.options import count
 from ckptfmt.cli.output import Output
 from ckptfmt.cli.progress import Progress
 from ckptfmt.errors import masked
 from ckptfmt.manager.pruning import prune
-from ckptfmt.names import path_text
 
 __all__ = ["EPILOG", "SUMMARY", "add_options", "run"]
 

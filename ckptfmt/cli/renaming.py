@@ -8,8 +8,8 @@ import re
 from collections.abc import Callable
 
 from ckptfmt import InvalidError, TensorNotFoundError
+from ckptfmt.bundle.graph import OBJECT_GRAPH_KEY, VALUE_SUFFIX
 from ckptfmt.bundle.selecting import near
-from ckptfmt.objects.graph import OBJECT_GRAPH_KEY, VALUE_SUFFIX
 
 __all__ = ["renames"]
 

@@ -14,11 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ckptfmt import InvalidError, Reader, TensorNotFoundError
+from ckptfmt._base.dtypes import little_endian, plain_quantized
 from ckptfmt.bundle.comparing import pieces
 from ckptfmt.cli import text
 from ckptfmt.cli.destination import writing_output
 from ckptfmt.cli.output import Output
-from ckptfmt.dtypes import little_endian, plain_quantized
 from ckptfmt.errors import masked
 from ckptfmt.formats.opening import open_any
 from ckptfmt.objects.naming import TensorNames

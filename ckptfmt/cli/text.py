@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+from ckptfmt._base.names import printable as printable  # noqa: PLC0414 (exported)
 from ckptfmt.errors import masked
-from ckptfmt.names import printable as printable  # noqa: PLC0414 (exported)
 from ckptfmt.objects.nodes import leaf_name
 
 # A longer cell shifts the rest of its own row instead of widening the column.

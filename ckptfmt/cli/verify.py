@@ -13,6 +13,7 @@ import ckptfmt
 from ckptfmt import CheckpointNotFoundError, CkptfmtError
 from ckptfmt.bundle.findings import grouped
 from ckptfmt.bundle.locate import locate_all
+from ckptfmt.bundle.places import is_directory
 from ckptfmt.cli import DAMAGE, error_fields, text
 from ckptfmt.cli.contents import finding_of
 from ckptfmt.cli.options import count
@@ -22,7 +23,6 @@ from ckptfmt.errors import masked
 from ckptfmt.formats.convert import Format
 from ckptfmt.formats.opening import kind_of, open_tensors
 from ckptfmt.formats.tensors import Places
-from ckptfmt.places import is_directory
 from ckptfmt.types import Finding, Report
 
 __all__ = ["EPILOG", "SUMMARY", "add_options", "run"]

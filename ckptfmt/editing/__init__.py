@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ckptfmt._doors import door
+from ckptfmt._base.doors import door
 
 if TYPE_CHECKING:
     from ckptfmt.editing.averages import average

@@ -12,10 +12,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ckptfmt import _core, names
-from ckptfmt.arguments import Durability, check_choice, check_progress, listed
-from ckptfmt.arrays import Sources
-from ckptfmt.background import wait_for_saves
+from ckptfmt import _core
+from ckptfmt._base import names
+from ckptfmt._base.arguments import Durability, check_choice, check_progress, listed
+from ckptfmt._base.arrays import Sources
+from ckptfmt._base.background import wait_for_saves
+from ckptfmt._base.names import prefix_text
+from ckptfmt._base.progress import Meter, Progress
 from ckptfmt.bundle.casting import is_float
 from ckptfmt.bundle.completeness import why_incomplete
 from ckptfmt.bundle.convert import (
@@ -28,16 +31,14 @@ from ckptfmt.bundle.convert import (
     piece_value,
     pieces_of,
 )
+from ckptfmt.bundle.graph import OBJECT_GRAPH_KEY
+from ckptfmt.bundle.graph_keys import missing_tensors
 from ckptfmt.bundle.locate import locate
 from ckptfmt.bundle.reader import Reader
 from ckptfmt.bundle.selecting import some
 from ckptfmt.bundle.tensor import TensorHandle
 from ckptfmt.bundle.writer import Writer
 from ckptfmt.errors import CorruptError, InvalidError, masked_repr
-from ckptfmt.names import prefix_text
-from ckptfmt.objects.build import missing_tensors
-from ckptfmt.objects.graph import OBJECT_GRAPH_KEY
-from ckptfmt.progress import Meter, Progress
 
 __all__ = ["Average", "average"]
 

@@ -10,11 +10,17 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ckptfmt import _core, dtypes
-from ckptfmt.arguments import Durability, check_choice, check_progress, wrong
-from ckptfmt.background import wait_for_saves
+from ckptfmt import _core
+from ckptfmt._base import dtypes
+from ckptfmt._base.arguments import Durability, check_choice, check_progress, wrong
+from ckptfmt._base.background import wait_for_saves
+from ckptfmt._base.names import prefix_text, saved_name
+from ckptfmt._base.progress import Progress
 from ckptfmt.bundle.casting import cast_dtype, castable, dtype_text, is_float
+from ckptfmt.bundle.graph import OBJECT_GRAPH_KEY, ObjectGraph, encode_graph
+from ckptfmt.bundle.graph_keys import graph_of, missing_keys
 from ckptfmt.bundle.locate import locate
+from ckptfmt.bundle.places import is_file
 from ckptfmt.bundle.reader import Reader
 from ckptfmt.bundle.rewriting import Rewrite, Rewritten, rewrite
 from ckptfmt.bundle.selecting import (
@@ -31,13 +37,8 @@ from ckptfmt.bundle.writer import check_options
 from ckptfmt.editing.graphs import edited_graph, paths_differ, relocate_keys
 from ckptfmt.editing.metadata import NamedInMetadata
 from ckptfmt.errors import InvalidError, TensorNotFoundError, masked_repr
-from ckptfmt.names import prefix_text, saved_name
-from ckptfmt.objects.build import graph_of, missing_keys
-from ckptfmt.objects.graph import OBJECT_GRAPH_KEY, ObjectGraph, encode_graph
 from ckptfmt.objects.naming import TensorNames
 from ckptfmt.objects.roles import ModelRole, model_roles
-from ckptfmt.places import is_file
-from ckptfmt.progress import Progress
 
 __all__ = ["Edit", "edit"]
 

@@ -9,10 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
-from ckptfmt.bundle.selecting import some
-from ckptfmt.errors import InvalidError
-from ckptfmt.objects.build import key_groups, wanted_keys
-from ckptfmt.objects.graph import (
+from ckptfmt.bundle.graph import (
     ATTRIBUTES,
     OPTIMIZER_SLOT,
     Attribute,
@@ -24,6 +21,9 @@ from ckptfmt.objects.graph import (
     object_path,
     unescape,
 )
+from ckptfmt.bundle.graph_keys import key_groups, wanted_keys
+from ckptfmt.bundle.selecting import some
+from ckptfmt.errors import InvalidError
 from ckptfmt.objects.nodes import NONE
 from ckptfmt.objects.roles import optimizer_nodes
 

@@ -15,29 +15,29 @@ from typing import Any, Literal, NamedTuple, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from ckptfmt import dtypes, foreign, names
-from ckptfmt.arguments import Durability, Level, Verify, check_choice, check_progress, wrong
-from ckptfmt.arrays import Sources
-from ckptfmt.background import wait_for_saves
+from ckptfmt._base import dtypes, foreign, names
+from ckptfmt._base.arguments import Durability, Level, Verify, check_choice, check_progress, wrong
+from ckptfmt._base.arrays import Sources
+from ckptfmt._base.background import wait_for_saves
+from ckptfmt._base.names import path_text, prefix_text
+from ckptfmt._base.progress import Progress
 from ckptfmt.bundle import convert as levels
 from ckptfmt.bundle.casting import cast_dtype, cast_values, castable, dtype_text
 from ckptfmt.bundle.convert import HELD_MAX, Options, build, check_result, mapped_array
+from ckptfmt.bundle.graph import OBJECT_GRAPH_KEY
+from ckptfmt.bundle.graph_keys import missing_tensors
 from ckptfmt.bundle.locate import holds_checkpoints, locate, recognised
 from ckptfmt.bundle.outputs import checkpoint_files, output_path
+from ckptfmt.bundle.places import is_file, names_in
 from ckptfmt.bundle.reader import Reader
 from ckptfmt.bundle.selecting import Rename
+from ckptfmt.bundle.temporary import make_directory, open_directory, replacing_file
 from ckptfmt.bundle.writer import Writer, check_options
 from ckptfmt.errors import InvalidError, masked_repr
 from ckptfmt.formats import safetensors
 from ckptfmt.formats.renaming import Opened, renamed_tensors
 from ckptfmt.formats.tensors import Box, Kind, Read, Tensor, slabs
-from ckptfmt.names import path_text, prefix_text
-from ckptfmt.objects.build import missing_tensors
-from ckptfmt.objects.graph import OBJECT_GRAPH_KEY
 from ckptfmt.objects.roles import OPTIMIZER_STATES
-from ckptfmt.places import is_file, names_in
-from ckptfmt.progress import Progress
-from ckptfmt.temporary import make_directory, open_directory, replacing_file
 
 __all__ = ["Conversion", "Format", "convert", "format_of", "module_of"]
 

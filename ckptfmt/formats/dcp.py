@@ -32,11 +32,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ckptfmt import dtypes
+from ckptfmt._base import dtypes
+from ckptfmt._base.untrusted import check_pickle, checked_shape
 from ckptfmt._core import NUMPY_RANK_MAX
 from ckptfmt.errors import CkptfmtError, CorruptError, InvalidError, LimitError, UnsupportedError
 from ckptfmt.formats.tensors import Box, ByteFile, Places
-from ckptfmt.untrusted import check_pickle, checked_shape
 
 __all__ = ["open_tensors"]
 

@@ -10,12 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from ckptfmt import dtypes
+from ckptfmt._base import dtypes
 from ckptfmt.errors import InvalidError
 from ckptfmt.formats.tensors import Kind, Read, slabs
 
 try:
-    from ckptfmt.hdf5 import Dataset, open_datasets, write_datasets
+    from ckptfmt.formats.datasets import Dataset, open_datasets, write_datasets
 except ImportError as error:
     raise InvalidError(str(error)) from None
 

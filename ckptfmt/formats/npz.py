@@ -19,6 +19,7 @@ import numpy as np
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
+from ckptfmt._base.untrusted import checked_shape, open_regular
 from ckptfmt.errors import (
     CheckpointNotFoundError,
     CkptfmtError,
@@ -28,7 +29,6 @@ from ckptfmt.errors import (
     UnsupportedError,
 )
 from ckptfmt.formats.tensors import Box, Kind, Places, Read, slabs
-from ckptfmt.untrusted import checked_shape, open_regular
 
 __all__ = ["holds", "open_tensors", "write"]
 

@@ -10,6 +10,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
 from typing import NamedTuple
 
+from ckptfmt._base.names import is_url, printable
+from ckptfmt.bundle.places import names_in
 from ckptfmt.bundle.reader import Reader
 from ckptfmt.bundle.reader import open as open_checkpoint
 from ckptfmt.bundle.selecting import near
@@ -17,9 +19,7 @@ from ckptfmt.errors import CkptfmtError, TensorNotFoundError, masked
 from ckptfmt.formats import safetensors
 from ckptfmt.formats.convert import Format, convert, format_of, module_of
 from ckptfmt.formats.tensors import FileTensor
-from ckptfmt.names import is_url, printable
 from ckptfmt.objects.nodes import leaf_name
-from ckptfmt.places import names_in
 
 __all__ = ["Opened", "files_of", "kind_of", "open_any", "open_tensors"]
 

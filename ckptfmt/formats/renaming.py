@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ckptfmt.bundle.graph import OBJECT_GRAPH_KEY
 from ckptfmt.bundle.selecting import (
     Rename,
     Transform,
@@ -20,7 +21,6 @@ from ckptfmt.bundle.selecting import (
     transformed_kind,
 )
 from ckptfmt.formats.tensors import Box, Tensor
-from ckptfmt.objects.graph import OBJECT_GRAPH_KEY
 
 __all__ = ["renamed_tensors"]
 

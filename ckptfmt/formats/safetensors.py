@@ -19,11 +19,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ckptfmt import dtypes, foreign
+from ckptfmt._base import dtypes, foreign
+from ckptfmt._base.untrusted import checked_shape, parsed_json
 from ckptfmt.bundle.locate import kind_of_file
 from ckptfmt.errors import CorruptError, InvalidError, LimitError, UnsupportedError
 from ckptfmt.formats.tensors import Box, ByteFile, Kind, Places, Read, slabs
-from ckptfmt.untrusted import checked_shape, parsed_json
 
 __all__ = [
     "FileTensor",

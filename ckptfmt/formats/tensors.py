@@ -11,8 +11,8 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from ckptfmt._base.untrusted import open_regular
 from ckptfmt.errors import CheckpointNotFoundError, CorruptError, StorageError
-from ckptfmt.untrusted import open_regular
 
 __all__ = ["Box", "ByteFile", "FileTensor", "Kind", "Places", "Read", "Tensor", "slabs"]
 

@@ -17,28 +17,28 @@ from typing import Any
 import jax
 import numpy as np
 
-from ckptfmt import names
-from ckptfmt.arguments import Durability, Level, Verify, wrong
-from ckptfmt.arrays import Columns
-from ckptfmt.background import SaveFuture, SaveQueue, Work, wait_for_saves
+from ckptfmt._base import names
+from ckptfmt._base.arguments import Durability, Level, Verify, wrong
+from ckptfmt._base.arrays import Columns
+from ckptfmt._base.background import SaveFuture, SaveQueue, Work, wait_for_saves
 from ckptfmt.bundle import reader as reading
 from ckptfmt.bundle.batch import BATCH_BYTES, select_batch
 from ckptfmt.bundle.load import MatchReport, Mismatch, refuse
 from ckptfmt.bundle.locate import locate
 from ckptfmt.bundle.merge import merge
+from ckptfmt.bundle.places import is_file
 from ckptfmt.bundle.snapshot import Snapshot
 from ckptfmt.bundle.sweeping import sweep_directories
+from ckptfmt.bundle.temporary import TemporaryDirectory
 from ckptfmt.bundle.writer import check_options, write_sources
 from ckptfmt.errors import CheckpointNotFoundError, InvalidError, about
 from ckptfmt.jax.coordinator import JaxCoordinator
 from ckptfmt.jax.pytrees import Box, Wanted, check_pytree, check_shardings, named_leaves, wanted
 from ckptfmt.jax.saving import IMPLS, compare_contents, content_of
 from ckptfmt.objects.roles import OPTIMIZER_STATES
-from ckptfmt.places import is_file
 from ckptfmt.sharded.coordinator import Coordinator, SingleProcess
 from ckptfmt.sharded.rounds import Team
 from ckptfmt.sharded.sharded import Index, compare_seen
-from ckptfmt.temporary import TemporaryDirectory
 
 __all__ = ["load", "save", "save_async"]
 

@@ -16,10 +16,10 @@ import jax
 import numpy as np
 from numpy.typing import NDArray
 
-from ckptfmt.adapters import refused
+from ckptfmt._base.adapters import refused
+from ckptfmt._core.remembering import cached_property
 from ckptfmt.bundle.batch import can_cast
 from ckptfmt.errors import InvalidError
-from ckptfmt.remembering import cached_property
 
 __all__ = [
     "Box",

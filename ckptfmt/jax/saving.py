@@ -18,9 +18,9 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from ckptfmt import names
-from ckptfmt.adapters import refused
-from ckptfmt.arrays import Sources, as_source
+from ckptfmt._base import names
+from ckptfmt._base.adapters import refused
+from ckptfmt._base.arrays import Sources, as_source
 from ckptfmt.errors import InvalidError, about
 from ckptfmt.jax.pytrees import Box, box_of, is_key, key_impl, named_leaves, optimizer_paths
 from ckptfmt.sharded.rounds import compare_all, unpacked

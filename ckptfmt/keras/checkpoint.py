@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from ckptfmt.bundle.graph import VARIABLE_VALUE, ObjectGraph
 from ckptfmt.bundle.reader import Reader
 from ckptfmt.bundle.selecting import Rename
 from ckptfmt.errors import InvalidError
@@ -12,7 +13,6 @@ from ckptfmt.keras.generators import has_seeds
 from ckptfmt.keras.model import OPTIMIZER, Objects, Value, with_optimizer
 from ckptfmt.keras.pairing import Pairing, Place
 from ckptfmt.objects.choice import Choice
-from ckptfmt.objects.graph import VARIABLE_VALUE, ObjectGraph
 from ckptfmt.objects.matching import Restoration
 from ckptfmt.objects.nodes import leaf_name
 from ckptfmt.objects.traversal import View

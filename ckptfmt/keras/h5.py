@@ -14,10 +14,10 @@ from keras.src.saving.saving_lib import _walk_saveable
 from keras.src.utils.naming import to_snake_case
 from numpy.typing import NDArray
 
-from ckptfmt import dtypes
-from ckptfmt.arguments import Durability
+from ckptfmt._base import dtypes
+from ckptfmt._base.arguments import Durability
 from ckptfmt.bundle.selecting import Rename
-from ckptfmt.hdf5 import write_datasets
+from ckptfmt.formats.datasets import write_datasets
 from ckptfmt.keras.model import OPTIMIZER, with_optimizer
 from ckptfmt.keras.pairing import Pairing, Place
 from ckptfmt.objects.choice import Choice

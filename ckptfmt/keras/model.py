@@ -17,8 +17,8 @@ from keras.src.saving.keras_saveable import KerasSaveable
 from keras.src.saving.saving_lib import _walk_saveable
 from numpy.typing import NDArray
 
-from ckptfmt import dtypes
-from ckptfmt.arguments import wrong
+from ckptfmt._base import dtypes
+from ckptfmt._base.arguments import wrong
 from ckptfmt.errors import InvalidError
 from ckptfmt.objects.nodes import Slot, TreeNode
 from ckptfmt.objects.traversal import View

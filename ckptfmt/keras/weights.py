@@ -10,15 +10,17 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
-from ckptfmt.arguments import Durability, Level, check_choice, wrong
+from ckptfmt._base.arguments import Durability, Level, check_choice, wrong
+from ckptfmt._base.names import path_text, prefix_text
 from ckptfmt.bundle import reader as reading
+from ckptfmt.bundle.graph_keys import graph_of
 from ckptfmt.bundle.load import MatchReport
 from ckptfmt.bundle.reader import Reader
 from ckptfmt.bundle.saving import save
 from ckptfmt.bundle.selecting import Filter, Rename, filter_function
 from ckptfmt.errors import InvalidError
 from ckptfmt.formats.convert import format_of
-from ckptfmt.hdf5 import is_variable_name, open_datasets
+from ckptfmt.formats.datasets import is_variable_name, open_datasets
 from ckptfmt.keras.checkpoint import by_graph, by_path
 from ckptfmt.keras.generators import (
     RANDOM_STATE,
@@ -29,8 +31,6 @@ from ckptfmt.keras.generators import (
 from ckptfmt.keras.h5 import by_h5, owners_of, tensors_of, write_h5
 from ckptfmt.keras.model import Objects
 from ckptfmt.keras.pairing import Pairing
-from ckptfmt.names import path_text, prefix_text
-from ckptfmt.objects.build import graph_of
 from ckptfmt.objects.trees import save_tree
 
 __all__ = ["load_weights", "save_weights"]

@@ -21,7 +21,9 @@ from functools import partial
 from typing import Self
 
 from ckptfmt import _core
-from ckptfmt.arguments import Durability
+from ckptfmt._base.arguments import Durability
+from ckptfmt._base.names import index_name, parse_data_name
+from ckptfmt._base.untrusted import open_regular
 from ckptfmt.bundle.orphans import (
     DATA,
     INTENT,
@@ -30,10 +32,8 @@ from ckptfmt.bundle.orphans import (
     state_temporaries,
 )
 from ckptfmt.bundle.sweeping import is_held, is_remote, remove_dead, remove_directory
+from ckptfmt.bundle.temporary import OwnDescriptor, replace_file
 from ckptfmt.errors import BusyError, CkptfmtError, InvalidError, StorageError
-from ckptfmt.names import index_name, parse_data_name
-from ckptfmt.temporary import OwnDescriptor, replace_file
-from ckptfmt.untrusted import open_regular
 
 __all__ = ["CheckpointDirectory"]
 

@@ -27,8 +27,9 @@ from typing import Any
 
 import numpy as np
 
-from ckptfmt import names
-from ckptfmt.arguments import wrong
+from ckptfmt._base import names
+from ckptfmt._base.arguments import wrong
+from ckptfmt._base.names import path_text
 from ckptfmt.bundle.completeness import (
     LOOKS_MAX,
     MISSING,
@@ -37,11 +38,13 @@ from ckptfmt.bundle.completeness import (
     why_incomplete,
     why_unsound,
 )
+from ckptfmt.bundle.places import is_file, list_objects, read_file
 from ckptfmt.bundle.state_file import (
     CheckpointState,
     read_state_file,
     state_path,
 )
+from ckptfmt.bundle.temporary import raise_storage
 from ckptfmt.errors import (
     CkptfmtError,
     CkptfmtWarning,
@@ -49,9 +52,6 @@ from ckptfmt.errors import (
     StorageError,
     masked,
 )
-from ckptfmt.names import path_text
-from ckptfmt.places import is_file, list_objects, read_file
-from ckptfmt.temporary import raise_storage
 
 __all__ = [
     "candidates",

@@ -28,12 +28,21 @@ from typing import Any
 
 import numpy as np
 
-from ckptfmt.adapters import adapter_for, named_type
-from ckptfmt.arguments import Durability, check_choice, check_number, is_positive, whole, wrong
-from ckptfmt.background import SaveQueue
+from ckptfmt._base.adapters import adapter_for, named_type
+from ckptfmt._base.arguments import (
+    Durability,
+    check_choice,
+    check_number,
+    is_positive,
+    whole,
+    wrong,
+)
+from ckptfmt._base.background import SaveQueue
+from ckptfmt._base.names import is_url, path_text
 from ckptfmt.bundle.completeness import proves_damage
 from ckptfmt.bundle.orphans import INDEX, number_of, of_managed
 from ckptfmt.bundle.state_file import STATE_NAME
+from ckptfmt.bundle.temporary import make_directory, raise_storage
 from ckptfmt.errors import (
     CheckpointNotFoundError,
     InvalidError,
@@ -51,9 +60,7 @@ from ckptfmt.manager.restoring import (
 )
 from ckptfmt.manager.retention import KeepBest, Policy, Queued, decide
 from ckptfmt.manager.store_directory import Directory, StoreDirectory
-from ckptfmt.names import is_url, path_text
 from ckptfmt.saving.options import CheckpointOptions
-from ckptfmt.temporary import make_directory, raise_storage
 
 __all__ = ["CheckpointManager", "Rejected", "Restored"]
 

@@ -8,13 +8,13 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from ckptfmt.arguments import check_progress
+from ckptfmt._base.arguments import check_progress
+from ckptfmt._base.names import index_name, is_url, parse_data_name
 from ckptfmt.bundle.completeness import LOOKS_MAX, identity, why_incomplete, why_unsound
 from ckptfmt.errors import BusyError, CheckpointNotFoundError, CkptfmtError, InvalidError
 from ckptfmt.manager.directory import CheckpointDirectory
 from ckptfmt.manager.records import Records
 from ckptfmt.manager.store_directory import Directory, StoreDirectory
-from ckptfmt.names import index_name, is_url, parse_data_name
 
 __all__ = ["Pruned", "prune"]
 

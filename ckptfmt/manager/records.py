@@ -21,7 +21,8 @@ from typing import Any
 
 import numpy as np
 
-from ckptfmt.arguments import Durability, wrong
+from ckptfmt._base.arguments import Durability, wrong
+from ckptfmt._base.names import index_name, is_url
 from ckptfmt.bundle.completeness import proves_damage
 from ckptfmt.bundle.orphans import INDEX, METRICS_NAME
 from ckptfmt.bundle.state_file import (
@@ -34,7 +35,6 @@ from ckptfmt.errors import CkptfmtError, CorruptError, InvalidError, StorageErro
 from ckptfmt.manager.latest import warn
 from ckptfmt.manager.retention import recover
 from ckptfmt.manager.store_directory import Directory
-from ckptfmt.names import index_name, is_url
 
 __all__ = ["Records", "check_metrics"]
 

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from ckptfmt.arguments import check_choice, wrong
+from ckptfmt._base.arguments import check_choice, wrong
 from ckptfmt.errors import InvalidError
 
 __all__ = ["Decision", "KeepBest", "Policy", "Queued", "decide", "recover"]

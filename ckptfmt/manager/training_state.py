@@ -18,15 +18,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ckptfmt.arguments import check_choice, wrong
-from ckptfmt.background import wait_for_saves
+from ckptfmt._base.arguments import check_choice, wrong
+from ckptfmt._base.background import wait_for_saves
+from ckptfmt._base.names import path_text
 from ckptfmt.bundle.orphans import METRICS_NAME, of_managed
 from ckptfmt.bundle.state_file import STATE_NAME
 from ckptfmt.errors import CkptfmtError, InvalidError
 from ckptfmt.manager.directory import CheckpointDirectory
 from ckptfmt.manager.manager import CheckpointManager
 from ckptfmt.manager.restoring import CheckedFirst, Decisions
-from ckptfmt.names import path_text
 from ckptfmt.objects.checkpoint import SAVE_COUNTER, Checkpoint
 from ckptfmt.objects.layouts import layouts_by_path
 from ckptfmt.saving.options import CheckpointOptions

@@ -30,14 +30,22 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ckptfmt import dtypes, names
-from ckptfmt.arrays import as_source
+from ckptfmt._base import dtypes, names
+from ckptfmt._base.arrays import as_source
+from ckptfmt._base.targets import (
+    Target,
+    as_target,
+    is_immutable,
+    is_variable,
+    like_of,
+    variable_kind,
+)
 from ckptfmt.bundle.batch import box_of_text, can_cast, casts_of, select_batch
+from ckptfmt.bundle.graph import PY_STATE, VARIABLE_VALUE, Node, escape
 from ckptfmt.bundle.load import Mismatch
 from ckptfmt.bundle.reader import Reader
 from ckptfmt.bundle.selecting import Transform, transformed, transformed_kind
 from ckptfmt.errors import InvalidError, about
-from ckptfmt.objects.graph import PY_STATE, VARIABLE_VALUE, Node, escape
 from ckptfmt.objects.nodes import TreeNode, leaf_name
 from ckptfmt.objects.serializing import own_tensors
 from ckptfmt.objects.trackable import Trackable
@@ -45,7 +53,6 @@ from ckptfmt.objects.traversal import Local, Role, described, is_array, is_value
 from ckptfmt.saving.mesh import Layout
 from ckptfmt.saving.registration import get_registered_saver, validate_restore_function
 from ckptfmt.saving.specs import SaveSpec
-from ckptfmt.targets import Target, as_target, is_immutable, is_variable, like_of, variable_kind
 
 __all__ = ["Assignment", "Conversion", "Misfit", "misfits", "plan", "plan_tensors", "run"]
 

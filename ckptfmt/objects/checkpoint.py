@@ -15,13 +15,14 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from ckptfmt.arguments import wrong
-from ckptfmt.background import SaveFuture, SaveQueue, Work, wait_for_saves
+from ckptfmt._base.arguments import wrong
+from ckptfmt._base.background import SaveFuture, SaveQueue, Work, wait_for_saves
+from ckptfmt._base.names import absolute, check_extension, path_text, prefix_text
+from ckptfmt._base.targets import is_immutable
 from ckptfmt.bundle import reader as reading
 from ckptfmt.bundle.selecting import Filter, Rename, some
 from ckptfmt.bundle.state_file import update_checkpoint_state
 from ckptfmt.errors import CkptfmtWarning, InvalidError
-from ckptfmt.names import absolute, check_extension, path_text, prefix_text
 from ckptfmt.objects.choice import Choice
 from ckptfmt.objects.layouts import layouts_by_path
 from ckptfmt.objects.matching import Restoration
@@ -39,7 +40,6 @@ from ckptfmt.objects.traversal import (
 from ckptfmt.saving.mesh import Layout
 from ckptfmt.saving.options import CheckpointOptions
 from ckptfmt.sharded.rounds import Team
-from ckptfmt.targets import is_immutable
 
 if TYPE_CHECKING:
     from ckptfmt.sharded.coordinator import Coordinator

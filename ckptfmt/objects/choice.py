@@ -11,21 +11,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ckptfmt import dtypes
-from ckptfmt.arguments import wrong
+from ckptfmt._base import dtypes
+from ckptfmt._base.arguments import wrong
 from ckptfmt.bundle.batch import check_used
-from ckptfmt.bundle.selecting import (
-    Filter,
-    Rename,
-    Transform,
-    by_text,
-    check_distinct,
-    filter_function,
-    no_match,
-    renamed,
-)
-from ckptfmt.errors import InvalidError
-from ckptfmt.objects.graph import (
+from ckptfmt.bundle.graph import (
     ATTRIBUTES,
     OPTIMIZER_SLOT,
     TENSORS,
@@ -37,6 +26,17 @@ from ckptfmt.objects.graph import (
     mark_checkpoint_values,
     unescape,
 )
+from ckptfmt.bundle.selecting import (
+    Filter,
+    Rename,
+    Transform,
+    by_text,
+    check_distinct,
+    filter_function,
+    no_match,
+    renamed,
+)
+from ckptfmt.errors import InvalidError
 from ckptfmt.objects.nodes import leaf_name
 
 __all__ = ["Choice"]

@@ -7,7 +7,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from ckptfmt.arguments import wrong
+from ckptfmt._base.arguments import wrong
 from ckptfmt.errors import InvalidError
 from ckptfmt.objects.traversal import Local, TreeView
 from ckptfmt.saving.mesh import Layout, is_foreign_layout

@@ -25,7 +25,14 @@ from collections.abc import Callable, Collection, Hashable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from ckptfmt._base.targets import is_immutable
 from ckptfmt.bundle.batch import check_used
+from ckptfmt.bundle.graph import (
+    VARIABLE_VALUE,
+    Attribute,
+    Node,
+    ObjectGraph,
+)
 from ckptfmt.bundle.reader import Reader
 from ckptfmt.bundle.selecting import (
     some,
@@ -34,12 +41,6 @@ from ckptfmt.errors import CkptfmtWarning
 from ckptfmt.objects import assigning
 from ckptfmt.objects.assigning import Assignment, Conversion, Misfit
 from ckptfmt.objects.choice import Choice
-from ckptfmt.objects.graph import (
-    VARIABLE_VALUE,
-    Attribute,
-    Node,
-    ObjectGraph,
-)
 from ckptfmt.objects.nodes import leaf_name
 from ckptfmt.objects.trackable import Trackable, waiting
 from ckptfmt.objects.traversal import (
@@ -57,7 +58,6 @@ from ckptfmt.objects.traversal import (
 )
 from ckptfmt.saving.mesh import Layout
 from ckptfmt.saving.parallel import ParallelVariable, is_further_component
-from ckptfmt.targets import is_immutable
 
 __all__ = ["Match", "NamedRestoration", "Restoration"]
 

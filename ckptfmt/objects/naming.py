@@ -12,12 +12,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from ckptfmt.bundle.reader import Reader
-from ckptfmt.bundle.selecting import near, some
-from ckptfmt.errors import CkptfmtError, InvalidError, TensorNotFoundError
-from ckptfmt.names import index_name, printable
-from ckptfmt.objects.build import graph_of
-from ckptfmt.objects.graph import (
+from ckptfmt._base.names import index_name, printable
+from ckptfmt.bundle.graph import (
     ATTRIBUTES,
     OPTIMIZER_SLOT,
     VARIABLE_VALUE,
@@ -26,6 +22,10 @@ from ckptfmt.objects.graph import (
     SlotVariable,
     escape,
 )
+from ckptfmt.bundle.graph_keys import graph_of
+from ckptfmt.bundle.reader import Reader
+from ckptfmt.bundle.selecting import near, some
+from ckptfmt.errors import CkptfmtError, InvalidError, TensorNotFoundError
 from ckptfmt.objects.nodes import leaf_name
 from ckptfmt.objects.roles import optimizer_nodes
 

@@ -16,9 +16,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ckptfmt.dtypes import VARIANT
+from ckptfmt._base.dtypes import VARIANT
+from ckptfmt.bundle.graph import VALUE_SUFFIX
 from ckptfmt.errors import InvalidError
-from ckptfmt.objects.graph import VALUE_SUFFIX
 
 __all__ = ["Slot", "TreeNode"]
 

@@ -24,9 +24,7 @@ from collections import Counter
 from collections.abc import Container, Iterable, Iterator, Mapping
 from typing import Any, Literal, NamedTuple
 
-from ckptfmt.bundle.reader import Reader
-from ckptfmt.objects.build import graph_of, key_groups
-from ckptfmt.objects.graph import (
+from ckptfmt.bundle.graph import (
     ATTRIBUTES,
     OBJECT_CONFIG_JSON,
     OBJECT_GRAPH_KEY,
@@ -35,6 +33,8 @@ from ckptfmt.objects.graph import (
     Node,
     ObjectGraph,
 )
+from ckptfmt.bundle.graph_keys import graph_of, key_groups
+from ckptfmt.bundle.reader import Reader
 
 __all__ = [
     "OPTIMIZER_STATES",

@@ -13,12 +13,12 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ckptfmt import dtypes
-from ckptfmt.background import SaveFuture, SaveQueue, Work, wait_for_saves
+from ckptfmt._base import dtypes
+from ckptfmt._base.background import SaveFuture, SaveQueue, Work, wait_for_saves
 from ckptfmt.bundle import reader as reading
+from ckptfmt.bundle.graph import OBJECT_GRAPH_KEY, ObjectGraph, decode_graph
 from ckptfmt.bundle.locate import locate
 from ckptfmt.errors import InvalidError, UnsupportedError
-from ckptfmt.objects.graph import OBJECT_GRAPH_KEY, ObjectGraph, decode_graph
 from ckptfmt.objects.matching import Restoration
 from ckptfmt.objects.nodes import leaf_name
 from ckptfmt.objects.serializing import Content, content_of, saver_of

@@ -15,11 +15,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ckptfmt.arguments import wrong
-from ckptfmt.background import SaveQueue
-from ckptfmt.dtypes import VARIANT
-from ckptfmt.errors import InvalidError, UnsupportedError, about
-from ckptfmt.objects.graph import (
+from ckptfmt._base.arguments import wrong
+from ckptfmt._base.background import SaveQueue
+from ckptfmt._base.dtypes import VARIANT
+from ckptfmt.bundle.graph import (
     OBJECT_GRAPH_KEY,
     PY_STATE,
     VALUE_SUFFIX,
@@ -34,6 +33,7 @@ from ckptfmt.objects.graph import (
     mark_checkpoint_values,
     slot_key,
 )
+from ckptfmt.errors import InvalidError, UnsupportedError, about
 from ckptfmt.objects.nodes import TreeNode, scalar_array, scalar_kind
 from ckptfmt.objects.traversal import (
     Local,

@@ -48,17 +48,17 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ckptfmt.adapters import adapter_for, named_type
+from ckptfmt._base.adapters import adapter_for, named_type
+from ckptfmt._base.targets import is_variable
+from ckptfmt.bundle.graph import object_path
 from ckptfmt.bundle.tensor import TensorHandle
 from ckptfmt.errors import InvalidError
-from ckptfmt.objects.graph import object_path
 from ckptfmt.objects.nodes import NONE, Slot, TreeNode, scalar_kind
 from ckptfmt.objects.trackable import TYPES_CACHED, Trackable
 from ckptfmt.saving.devices import names_one_device
 from ckptfmt.saving.mesh import Layout
 from ckptfmt.saving.parallel import ParallelVariable
 from ckptfmt.saving.registration import get_registered_saver_name
-from ckptfmt.targets import is_variable
 
 __all__ = ["Child", "Local", "Role", "TreeView", "View", "refuse_coordinated", "role_of"]
 

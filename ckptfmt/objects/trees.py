@@ -15,12 +15,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ckptfmt import dtypes, names
-from ckptfmt.arguments import Durability, Level, Verify, check_progress, wrong
-from ckptfmt.arrays import Sources
-from ckptfmt.background import SaveFuture, SaveQueue
+from ckptfmt._base import dtypes, names
+from ckptfmt._base.arguments import Durability, Level, Verify, check_progress, wrong
+from ckptfmt._base.arrays import Sources
+from ckptfmt._base.background import SaveFuture, SaveQueue
+from ckptfmt._base.names import prefix_text
+from ckptfmt._base.progress import Progress
 from ckptfmt.bundle import reader as reading
 from ckptfmt.bundle.batch import Batch, casts_of, check_used, select_batch
+from ckptfmt.bundle.graph import OBJECT_GRAPH_KEY, ObjectGraph, decode_graph
+from ckptfmt.bundle.graph_keys import reachable, read_graph_bytes, stored_keys
 from ckptfmt.bundle.load import MatchReport
 from ckptfmt.bundle.reader import Reader
 from ckptfmt.bundle.saving import save
@@ -34,24 +38,14 @@ from ckptfmt.bundle.selecting import (
 )
 from ckptfmt.bundle.writer import write_sources
 from ckptfmt.errors import GenerationGoneError, InvalidError
-from ckptfmt.names import prefix_text
-from ckptfmt.objects.build import (
-    build,
-    from_names,
-    reachable,
-    read_graph_bytes,
-    stored_keys,
-    to_names,
-)
+from ckptfmt.objects.build import build, from_names, to_names
 from ckptfmt.objects.choice import Choice
-from ckptfmt.objects.graph import OBJECT_GRAPH_KEY, ObjectGraph, decode_graph
 from ckptfmt.objects.layouts import layouts_by_path
 from ckptfmt.objects.nodes import VARIANTS, TreeNode, leaf_name
 from ckptfmt.objects.saves import Together
 from ckptfmt.objects.serializing import content_of, saver_of
 from ckptfmt.objects.status import restored
 from ckptfmt.objects.traversal import TreeView, View
-from ckptfmt.progress import Progress
 from ckptfmt.saving.mesh import Layout
 from ckptfmt.saving.options import CheckpointOptions
 from ckptfmt.saving.specs import SaveSpec

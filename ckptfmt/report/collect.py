@@ -9,12 +9,12 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+from ckptfmt._base.names import printable
 from ckptfmt.bundle.comparing import Difference, checksums_equal, difference, pairs
 from ckptfmt.bundle.findings import grouped
 from ckptfmt.bundle.reader import Reader
 from ckptfmt.bundle.tensor import TensorHandle
 from ckptfmt.errors import CkptfmtError, masked
-from ckptfmt.names import printable
 from ckptfmt.objects.naming import TensorNames
 from ckptfmt.objects.roles import ModelRole, model_roles
 from ckptfmt.report.measuring import Budget, Measured, Measurements, OutOfBudget, measure

@@ -12,11 +12,11 @@ import os
 from importlib.resources import files
 from typing import Any, Protocol, runtime_checkable
 
+from ckptfmt._base.names import is_url, path_text, printable
 from ckptfmt.bundle.outputs import checkpoint_files, output_path, writing_file
 from ckptfmt.bundle.reader import Reader
 from ckptfmt.errors import InvalidError, masked
 from ckptfmt.formats.opening import open_any
-from ckptfmt.names import is_url, path_text, printable
 from ckptfmt.report.collect import Progress, checkpoint_data, comparison_data
 from ckptfmt.report.measuring import Budget
 

@@ -17,11 +17,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ckptfmt._base.dtypes import plain_quantized
 from ckptfmt.bundle.comparing import pieces
 from ckptfmt.bundle.reader import Reader
 from ckptfmt.bundle.tensor import TensorHandle
 from ckptfmt.bundle.verify import Report, verify_all
-from ckptfmt.dtypes import plain_quantized
 from ckptfmt.errors import CkptfmtError
 from ckptfmt.report.statistics import Statistics, gathered, statistics_of
 

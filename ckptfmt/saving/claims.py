@@ -10,9 +10,9 @@ import os
 from collections.abc import Iterable, Iterator
 from functools import partial
 
+from ckptfmt._base.names import is_url
+from ckptfmt.bundle.temporary import OwnDescriptor, make_directory
 from ckptfmt.errors import BusyError, StorageError
-from ckptfmt.names import is_url
-from ckptfmt.temporary import OwnDescriptor, make_directory
 
 __all__ = ["claimed"]
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 from typing import Any, NamedTuple
 
-from ckptfmt.arguments import wrong
+from ckptfmt._base.arguments import wrong
 
 __all__ = [
     "canonical",

@@ -15,9 +15,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ckptfmt import _core
-from ckptfmt.arguments import check_sized, listed, wrong
+from ckptfmt._base.arguments import check_sized, listed, wrong
+from ckptfmt._base.slices import SliceSpec
 from ckptfmt.errors import InvalidError
-from ckptfmt.slices import SliceSpec
 
 __all__ = ["UNSHARDED", "Layout", "Mesh", "blocks"]
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ckptfmt.arguments import Durability, Level, wrong
+from ckptfmt._base.arguments import Durability, Level, wrong
 from ckptfmt.bundle.writer import ALIGNMENT, check_options
 from ckptfmt.errors import InvalidError
 from ckptfmt.saving.sharding import ShardingCallback

@@ -21,12 +21,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ckptfmt.arguments import wrong
+from ckptfmt._base.arguments import wrong
+from ckptfmt._base.targets import as_target, share_memory
 from ckptfmt.bundle.tensor import TensorHandle
 from ckptfmt.errors import InvalidError, TensorNotFoundError
 from ckptfmt.saving.devices import merged
 from ckptfmt.saving.specs import SaveSpec
-from ckptfmt.targets import as_target, share_memory
 
 __all__ = ["ParallelVariable", "independent_buffers", "is_further_component"]
 

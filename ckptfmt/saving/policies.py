@@ -16,15 +16,15 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from ckptfmt.arguments import check_choice, wrong
-from ckptfmt.arrays import Sources
-from ckptfmt.dtypes import VARIANT
+from ckptfmt._base.arguments import check_choice, wrong
+from ckptfmt._base.arrays import Sources
+from ckptfmt._base.dtypes import VARIANT
+from ckptfmt._base.names import tensor_bytes
+from ckptfmt._base.slices import SaveSliceInfo
 from ckptfmt.errors import InvalidError
-from ckptfmt.names import tensor_bytes
 from ckptfmt.saving.devices import canonical, task_of
 from ckptfmt.saving.sharding import Shard, ShardingCallback
 from ckptfmt.saving.specs import ShardableTensor
-from ckptfmt.slices import SaveSliceInfo
 
 __all__ = ["BalancedPolicy", "MaxShardSizePolicy", "ShardByDevicePolicy", "ShardByTaskPolicy"]
 

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from ckptfmt.arguments import wrong
+from ckptfmt._base.arguments import wrong
 from ckptfmt.errors import InvalidError
 
 __all__ = [

@@ -26,11 +26,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ckptfmt import dtypes, names
-from ckptfmt.adapters import refused
-from ckptfmt.arguments import wrong
-from ckptfmt.arrays import Sources
-from ckptfmt.background import SaveFuture, SaveQueue, Work, wait_for_saves
+from ckptfmt._base import dtypes, names
+from ckptfmt._base.adapters import refused
+from ckptfmt._base.arguments import wrong
+from ckptfmt._base.arrays import Sources
+from ckptfmt._base.background import SaveFuture, SaveQueue, Work, wait_for_saves
+from ckptfmt._base.names import absolute, path_text, prefix_text
+from ckptfmt._base.slices import parse_spec
 from ckptfmt.bundle import reader as reading
 from ckptfmt.bundle.batch import box_of_text, check_dtypes, select_batch
 from ckptfmt.bundle.locate import locate
@@ -41,7 +43,6 @@ from ckptfmt.errors import (
     InvalidError,
     about,
 )
-from ckptfmt.names import absolute, path_text, prefix_text
 from ckptfmt.saving.claims import claimed
 from ckptfmt.saving.devices import task_of
 from ckptfmt.saving.options import CheckpointOptions
@@ -49,7 +50,6 @@ from ckptfmt.saving.registration import RegisteredSaver, get_registered_saver
 from ckptfmt.saving.sharding import Box, overlapping
 from ckptfmt.saving.shards import cut, write_checkpoint
 from ckptfmt.saving.specs import DSaveSpec, SaveableObject, SaveSpec, ShardableTensor
-from ckptfmt.slices import parse_spec
 
 __all__ = ["Saver"]
 

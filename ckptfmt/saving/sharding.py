@@ -31,14 +31,15 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ckptfmt import _core, dtypes
-from ckptfmt.arrays import Sources
+from ckptfmt import _core
+from ckptfmt._base import dtypes
+from ckptfmt._base.arrays import Sources
+from ckptfmt._base.names import tensor_bytes, tensor_text
+from ckptfmt._base.slices import SaveSliceInfo
+from ckptfmt._base.targets import same_elements
 from ckptfmt.errors import InvalidError, ShardingError
-from ckptfmt.names import tensor_bytes, tensor_text
 from ckptfmt.saving.devices import device_in_task, device_of, task_of
 from ckptfmt.saving.specs import ShardableTensor, as_array, parsed_text, whole_box
-from ckptfmt.slices import SaveSliceInfo
-from ckptfmt.targets import same_elements
 
 __all__ = ["Shard", "ShardableTensor", "ShardingCallback", "checked_shards", "validate_shards"]
 

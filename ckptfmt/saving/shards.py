@@ -9,19 +9,20 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from ckptfmt import _core, names
-from ckptfmt.arrays import Columns, Sources
+from ckptfmt import _core
+from ckptfmt._base import names
+from ckptfmt._base.arrays import Columns, Sources
+from ckptfmt._base.progress import Progress
+from ckptfmt._base.threads import Stop, StoppedError, share
 from ckptfmt.bundle import writer as writing
+from ckptfmt.bundle.places import store_of
 from ckptfmt.bundle.sweeping import sweep_directories
-from ckptfmt.places import store_of
-from ckptfmt.progress import Progress
+from ckptfmt.bundle.temporary import TemporaryDirectory
 from ckptfmt.saving.devices import task_of
 from ckptfmt.saving.options import CheckpointOptions
 from ckptfmt.saving.policies import ShardByTaskPolicy
 from ckptfmt.saving.sharding import Shard, checked_shards
 from ckptfmt.saving.specs import ShardableTensor
-from ckptfmt.temporary import TemporaryDirectory
-from ckptfmt.threads import Stop, StoppedError, share
 
 __all__ = ["cut", "remove_emptied", "write_checkpoint"]
 

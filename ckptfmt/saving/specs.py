@@ -18,14 +18,14 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from ckptfmt import dtypes
-from ckptfmt.arguments import listed, wrong
-from ckptfmt.arrays import Sources
+from ckptfmt._base import dtypes
+from ckptfmt._base.arguments import listed, wrong
+from ckptfmt._base.arrays import Sources
+from ckptfmt._base.names import tensor_bytes, tensor_name, tensor_text
+from ckptfmt._base.slices import SliceSpec, parse_spec
 from ckptfmt.errors import InvalidError, about
-from ckptfmt.names import tensor_bytes, tensor_name, tensor_text
 from ckptfmt.saving.devices import canonical, device_of, device_text
 from ckptfmt.saving.mesh import Layout
-from ckptfmt.slices import SliceSpec, parse_spec
 
 __all__ = [
     "DSaveSpec",

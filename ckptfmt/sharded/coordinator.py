@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from types import TracebackType
 from typing import Protocol, Self, runtime_checkable
 
-from ckptfmt.arguments import wrong
+from ckptfmt._base.arguments import wrong
 from ckptfmt.errors import InvalidError
 
 __all__ = ["Coordinator", "SingleProcess"]

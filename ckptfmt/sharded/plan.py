@@ -15,14 +15,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from ckptfmt import dtypes, names
-from ckptfmt.arguments import wrong
-from ckptfmt.arrays import Sources
+from ckptfmt._base import dtypes, names
+from ckptfmt._base.arguments import wrong
+from ckptfmt._base.arrays import Sources
+from ckptfmt._base.slices import SliceSpec
 from ckptfmt.bundle.tensor import TensorHandle
 from ckptfmt.errors import InvalidError, about
 from ckptfmt.saving.mesh import Layout, Mesh, blocks
 from ckptfmt.sharded.replicas import STRING_BYTES, sums_of_replicas
-from ckptfmt.slices import SliceSpec
 
 __all__ = [
     "Description",

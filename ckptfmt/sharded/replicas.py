@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ckptfmt import _core, dtypes, names
-from ckptfmt.arrays import Sources
+from ckptfmt import _core
+from ckptfmt._base import dtypes, names
+from ckptfmt._base.arrays import Sources
 from ckptfmt.errors import InvalidError
 from ckptfmt.saving.mesh import Layout
 

@@ -10,10 +10,10 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ckptfmt import errors
-from ckptfmt.arguments import wrong
+from ckptfmt._base.arguments import wrong
+from ckptfmt._base.untrusted import inflated
 from ckptfmt.errors import CkptfmtError, GenerationGoneError, InvalidError, StorageError
 from ckptfmt.sharded.plan import some
-from ckptfmt.untrusted import inflated
 
 if TYPE_CHECKING:
     from ckptfmt.sharded.coordinator import Coordinator

@@ -31,17 +31,22 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
-from ckptfmt import dtypes, names
-from ckptfmt.arguments import Durability, Level, Verify, listed
-from ckptfmt.arrays import Sources
-from ckptfmt.background import SaveFuture, SaveQueue, Work, wait_for_saves
+from ckptfmt._base import dtypes, names
+from ckptfmt._base.arguments import Durability, Level, Verify, listed
+from ckptfmt._base.arrays import Sources
+from ckptfmt._base.background import SaveFuture, SaveQueue, Work, wait_for_saves
+from ckptfmt._base.names import absolute, path_text, prefix_text, sharded_filename
+from ckptfmt._base.slices import SliceSpec
+from ckptfmt._base.untrusted import open_regular
 from ckptfmt.bundle import reader as reading
 from ckptfmt.bundle import writer as writing
 from ckptfmt.bundle.batch import Batch, select_batch
 from ckptfmt.bundle.locate import locate
 from ckptfmt.bundle.merge import merge
+from ckptfmt.bundle.places import OpenObject, is_file
 from ckptfmt.bundle.snapshot import Snapshot
 from ckptfmt.bundle.sweeping import sweep_directories
+from ckptfmt.bundle.temporary import TemporaryDirectory
 from ckptfmt.bundle.tensor import TensorHandle
 from ckptfmt.bundle.writer import BATCH_BYTES, Writer
 from ckptfmt.errors import (
@@ -50,8 +55,6 @@ from ckptfmt.errors import (
     InvalidError,
     StorageError,
 )
-from ckptfmt.names import absolute, path_text, prefix_text, sharded_filename
-from ckptfmt.places import OpenObject, is_file
 from ckptfmt.saving.mesh import Layout, Mesh
 from ckptfmt.saving.options import CheckpointOptions
 from ckptfmt.saving.shards import cut, remove_emptied
@@ -67,9 +70,6 @@ from ckptfmt.sharded.plan import (
     parts_of,
 )
 from ckptfmt.sharded.rounds import Team, compare_all, unpacked
-from ckptfmt.slices import SliceSpec
-from ckptfmt.temporary import TemporaryDirectory
-from ckptfmt.untrusted import open_regular
 
 if TYPE_CHECKING:
     from ckptfmt.sharded.coordinator import Coordinator

@@ -12,8 +12,8 @@ import importlib
 import threading
 from typing import Any
 
+from ckptfmt._base.names import is_url, split_archive
 from ckptfmt.errors import CkptfmtError, InvalidError, StorageError
-from ckptfmt.names import is_url, split_archive
 from ckptfmt.stores.archives import Archive
 from ckptfmt.stores.client import Client
 from ckptfmt.stores.objects import Objects

@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, NoReturn
 
+from ckptfmt._base.untrusted import open_regular
 from ckptfmt._core import Adopted, ObjectInfo, Read
 from ckptfmt.errors import (
     CheckpointNotFoundError,
@@ -29,7 +30,6 @@ from ckptfmt.errors import (
     LimitError,
     UnsupportedError,
 )
-from ckptfmt.untrusted import open_regular
 
 __all__ = ["Archive"]
 

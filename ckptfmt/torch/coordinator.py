@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import distributed
 
-from ckptfmt.arguments import wrong
+from ckptfmt._base.arguments import wrong
 from ckptfmt.errors import BusyError, InvalidError, UnsupportedError
 from ckptfmt.sharded.coordinator import Engine, check_data, check_name, check_root, check_timeout
 

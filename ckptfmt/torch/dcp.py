@@ -39,20 +39,20 @@ from torch.distributed.checkpoint.planner import (
 )
 from torch.futures import Future
 
-from ckptfmt import names
-from ckptfmt.arguments import Durability, Level, Verify
-from ckptfmt.arrays import Sources
+from ckptfmt._base import names
+from ckptfmt._base.arguments import Durability, Level, Verify
+from ckptfmt._base.arrays import Sources
+from ckptfmt._base.targets import as_target
 from ckptfmt.bundle import reader as reading
 from ckptfmt.bundle.batch import select_batch
 from ckptfmt.bundle.merge import merge
+from ckptfmt.bundle.places import is_file
 from ckptfmt.bundle.sweeping import sweep_directories
+from ckptfmt.bundle.temporary import TemporaryDirectory
 from ckptfmt.bundle.writer import BATCH_BYTES, Writer, check_options
 from ckptfmt.errors import CheckpointNotFoundError, InvalidError, about
-from ckptfmt.places import is_file
-from ckptfmt.targets import as_target
-from ckptfmt.temporary import TemporaryDirectory
 from ckptfmt.torch import tensors
-from ckptfmt.torch.state import _New
+from ckptfmt.torch.making import New
 from ckptfmt.torch.structure import KEY, VERSION, Packed, Stored, structure_of
 
 __all__ = ["StorageReader", "StorageWriter"]
@@ -503,7 +503,7 @@ class _Opened:
 
     def _read_values(self, items: list[ReadItem], planner: LoadPlanner) -> None:
         new, leaves = (
-            _New(torch.device("cpu")),
+            New(torch.device("cpu")),
             [self.leaves[one.storage_index.fqn] for one in items],
         )
         for leaf in leaves:

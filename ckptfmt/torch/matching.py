@@ -6,26 +6,24 @@ from __future__ import annotations
 import itertools
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 from torch.optim import Optimizer
 
-from ckptfmt import dtypes
-from ckptfmt.arrays import describe
+from ckptfmt._base import dtypes
+from ckptfmt._base.arrays import describe
+from ckptfmt._base.names import tensor_bytes
+from ckptfmt._base.targets import Target, torch_refusal
 from ckptfmt.bundle.batch import select_batch
 from ckptfmt.bundle.load import MatchReport, Mismatch, without_bookkeeping
 from ckptfmt.bundle.reader import Reader
 from ckptfmt.bundle.selecting import some, transformed_kind
 from ckptfmt.errors import CkptfmtError, InvalidError
-from ckptfmt.names import tensor_bytes
-from ckptfmt.targets import Target, torch_refusal
 from ckptfmt.torch import tensors
+from ckptfmt.torch.making import New
 from ckptfmt.torch.structure import Stored, build, is_stateful, leaves, path_name
-
-if TYPE_CHECKING:
-    from ckptfmt.torch.state import _New
 
 __all__ = ["Matching", "check_whole"]
 
@@ -41,7 +39,7 @@ class Matching:
         new: tensors to be made.
     """
 
-    def __init__(self, reader: Reader, new: _New, assign: bool, cast: bool) -> None:
+    def __init__(self, reader: Reader, new: New, assign: bool, cast: bool) -> None:
         self._reader, self._assign, self._cast = reader, assign, cast
         self.new = new
         self._matched: list[str] = []

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from ckptfmt import dtypes
+from ckptfmt._base import dtypes
 from ckptfmt.bundle.reader import Reader
 from ckptfmt.bundle.selecting import Transform
 from ckptfmt.errors import CorruptError, InvalidError, UnsupportedError, about

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
-from ckptfmt import dtypes
+from ckptfmt._base import dtypes
 from ckptfmt.errors import CorruptError, InvalidError
 
 __all__ = [

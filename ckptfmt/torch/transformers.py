@@ -14,8 +14,8 @@ except ImportError as error:
         f"ckptfmt.torch.transformers needs transformers (pip install transformers): {error}"
     ) from error
 
+from ckptfmt._base.names import index_name
 from ckptfmt.errors import CheckpointNotFoundError
-from ckptfmt.names import index_name
 from ckptfmt.torch.state import RandomState, load_into, save
 
 __all__ = ["CheckpointCallback"]

@@ -39,11 +39,11 @@ from border.mutants import Mutant, mutant
 from border.samples import samples
 from border.states import state_text
 from ckptfmt import CkptfmtError
+from ckptfmt._base.names import SHARD_STAND_IN
+from ckptfmt.bundle.graph_keys import graph_of, reachable
 from ckptfmt.bundle.reader import Reader
 from ckptfmt.bundle.verify import verify_prefix
 from ckptfmt.cli import main as cli
-from ckptfmt.names import SHARD_STAND_IN
-from ckptfmt.objects.build import graph_of, reachable
 
 MEMORY = 256 << 20  # bytes of address space beyond what the process has at the start
 SECONDS = 5  # of processor time that one mutant may take

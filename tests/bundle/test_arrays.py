@@ -14,8 +14,8 @@ from support.arrays import assert_same
 
 import ckptfmt
 from ckptfmt import InvalidError, load_into
-from ckptfmt.arrays import as_source
-from ckptfmt.targets import as_target
+from ckptfmt._base.arrays import as_source
+from ckptfmt._base.targets import as_target
 
 
 class Tensor:

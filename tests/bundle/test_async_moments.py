@@ -15,7 +15,7 @@ from support.background import PATIENCE, waiting_for
 
 import ckptfmt
 from ckptfmt import save_async
-from ckptfmt.background import SaveQueue, wait_for_saves
+from ckptfmt._base.background import SaveQueue, wait_for_saves
 from ckptfmt.errors import InvalidError, StorageError
 
 pytestmark = pytest.mark.usefixtures("saves_end")

@@ -21,8 +21,9 @@ from support.process import SANITIZED, memory_limit
 from test_fork import in_child
 
 import ckptfmt
-from ckptfmt import _core, background, save_async
-from ckptfmt.background import SaveFuture, wait_for_saves
+from ckptfmt import _core, save_async
+from ckptfmt._base import background
+from ckptfmt._base.background import SaveFuture, wait_for_saves
 from ckptfmt.bundle import snapshot, writer
 from ckptfmt.errors import InvalidError, StorageError
 

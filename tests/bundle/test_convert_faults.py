@@ -21,8 +21,8 @@ from support.child import Child
 
 import ckptfmt
 from ckptfmt import StorageError
+from ckptfmt.bundle.temporary import LOCK_NAME
 from ckptfmt.manager.directory import CheckpointDirectory
-from ckptfmt.temporary import LOCK_NAME
 
 # `ckptfmt.convert` is the function.
 converting = importlib.import_module("ckptfmt.bundle.convert")

@@ -15,7 +15,8 @@ from interop.values import KINDS, STRING
 from support import arrays
 
 import ckptfmt
-from ckptfmt import _core, dtypes
+from ckptfmt import _core
+from ckptfmt._base import dtypes
 
 RESOURCE, VARIANT = 20, 21
 NUMERIC = arrays.NUMERIC

@@ -54,9 +54,10 @@ def test_reading_a_tensor_loads_what_reads(tmp_path: Path) -> None:
     )
     ours = {name for name in loaded if name.startswith("ckptfmt.")}
     assert "ckptfmt.bundle.tensor" in ours
-    parts = ("objects", "manager", "saving", "sharded", "background", "tf", "cli")
+    parts = ("objects", "manager", "saving", "sharded", "tf", "cli")
     assert not [name for name in ours if name.split(".")[1] in parts]
     assert not ours & {f"ckptfmt.bundle.{name}" for name in ("writer", "load", "merge", "verify")}
+    assert "ckptfmt._base.background" not in ours
     assert not loaded & {"hashlib", "logging", "socket", "tempfile", "zstandard"}
     assert not loaded & {"concurrent.futures", "compression.zstd", "shutil", "random", "selectors"}
     assert not loaded & {"json", "ml_dtypes", "threading", "ckptfmt.bundle.state_file"}
@@ -85,7 +86,7 @@ def test_a_read_imports_nothing(tmp_path: Path, contents: str, needed: set[str])
     """What reads is imported when its name is looked up. A child that is forked while another
     thread imports a module waits forever if it needs that module, because no thread of the child
     finishes the import."""
-    value = np.zeros(5000, ckptfmt.dtypes.numpy_dtype(14) if contents == "bfloat16" else "f8")
+    value = np.zeros(5000, ckptfmt._base.dtypes.numpy_dtype(14) if contents == "bfloat16" else "f8")
     compression: Any = "zstd" if contents == "compressed" else None
     with ckptfmt.Writer(tmp_path / "ck", compression=compression) as writer:
         writer.add("matrix", np.zeros((2, 3), np.int8))
@@ -107,7 +108,7 @@ print(*{{name.partition(".")[0] for name in set(sys.modules) - before}})
 
 def test_narrow_dtypes_are_there_when_asked_for(tmp_path: Path) -> None:
     """In any way of asking first, though nothing has loaded what has them."""
-    ckptfmt.save(tmp_path / "ck", {"x": np.arange(5).astype(ckptfmt.dtypes.numpy_dtype(14))})
+    ckptfmt.save(tmp_path / "ck", {"x": np.arange(5).astype(ckptfmt._base.dtypes.numpy_dtype(14))})
     prefix = str(tmp_path / "ck")
     for ask in (
         f"ckptfmt.open({prefix!r})['x'].dtype.name",
@@ -118,8 +119,10 @@ def test_narrow_dtypes_are_there_when_asked_for(tmp_path: Path) -> None:
         "dtypes.numpy_dtype(dtypes.code_of('bfloat16')).name",
         "dtypes.numpy_dtype(14).name",
     ):
-        assert run(f"import ckptfmt\nfrom ckptfmt import dtypes\nprint({ask})") == "bfloat16", ask
-    assert run("from ckptfmt import dtypes\nprint(hasattr(dtypes, 'CODE'))") == "False"
+        assert (
+            run(f"import ckptfmt\nfrom ckptfmt._base import dtypes\nprint({ask})") == "bfloat16"
+        ), ask
+    assert run("from ckptfmt._base import dtypes\nprint(hasattr(dtypes, 'CODE'))") == "False"
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,7 @@ from ckptfmt import (
     InvalidError,
     _core,
 )
-from ckptfmt.arrays import Sources
+from ckptfmt._base.arrays import Sources
 from ckptfmt.bundle import incremental
 from ckptfmt.bundle.writer import write_sources
 

@@ -13,8 +13,8 @@ import pytest
 from support.files import contents
 
 import ckptfmt
-from ckptfmt import arrays as taken
 from ckptfmt import save_async
+from ckptfmt._base import arrays as taken
 from ckptfmt.bundle import saving
 from ckptfmt.errors import InvalidError
 
@@ -70,7 +70,7 @@ def test_as_one_by_one(tmp_path: Path, seed: int) -> None:
 @pytest.mark.parametrize(
     ("name", "array", "message"),
     [
-        (f"{ckptfmt.names.RESERVED}x", np.ones(1), "names beginning with"),
+        (f"{ckptfmt._base.names.RESERVED}x", np.ones(1), "names beginning with"),
         ("", np.ones(1), "TAB-12: a tensor's name is empty"),
         (7, np.ones(1), "a tensor name must be str or bytes, not int"),
         ("\ud800", np.ones(1), "cannot be encoded"),

@@ -17,9 +17,9 @@ from support.files import flip
 
 import ckptfmt
 from ckptfmt import InvalidError, TensorNotFoundError, load_into
-from ckptfmt.arrays import describe
+from ckptfmt._base.arrays import describe
+from ckptfmt._base.dtypes import code_of, numpy_dtype
 from ckptfmt.bundle.load import Mismatch
-from ckptfmt.dtypes import code_of, numpy_dtype
 from ckptfmt.types import MatchReport
 
 TENSORS = {

@@ -13,7 +13,7 @@ import pytest
 from support import index
 
 import ckptfmt
-from ckptfmt import names
+from ckptfmt._base import names
 
 # ---- files ---------------------------------------------------------------------------------------
 

@@ -16,10 +16,11 @@ import numpy as np
 import pytest
 
 import ckptfmt
-from ckptfmt import _core, dtypes
-from ckptfmt import arrays as taken
+from ckptfmt import _core
+from ckptfmt._base import arrays as taken
+from ckptfmt._base import dtypes
+from ckptfmt._base.arrays import Sources
 from ckptfmt._core import PlainArrays
-from ckptfmt.arrays import Sources
 from ckptfmt.bundle import saving, writer
 
 
@@ -123,8 +124,8 @@ def test_nothing_is_held_afterwards(tmp_path: Path) -> None:
 
 def test_names_that_hold_a_reserved_one_across_their_border(tmp_path: Path) -> None:
     """Joined they look as if one were reserved."""
-    half = len(ckptfmt.names.RESERVED) // 2
-    given = [ckptfmt.names.RESERVED[:half], ckptfmt.names.RESERVED[half:] + "x"]
+    half = len(ckptfmt._base.names.RESERVED) // 2
+    given = [ckptfmt._base.names.RESERVED[:half], ckptfmt._base.names.RESERVED[half:] + "x"]
     ckptfmt.save(tmp_path / "ck", dict.fromkeys(given, np.ones(1)))
     assert sorted(ckptfmt.load(tmp_path / "ck")) == sorted(given)
 

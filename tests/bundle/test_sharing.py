@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from support.background import PATIENCE
 
-from ckptfmt import background
-from ckptfmt.threads import Stop, StoppedError, share
+from ckptfmt._base import background
+from ckptfmt._base.threads import Stop, StoppedError, share
 
 
 def test_every_row_once() -> None:

@@ -16,8 +16,7 @@ import pytest
 from support.files import flip
 
 import ckptfmt
-from ckptfmt.cli import main
-from ckptfmt.objects.graph import (
+from ckptfmt.bundle.graph import (
     OBJECT_GRAPH_KEY,
     Attribute,
     Node,
@@ -25,6 +24,7 @@ from ckptfmt.objects.graph import (
     SlotVariable,
     encode_graph,
 )
+from ckptfmt.cli import main
 from ckptfmt.objects.nodes import Slot, TreeNode
 from ckptfmt.objects.trees import save_tree
 from cli.commands import Ran, data_file

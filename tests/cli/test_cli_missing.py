@@ -12,7 +12,7 @@ import pytest
 from support.files import contents
 
 import ckptfmt
-from ckptfmt.objects.graph import OBJECT_GRAPH_KEY
+from ckptfmt.bundle.graph import OBJECT_GRAPH_KEY
 from cli.commands import Command
 
 KEY = "b/.ATTRIBUTES/VARIABLE_VALUE"

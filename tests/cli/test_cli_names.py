@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import ckptfmt
-from ckptfmt.objects.graph import (
+from ckptfmt.bundle.graph import (
     OBJECT_GRAPH_KEY,
     VALUE_SUFFIX,
     Attribute,

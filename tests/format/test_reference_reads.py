@@ -25,8 +25,8 @@ from support.team import all_good, run_team
 from support.vectors import array_value, load_reference
 
 import ckptfmt
+from ckptfmt._base.names import RESERVED
 from ckptfmt.bundle.convert import convert
-from ckptfmt.names import RESERVED
 from ckptfmt.objects.trees import load_tree, save_tree
 from ckptfmt.saving.mesh import Layout, Mesh
 from ckptfmt.sharded import save as sharded_save

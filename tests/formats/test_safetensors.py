@@ -15,7 +15,7 @@ import pytest
 from support.strategies import arrays, property_test
 
 import ckptfmt
-from ckptfmt import dtypes
+from ckptfmt._base import dtypes
 from ckptfmt.cli import main
 from ckptfmt.formats import safetensors as format_
 from ckptfmt.formats.tensors import slabs

@@ -29,8 +29,8 @@ from support.hostile import (
 
 import ckptfmt
 from ckptfmt import CkptfmtError, InvalidError
+from ckptfmt._base.untrusted import inflated
 from ckptfmt.errors import CorruptError, LimitError, UnsupportedError
-from ckptfmt.untrusted import inflated
 
 # ---- pickles -------------------------------------------------------------------------------------
 

@@ -22,7 +22,7 @@ from support.graphs import Builder, Tree, attach, blank, described
 from support.strategies import OBJECTS, SEEDS, count_graph, object_graphs, property_test
 
 import ckptfmt
-from ckptfmt.objects.graph import OBJECT_GRAPH_KEY, decode_graph, encode_graph
+from ckptfmt.bundle.graph import OBJECT_GRAPH_KEY, decode_graph, encode_graph
 
 from .oracle import interpreter
 from .readings import written

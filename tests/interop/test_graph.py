@@ -11,14 +11,14 @@ from pathlib import Path
 import pytest
 
 import ckptfmt
-from ckptfmt.objects import serializing
-from ckptfmt.objects.graph import (
+from ckptfmt.bundle.graph import (
     OBJECT_GRAPH_KEY,
     ObjectGraph,
     decode_graph,
     encode_graph,
     mark_checkpoint_values,
 )
+from ckptfmt.objects import serializing
 from ckptfmt.objects.traversal import TreeView
 
 from .generate import seed_from_environment

@@ -239,7 +239,7 @@ def test_unlocking_and_closing_raise_nothing_of_the_system(
 FORKING = """
 import os, sys
 from ckptfmt.manager.directory import CheckpointDirectory
-from ckptfmt.temporary import TemporaryDirectory, make_file
+from ckptfmt.bundle.temporary import TemporaryDirectory, make_file
 place = CheckpointDirectory(sys.argv[1])
 temporary = TemporaryDirectory(os.path.join(sys.argv[1], "ckpt-1"))
 temporary.make()

@@ -21,7 +21,7 @@ from support.manager import (
 )
 
 import ckptfmt
-from ckptfmt.background import wait_for_saves
+from ckptfmt._base.background import wait_for_saves
 from ckptfmt.errors import (
     BusyError,
     CheckpointNotFoundError,

@@ -17,9 +17,9 @@ from support.manager import files
 
 import ckptfmt
 from ckptfmt.bundle import orphans, sweeping
+from ckptfmt.bundle.temporary import LOCK_NAME, TemporaryDirectory
 from ckptfmt.cli import main
 from ckptfmt.manager.directory import CheckpointDirectory
-from ckptfmt.temporary import LOCK_NAME, TemporaryDirectory
 
 HEX = "a123456789abcdef"
 

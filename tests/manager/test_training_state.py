@@ -16,7 +16,7 @@ from support.manager import files, number_names, there
 from support.training import QUICK, STEPS, Job, backup, leave_behind, options
 
 import ckptfmt
-from ckptfmt.background import wait_for_saves
+from ckptfmt._base.background import wait_for_saves
 from ckptfmt.errors import InvalidError
 from ckptfmt.manager.manager import CheckpointManager
 from ckptfmt.manager.training_state import TrainingState

@@ -18,7 +18,7 @@ from support.team import Shared, all_good, run_team
 from support.training import Job, backup, damage, leave_behind, options
 
 import ckptfmt
-from ckptfmt.background import wait_for_saves
+from ckptfmt._base.background import wait_for_saves
 from ckptfmt.bundle import writer
 from ckptfmt.errors import CkptfmtWarning, CorruptError, InvalidError, StorageError
 from ckptfmt.manager import restoring as managing

@@ -17,7 +17,7 @@ from support.team import all_good, run_team
 from support.training import QUICK, backup, options
 
 import ckptfmt
-from ckptfmt.background import wait_for_saves
+from ckptfmt._base.background import wait_for_saves
 from ckptfmt.errors import InvalidError, MatchError
 from ckptfmt.saving.mesh import Layout, Mesh
 

@@ -19,7 +19,7 @@ from support.background import PATIENCE, Gate
 from support.objects import Module
 
 import ckptfmt
-from ckptfmt.objects.graph import OBJECT_GRAPH_KEY, ObjectGraph, decode_graph
+from ckptfmt.bundle.graph import OBJECT_GRAPH_KEY, ObjectGraph, decode_graph
 from ckptfmt.saving import registration
 from ckptfmt.saving.parallel import ParallelVariable
 from ckptfmt.saving.specs import SaveSpec

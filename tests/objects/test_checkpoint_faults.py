@@ -15,8 +15,8 @@ from support import index as ix
 from support.adversarial import table
 
 import ckptfmt
-from ckptfmt.objects.build import graph_of, missing_keys
-from ckptfmt.objects.graph import OBJECT_GRAPH_KEY, Attribute, Node, ObjectGraph, encode_graph
+from ckptfmt.bundle.graph import OBJECT_GRAPH_KEY, Attribute, Node, ObjectGraph, encode_graph
+from ckptfmt.bundle.graph_keys import graph_of, missing_keys
 from ckptfmt.objects.nodes import TreeNode
 from ckptfmt.objects.trees import load_tree_into
 

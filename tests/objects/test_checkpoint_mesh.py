@@ -14,8 +14,8 @@ import pytest
 from support.team import all_good, run_team
 
 import ckptfmt
+from ckptfmt.bundle.graph import VALUE_SUFFIX as VALUE
 from ckptfmt.errors import GenerationGoneError, InvalidError, StorageError
-from ckptfmt.objects.graph import VALUE_SUFFIX as VALUE
 from ckptfmt.saving.mesh import Layout, Mesh
 from ckptfmt.saving.policies import MaxShardSizePolicy
 from ckptfmt.saving.specs import DSaveSpec

@@ -19,7 +19,7 @@ from support.files import flip
 from support.objects import Module, Optimizer
 
 import ckptfmt
-from ckptfmt.objects.graph import (
+from ckptfmt.bundle.graph import (
     OBJECT_GRAPH_KEY,
     Attribute,
     Node,

@@ -17,9 +17,9 @@ from support.strategies import object_graphs, property_test
 
 import ckptfmt
 from ckptfmt import InvalidError
+from ckptfmt.bundle.graph import OBJECT_GRAPH_KEY, Attribute, Node, ObjectGraph, encode_graph
+from ckptfmt.bundle.graph_keys import graph_of, key_groups, missing_keys
 from ckptfmt.editing.graphs import edited_graph
-from ckptfmt.objects.build import graph_of, key_groups, missing_keys
-from ckptfmt.objects.graph import OBJECT_GRAPH_KEY, Attribute, Node, ObjectGraph, encode_graph
 
 VALUE = "/.ATTRIBUTES/VARIABLE_VALUE"
 OPTIONS = ckptfmt.tf.CheckpointOptions(durability="none")

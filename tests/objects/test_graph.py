@@ -11,9 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ckptfmt.errors import CorruptError, InvalidError, LimitError
-from ckptfmt.objects import graph as graphs
-from ckptfmt.objects.graph import (
+from ckptfmt.bundle import graph as graphs
+from ckptfmt.bundle.graph import (
     Attribute,
     Node,
     ObjectGraph,
@@ -26,6 +25,7 @@ from ckptfmt.objects.graph import (
     slot_key,
     unescape,
 )
+from ckptfmt.errors import CorruptError, InvalidError, LimitError
 
 KINDS = ["dict", "list", "tuple", "int", "float", "bool", "str", "bytes", "none"]
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)

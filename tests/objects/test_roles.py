@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import ckptfmt
-from ckptfmt.objects.graph import Attribute, Node, ObjectGraph, SlotVariable, attribute_key
+from ckptfmt.bundle.graph import Attribute, Node, ObjectGraph, SlotVariable, attribute_key
 from ckptfmt.objects.roles import model_roles, optimizer_nodes, tensor_roles
 
 

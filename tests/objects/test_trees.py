@@ -22,8 +22,8 @@ from support.files import flip
 from support.trees import assert_same_tree
 
 import ckptfmt
+from ckptfmt.bundle.graph import OBJECT_GRAPH_KEY, attribute_key, decode_graph
 from ckptfmt.errors import InvalidError, TensorNotFoundError, UnsupportedError
-from ckptfmt.objects.graph import OBJECT_GRAPH_KEY, attribute_key, decode_graph
 from ckptfmt.objects.nodes import Slot, TreeNode
 from ckptfmt.objects.trees import load_tree, save_tree
 from ckptfmt.saving.options import CheckpointOptions

@@ -13,8 +13,7 @@ import pytest
 from support.trees import assert_same_tree
 
 import ckptfmt
-from ckptfmt.errors import CkptfmtError, CorruptError, TensorNotFoundError
-from ckptfmt.objects.graph import (
+from ckptfmt.bundle.graph import (
     OBJECT_GRAPH_KEY,
     Attribute,
     Node,
@@ -22,6 +21,7 @@ from ckptfmt.objects.graph import (
     SlotVariable,
     encode_graph,
 )
+from ckptfmt.errors import CkptfmtError, CorruptError, TensorNotFoundError
 from ckptfmt.objects.nodes import Slot, TreeNode
 from ckptfmt.objects.trees import load_tree, save_tree
 

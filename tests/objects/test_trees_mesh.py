@@ -13,9 +13,9 @@ from support.team import all_good, run_team
 from support.trees import assert_same_tree
 
 import ckptfmt
+from ckptfmt.bundle.graph import OBJECT_GRAPH_KEY
 from ckptfmt.errors import CorruptError, GenerationGoneError, InvalidError, TensorNotFoundError
 from ckptfmt.objects import trees
-from ckptfmt.objects.graph import OBJECT_GRAPH_KEY
 from ckptfmt.objects.trees import load_tree, save_tree
 from ckptfmt.saving.mesh import Layout, Mesh
 from ckptfmt.sharded.coordinator import SingleProcess

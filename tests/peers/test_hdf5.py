@@ -14,7 +14,8 @@ import pytest
 from support.hostile import check_opener
 
 import ckptfmt
-from ckptfmt import cli, dtypes
+from ckptfmt import cli
+from ckptfmt._base import dtypes
 from ckptfmt.hdf5 import open_datasets, write_datasets
 
 NUMERIC = [

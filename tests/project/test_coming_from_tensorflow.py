@@ -20,7 +20,7 @@ from support.page import CPU, NAMES, PAGE, Checks, V, fails, options, quoted, se
 
 import ckptfmt
 from ckptfmt import Checkpoint, CheckpointManager, Saver, SaveSpec, _core
-from ckptfmt.objects.graph import decode_graph
+from ckptfmt.bundle.graph import decode_graph
 from ckptfmt.tf import CheckpointOptions
 
 CHECKS = Checks("Errors", "Paths", "Saving and restoring", "Managers")

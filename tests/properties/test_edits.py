@@ -16,8 +16,8 @@ from support.drawn_edits import Drawn, Expected, drawn_edit, expected_of, named_
 from support.strategies import SEEDS, counted, property_test
 
 import ckptfmt
-from ckptfmt.objects.build import graph_of, reachable, wanted_keys
-from ckptfmt.objects.graph import OBJECT_GRAPH_KEY
+from ckptfmt.bundle.graph import OBJECT_GRAPH_KEY
+from ckptfmt.bundle.graph_keys import graph_of, reachable, wanted_keys
 
 
 @property_test(500, 60_000, seed=SEEDS)

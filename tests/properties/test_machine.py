@@ -36,9 +36,10 @@ from support.process import open_files
 from support.strategies import LONG, SEEDS, Job, Share, key_of, layouts, meshes, tilings
 
 import ckptfmt
-from ckptfmt import background, stores
+from ckptfmt import stores
+from ckptfmt._base import background
+from ckptfmt._base.names import data_name, index_name, is_url, parse_data_name
 from ckptfmt.cli import main as cli
-from ckptfmt.names import data_name, index_name, is_url, parse_data_name
 
 STORE = "dict://machine"
 TARGETS = st.sampled_from(["a", "b", "deep/c", f"{STORE}/s"])

@@ -23,8 +23,8 @@ from support.team import run_team
 from support.training import QUICK
 
 import ckptfmt
+from ckptfmt.bundle.graph import object_path
 from ckptfmt.errors import CkptfmtError
-from ckptfmt.objects.graph import object_path
 from ckptfmt.saving.mesh import Layout, Mesh
 
 Names = tuple[str, ...]

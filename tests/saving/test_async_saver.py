@@ -22,7 +22,7 @@ from support.team import Member, Shared
 
 import ckptfmt
 from ckptfmt import _core
-from ckptfmt.background import SaveFuture, wait_for_saves
+from ckptfmt._base.background import SaveFuture, wait_for_saves
 from ckptfmt.bundle import snapshot
 from ckptfmt.errors import BusyError, InvalidError, StorageError
 from ckptfmt.saving import registration

@@ -12,10 +12,10 @@ import pytest
 from hypothesis import strategies as st
 from support.strategies import layouts, meshes, property_test, shapes
 
+from ckptfmt._base.slices import parse_spec
 from ckptfmt.errors import InvalidError
 from ckptfmt.objects.layouts import layouts_by_path
 from ckptfmt.saving.mesh import Layout, Mesh, blocks
-from ckptfmt.slices import parse_spec
 
 
 def message_of(call: Any) -> str:

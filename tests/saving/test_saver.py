@@ -19,6 +19,7 @@ from support.saving import QUICK, TASK, Given, Thing, files, on, one_each, previ
 
 import ckptfmt
 from ckptfmt import _core
+from ckptfmt._base.threads import StoppedError
 from ckptfmt.errors import InvalidError, StorageError
 from ckptfmt.saving import shards
 from ckptfmt.saving.mesh import Layout, Mesh
@@ -27,7 +28,6 @@ from ckptfmt.saving.policies import BalancedPolicy, MaxShardSizePolicy, ShardByT
 from ckptfmt.saving.saver import Saver
 from ckptfmt.saving.sharding import Shard, ShardingCallback
 from ckptfmt.saving.specs import DSaveSpec, SaveSpec, ShardableTensor
-from ckptfmt.threads import StoppedError
 
 # ---- saving --------------------------------------------------------------------------------------
 

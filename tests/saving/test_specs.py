@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 
 import ckptfmt
+from ckptfmt._base.slices import SliceSpec
 from ckptfmt.errors import InvalidError
 from ckptfmt.saving.mesh import Layout, Mesh
 from ckptfmt.saving.specs import DSaveSpec, SaveableObject, SaveSpec, as_array
-from ckptfmt.slices import SliceSpec
 
 QINT8 = np.dtype([("qint8", np.int8)])
 

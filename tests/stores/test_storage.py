@@ -13,7 +13,7 @@ import pytest
 from support.dict_store import DictStore
 
 from ckptfmt import _core, errors
-from ckptfmt.arrays import Sources
+from ckptfmt._base.arrays import Sources
 from ckptfmt.bundle.codec import Zstd
 
 PREFIX = "s3://bucket/run/model"

@@ -10,7 +10,7 @@ from typing import Any, Self
 
 import pytest
 
-from ckptfmt import background
+from ckptfmt._base import background
 from ckptfmt.bundle import writer
 
 # Longer than any machine takes; a test that waits so long has failed.

@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from ckptfmt.objects.graph import OBJECT_GRAPH_KEY
+from ckptfmt.bundle.graph import OBJECT_GRAPH_KEY
 
 from .vectors import CONSUMER, Core, Reference, Refusal, Vector
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from interop.values import KINDS, STRING
 
 import ckptfmt
-from ckptfmt import names
+from ckptfmt._base import names
 
 from .arrays import NAMES, bits, random_array, random_shape
 from .strategies import SEEDS

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import ckptfmt
-from ckptfmt.objects.graph import (
+from ckptfmt.bundle.graph import (
     OBJECT_GRAPH_KEY,
     Attribute,
     Node,

@@ -22,10 +22,10 @@ import numpy as np
 from interop.values import KINDS
 
 from ckptfmt import CkptfmtError, CorruptError
+from ckptfmt.bundle.graph import OBJECT_GRAPH_KEY, decode_graph
+from ckptfmt.bundle.graph_keys import read_graph_bytes
 from ckptfmt.bundle.reader import Reader
 from ckptfmt.bundle.verify import Finding, verify_prefix
-from ckptfmt.objects.build import read_graph_bytes
-from ckptfmt.objects.graph import OBJECT_GRAPH_KEY, decode_graph
 from ckptfmt.tf import parse_spec
 
 SPEC = Path(__file__).resolve().parent.parent.parent / "spec"

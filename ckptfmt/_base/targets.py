@@ -18,8 +18,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ckptfmt import _core, dtypes
-from ckptfmt.arrays import describe, dlpack_array, has_dlpack
+from ckptfmt import _core
+from ckptfmt._base import dtypes
+from ckptfmt._base.arrays import describe, dlpack_array, has_dlpack
 from ckptfmt.errors import InvalidError
 
 __all__ = [

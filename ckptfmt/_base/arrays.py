@@ -3,7 +3,7 @@
 
 `as_source` takes what a caller wants to store: numpy arrays, DLPack objects in CPU memory (torch,
 JAX, ...; every dtype that both sides have, without a copy), buffers, objects with `__array__`,
-scalars, strings and stored tensors. `ckptfmt.targets` has the other side.
+scalars, strings and stored tensors. `ckptfmt._base.targets` has the other side.
 
 `Sources` holds what the writer takes: numeric arrays by address and strides, strings as bytes
 objects.
@@ -20,9 +20,10 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from ckptfmt import _core, dtypes, names
+from ckptfmt import _core
+from ckptfmt._base import dtypes, names
+from ckptfmt._base.adapters import refused
 from ckptfmt._core import BYTES, SOURCE
-from ckptfmt.adapters import refused
 from ckptfmt.errors import InvalidError, about
 
 __all__ = [

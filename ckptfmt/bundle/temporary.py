@@ -16,9 +16,9 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import NoReturn
 
+from ckptfmt._base.names import is_url
+from ckptfmt.bundle.places import list_objects, remove_object
 from ckptfmt.errors import DurabilityUnknownError, StorageError
-from ckptfmt.names import is_url
-from ckptfmt.places import list_objects, remove_object
 
 __all__ = [
     "LOCK_NAME",

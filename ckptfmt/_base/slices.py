@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from ckptfmt import _core
-from ckptfmt.arguments import check_sized, wrong
+from ckptfmt._base.arguments import check_sized, wrong
+from ckptfmt._base.names import tensor_bytes
 from ckptfmt.errors import InvalidError
-from ckptfmt.names import tensor_bytes
 
 __all__ = ["SaveSliceInfo", "SliceSpec", "parse_spec"]
 

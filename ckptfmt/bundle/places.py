@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from ckptfmt import _core
+from ckptfmt._base.names import is_url
+from ckptfmt._base.untrusted import open_regular
 from ckptfmt.errors import GenerationGoneError, StorageError
-from ckptfmt.names import is_url
-from ckptfmt.untrusted import open_regular
 
 __all__ = [
     "OpenObject",

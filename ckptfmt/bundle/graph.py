@@ -25,8 +25,8 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
+from ckptfmt._base.names import VALUE_SUFFIX
 from ckptfmt.errors import CorruptError, InvalidError, LimitError
-from ckptfmt.names import VALUE_SUFFIX
 
 __all__ = [
     "VALUE_SUFFIX",

@@ -8,7 +8,7 @@ import os
 import re
 from typing import Any, NamedTuple
 
-from ckptfmt import foreign
+from ckptfmt._base import foreign
 from ckptfmt.errors import InvalidError, UnsupportedError
 
 __all__ = [

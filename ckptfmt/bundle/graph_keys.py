@@ -1,0 +1,167 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The object graph of a checkpoint beside its tensors: which keys it names, and which are missing.
+
+A graph is not trusted: it may have cycles and chains of millions of nodes. Nothing here recurses,
+and the cost is linear in the graph.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from ckptfmt._base.dtypes import STRING
+from ckptfmt.bundle.graph import (
+    ATTRIBUTES,
+    OBJECT_CONFIG_JSON,
+    OBJECT_GRAPH_KEY,
+    ObjectGraph,
+    decode_graph,
+)
+from ckptfmt.bundle.reader import Reader
+from ckptfmt.errors import CorruptError, LimitError, UnsupportedError
+
+__all__ = [
+    "graph_of",
+    "key_groups",
+    "missing_keys",
+    "missing_tensors",
+    "reachable",
+    "read_graph_bytes",
+    "stored_keys",
+    "wanted_keys",
+]
+
+# The longest suffix that the names of an attribute's tensors add to its key.
+SUFFIX_MAX = 256
+
+
+def read_graph_bytes(reader: Reader) -> bytes:
+    """Return the encoded object graph of a checkpoint that has one.
+
+    Raises:
+        CorruptError: the tensor of that name is not a string.
+    """
+    handle = reader[OBJECT_GRAPH_KEY]
+    if handle.dtype_name != STRING or handle.shape:
+        raise CorruptError(
+            f"OBJ-1: the object graph is {handle.dtype_name}{list(handle.shape)}, not one string",
+            failure="BAD_ENTRY",
+            path=reader.prefix,
+            tensor=OBJECT_GRAPH_KEY,
+        )
+    content: bytes = handle.read().item()
+    return content
+
+
+def graph_of(reader: Reader) -> ObjectGraph | None:
+    """Return the object graph of a checkpoint; None if it has none."""
+    if OBJECT_GRAPH_KEY not in reader:
+        return None
+    return decode_graph(read_graph_bytes(reader), reader.prefix)
+
+
+def missing_keys(reader: Reader, graph: ObjectGraph) -> list[str]:
+    """Return the tensors that the object graph names and the checkpoint does not have.
+
+    TensorFlow saves an uninitialised variable so: its object is in the graph, its value is not
+    stored. Restoring it fails, restoring the other objects does not. Otherwise the checkpoint lost
+    these tensors. The configurations of Keras objects, which nothing restores, do not count.
+    """
+    found = reachable(graph)
+    missing, groups = _absent(reader, wanted_keys(graph, found))
+    if not missing:
+        return []
+    configurations = {
+        one.checkpoint_key
+        for number in found
+        for one in graph.nodes[number].attributes
+        if one.name == OBJECT_CONFIG_JSON
+    }
+    return [key for key in missing if key not in groups and key not in configurations]
+
+
+def missing_tensors(reader: Reader) -> tuple[str, ...]:
+    """Return the tensors that the object graph names and the checkpoint does not have; none if
+    there is no graph, or it cannot be decoded."""
+    try:
+        graph = graph_of(reader)
+    except (CorruptError, LimitError, UnsupportedError):
+        return ()
+    return () if graph is None else tuple(missing_keys(reader, graph))
+
+
+def _absent(reader: Reader, keys: list[str]) -> tuple[list[str], dict[str, list[str]]]:
+    """Return the keys that are not tensors, and the tensors of those that stand for several."""
+    stored = set(reader)
+    missing = [key for key in keys if key not in stored]
+    if not missing:
+        return [], {}
+    return missing, key_groups(missing, sorted(stored.difference(keys)))
+
+
+def stored_keys(
+    reader: Reader, graph: ObjectGraph, found: Iterable[int], strict: bool
+) -> tuple[list[str], dict[str, list[str]]]:
+    """Return the tensors of these nodes, and those of keys that stand for several.
+
+    Args:
+        strict: whether a missing key is returned as well, so that reading it fails.
+    """
+    keys = wanted_keys(graph, found)
+    missing, groups = _absent(reader, keys)
+    if not strict:
+        absent = set(missing).difference(groups)
+        keys = [key for key in keys if key not in absent]
+    return [name for key in keys for name in groups.get(key, [key])], groups
+
+
+def reachable(graph: ObjectGraph) -> list[int]:
+    """Return the nodes that the root reaches through children and slot variables, breadth
+    first."""
+    seen = bytearray(len(graph.nodes))
+    seen[0] = 1
+    found = [0]
+    for node_id in found:
+        node = graph.nodes[node_id]
+        following = [child for _, child in node.children]
+        for slot in node.slot_variables:
+            following += (slot.original_variable_node_id, slot.slot_variable_node_id)
+        for one in following:
+            if not seen[one]:
+                seen[one] = 1
+                found.append(one)
+    return found
+
+
+def wanted_keys(graph: ObjectGraph, found: Iterable[int]) -> list[str]:
+    """Return the keys of these nodes, each once."""
+    keys = (one.checkpoint_key for node_id in found for one in graph.nodes[node_id].attributes)
+    return list(dict.fromkeys(keys))
+
+
+def key_groups(keys: Iterable[str], names: Iterable[str]) -> dict[str, list[str]]:
+    """Return the tensors of keys that are not tensors themselves: those whose names are the key and
+    a suffix without a slash, or the key of an attribute and `/...`. A name belongs to the longest
+    key that it begins with.
+
+    An object of TensorFlow with several tensors has one key in the graph; for a table the tensors
+    are `<key>-keys` and `<key>-values`.
+    """
+    found: dict[str, list[str]] = {key: [] for key in keys if "/" in key}
+    for name in names if found else ():
+        for end in _group_ends(name):
+            if name[:end] in found:
+                found[name[:end]].append(name)
+                break
+    return {key: group for key, group in found.items() if group}
+
+
+def _group_ends(name: str) -> Iterator[int]:
+    """Yield the lengths of the keys of which a tensor may be one of several, the longest first."""
+    shortest = max(0, len(name) - SUFFIX_MAX)
+    slash = name.rfind("/")
+    yield from range(len(name) - 1, max(slash, shortest - 1), -1)
+    attribute = name.find(f"/{ATTRIBUTES}/")
+    while 0 <= attribute < slash - len(ATTRIBUTES) - 1 and slash >= shortest:
+        yield slash
+        slash = name.rfind("/", 0, slash)

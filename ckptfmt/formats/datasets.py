@@ -1,0 +1,292 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The datasets of HDF5 files, such as Keras's `.weights.h5`, read and written through h5py.
+
+A dataset is named by its path in the file ("layers/dense/vars/0"). Types that HDF5 lacks (bfloat16,
+float8, ...) are opaque there, and named by the attribute `dtype`, as Keras does for bfloat16.
+
+Links to other places, and datasets whose values are in other files, are refused: a file must not
+make its reader open another one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ckptfmt._base import dtypes
+from ckptfmt._base.arguments import Durability, check_choice
+from ckptfmt._base.names import path_text
+from ckptfmt._base.untrusted import open_regular
+from ckptfmt.bundle.temporary import open_directory, replacing_file
+from ckptfmt.errors import (
+    CheckpointNotFoundError,
+    CkptfmtError,
+    CorruptError,
+    InvalidError,
+    LimitError,
+    StorageError,
+    UnsupportedError,
+)
+from ckptfmt.formats.tensors import Places
+
+try:
+    import h5py
+except ImportError as error:
+    raise ImportError(f"HDF5 files need h5py (pip install h5py): {error}") from error
+
+__all__ = ["Dataset", "Datasets", "is_variable_name", "open_datasets", "write_datasets"]
+
+Path = str | bytes | os.PathLike[Any]
+
+DTYPE = "dtype"
+# A small file can declare a dataset of any size, because what was never written is zeros. Above
+# this size a dataset may be so many times larger than the bytes that store it.
+LARGE_BYTES = 4 << 30
+EXPANSION_MAX = 1000
+_VARIABLE_NAME = re.compile(r"(^|/)vars/[^/]+$")
+
+
+def is_variable_name(name: str) -> bool:
+    """Return whether this is the name of a variable in Keras's `.weights.h5` files, such as
+    "layers/dense/vars/0"."""
+    return _VARIABLE_NAME.search(name) is not None
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """A dataset of an open file.
+
+    Attributes:
+        name: its path in the file.
+        dtype, shape: of the array that `read` returns.
+    """
+
+    name: str
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+    _stored: Any
+    _path: str
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the array; of strings, of the references to them."""
+        return math.prod(self.shape) * self.dtype.itemsize
+
+    def read(self, box: tuple[slice, ...] = ()) -> NDArray[Any]:
+        """Return the dataset, or a box of it, as a new array; strings as bytes objects.
+
+        Raises:
+            CorruptError: the values cannot be read.
+        """
+        try:
+            array = np.asarray(self._stored[box], object if self.dtype.kind == "O" else None)
+        except (OSError, ValueError, RuntimeError) as error:
+            raise CorruptError(
+                f"the dataset cannot be read: {error}",
+                path=self._path,
+                tensor=self.name,
+            ) from None
+        return array if array.dtype == self.dtype else array.view(self.dtype)
+
+    def check(self, places: Places) -> int | None:
+        """Check that the stored bytes are in the file, and compare those that have checksums
+        (fletcher32); return how many bytes, or None if the dataset has no checksums.
+
+        Raises:
+            CorruptError: they are outside of the file, overlap others, or differ.
+        """
+        stored, compared = self._stored, 0 if self._stored.fletcher32 else None
+        chunks: list[Any] = []
+        try:
+            end = stored.file.id.get_filesize()
+            address = h5py.h5o.get_info(stored.id).addr
+            if not places.add(self._path, end, address, 0, self.name):
+                return compared  # a hard link to one that was checked
+            if stored.chunks is None:
+                offset = stored.id.get_offset()  # None: nothing is stored, or in the header
+                if offset is not None:
+                    places.add(self._path, end, offset, stored.id.get_storage_size(), self.name)
+                return None
+            stored.id.chunk_iter(chunks.append)
+        except (OSError, ValueError, RuntimeError) as error:
+            raise CorruptError(
+                f"the dataset cannot be read: {error}", path=self._path, tensor=self.name
+            ) from None
+        for chunk in chunks:
+            places.add(self._path, end, chunk.byte_offset, chunk.size, self.name)
+            if compared is not None:
+                spans = zip(chunk.chunk_offset, stored.chunks, self.shape, strict=True)
+                box = tuple(slice(at, min(at + n, most)) for at, n, most in spans)
+                compared += self.read(box).nbytes
+        return compared
+
+
+@contextlib.contextmanager
+def open_datasets(path: Path) -> Iterator[dict[str, Dataset]]:
+    """Open a file for the time of a `with` block, and give its datasets by name, in the order of
+    their names.
+
+    Raises:
+        CheckpointNotFoundError, StorageError: the file cannot be opened.
+        CorruptError: it is not HDF5, or damaged.
+        UnsupportedError: a link, a dataset in another file, or a dtype that NumPy lacks.
+        LimitError: a dataset far larger than what is stored of it.
+    """
+    text = path_text(path)
+    try:
+        descriptor = open_regular(text)
+    except FileNotFoundError:
+        raise CheckpointNotFoundError("there is no such file", path=text) from None
+    except OSError as error:
+        raise StorageError(error.strerror or "", path=text, errno=error.errno) from None
+    try:
+        # HDF5 opens names only: where there is /proc, this one is of what was looked at.
+        name = f"/proc/self/fd/{descriptor}"
+        file = h5py.File(name if os.path.exists(name) else text, "r", locking=False)
+    except (OSError, ValueError, RuntimeError) as error:
+        raise CorruptError(f"not an HDF5 file: {error}", path=text) from None
+    finally:
+        os.close(descriptor)
+    with file:
+        try:
+            found = {one.name: one for one in sorted(_datasets(file, text), key=_name_of)}
+        except (CkptfmtError, MemoryError):
+            raise
+        except Exception as error:  # h5py raises errors of all kinds for damaged files
+            raise CorruptError(f"a damaged HDF5 file: {error}", path=text) from None
+        yield found
+
+
+def _name_of(dataset: Dataset) -> str:
+    return dataset.name
+
+
+def _datasets(file: Any, path: str) -> Iterator[Dataset]:
+    waiting, seen = [("", file)], set()
+    for base, group in waiting:
+        for key in group:
+            name = f"{base}{key}"
+            kind = type(group.get(key, getlink=True))
+            if kind is not h5py.HardLink:
+                raise UnsupportedError(
+                    f"the file has a {kind.__name__} there, which is not followed",
+                    path=path,
+                    tensor=name,
+                )
+            item = group[key]
+            if isinstance(item, h5py.Dataset):
+                yield _dataset(name, item, path)
+            elif isinstance(item, h5py.Group):
+                # A hard link can lead back to a group above.
+                address = h5py.h5o.get_info(item.id).addr
+                if address not in seen:
+                    seen.add(address)
+                    waiting.append((f"{name}/", item))
+
+
+def _dataset(name: str, stored: Any, path: str) -> Dataset:
+    if stored.is_virtual or stored.external:
+        raise UnsupportedError("the values are in another file", path=path, tensor=name)
+    if stored.shape is None:
+        raise UnsupportedError("a dataset without a shape", path=path, tensor=name)
+    own, dtype = stored.attrs.get(DTYPE), stored.dtype
+    if isinstance(own, str) and dtype.kind == "V":
+        with contextlib.suppress(InvalidError):
+            named = dtypes.numpy_dtype(dtypes.code_of(own))
+            dtype = named if named is not None and named.itemsize == dtype.itemsize else dtype
+    if dtype.kind != "O" and dtypes.code_of_array(dtype) is None:
+        raise UnsupportedError(f"the dtype {dtype} cannot be read", path=path, tensor=name)
+    found = Dataset(name, dtype, stored.shape, stored, path)
+    limit = max(LARGE_BYTES, EXPANSION_MAX * stored.id.get_storage_size())
+    if found.nbytes > limit:
+        raise LimitError(
+            f"the dataset declares {found.nbytes} bytes, far more than are stored",
+            path=path,
+            tensor=name,
+        )
+    return found
+
+
+# ---- writing -------------------------------------------------------------------------------------
+
+
+class Datasets:
+    """Writes the datasets of a new file; made by `write_datasets`."""
+
+    def __init__(self, file: Any) -> None:
+        self._file = file
+
+    def add(self, name: str, array: NDArray[Any]) -> None:
+        """Write a dataset.
+
+        Raises:
+            InvalidError: as `create`, or a string with a NUL, which HDF5 would cut.
+        """
+        fill = self.create(name, array.dtype, array.shape)
+        if array.size:
+            fill((), array)
+
+    def create(
+        self, name: str, dtype: np.dtype[Any], shape: tuple[int, ...]
+    ) -> Callable[[tuple[slice, ...], NDArray[Any]], None]:
+        """Create a dataset; return a function that writes a box of it: `write(box, array)`.
+
+        Raises:
+            InvalidError: a name that a path in a file cannot be, or that is also the beginning of
+                another one; a dtype that HDF5 cannot hold.
+        """
+        if not all(part not in ("", ".", "..") and "\0" not in part for part in name.split("/")):
+            raise InvalidError("the name cannot be a path in an HDF5 file", tensor=name)
+        # A dtype that NumPy does not have itself.
+        is_opaque = dtype.isbuiltin == 2
+        kind: Any = np.dtype(f"V{dtype.itemsize}") if is_opaque else dtype
+        if dtype.kind in "OSU":
+            kind = h5py.string_dtype()
+        try:
+            stored = self._file.create_dataset(name, shape, kind)
+        except (ValueError, TypeError, OSError) as error:
+            raise InvalidError(f"HDF5 cannot hold it: {error}", tensor=name) from None
+        if is_opaque:
+            stored.attrs[DTYPE] = dtypes.numpy_name_of(dtypes.CODES[dtype])
+
+        def write(box: tuple[slice, ...], array: NDArray[Any]) -> None:
+            try:
+                stored[box] = array.view(kind) if is_opaque else array
+            except ValueError as error:
+                raise InvalidError(f"HDF5 cannot hold it: {error}", tensor=name) from None
+
+        return write
+
+    def set_attributes(self, group: str, attributes: Mapping[str, Any]) -> None:
+        """Set attributes of a group, which is created if it does not exist."""
+        self._file.require_group(group).attrs.update(attributes)
+
+
+@contextlib.contextmanager
+def write_datasets(path: Path, *, durability: Durability = "full") -> Iterator[Datasets]:
+    """Write a file, all or nothing: it is in place when the `with` block ends without an exception.
+
+    Args:
+        path: the file, which is replaced if it exists.
+        durability: as in `ckptfmt.save`.
+
+    Raises:
+        StorageError, DurabilityUnknownError: the file cannot be written, or not synced.
+    """
+    check_choice("durability", durability, get_args(Durability))
+    text = path_text(path)
+    with (
+        open_directory(os.path.dirname(text)) as directory,
+        replacing_file(directory, text, durability) as (temporary, _),
+        # Our own descriptor has a lock already.
+        h5py.File(temporary, "w", locking=False) as file,
+    ):
+        yield Datasets(file)

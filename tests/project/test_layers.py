@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The layers of the package: each part imports only those above it, no modules import each other,
+and adapters are imported by nobody but their users. csrc/ has its layers in test_tidy.py."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+
+PACKAGE = Path(__file__).parents[2] / "ckptfmt"
+
+# Modules and packages in the root of the package, the lowest first.
+PARTS = [
+    *("_ckptfmt", "errors", "_core", "_base", "stores", "bundle", "saving", "sharded", "objects"),
+    *("manager", "formats", "editing", "report", "tf", "types"),
+    *("torch", "jax", "keras", "huggingface", "safetensors", "hdf5", "mpi"),
+    *("__init__", "cli", "__main__"),
+]
+ADAPTERS = {"torch", "jax", "keras", "huggingface", "safetensors", "hdf5", "mpi"}
+# What is imported against the order when it is first needed, and why.
+LAZY = {
+    ("ckptfmt.bundle.reader", "ckptfmt.bundle.verify"): "the method verify is the function",
+}
+
+
+def _modules() -> dict[str, Path]:
+    found = {}
+    for path in PACKAGE.rglob("*.py"):
+        parts = path.relative_to(PACKAGE.parent).with_suffix("").parts
+        found[".".join(parts).removesuffix(".__init__")] = path
+    return found
+
+
+MODULES = _modules()
+
+
+def part_of(module: str) -> str:
+    return module.split(".")[1] if "." in module else "__init__"
+
+
+def imports() -> Iterator[tuple[str, str]]:
+    """Yield what each module imports of the package: when it is imported, later, or for types."""
+    for module, path in MODULES.items():
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Import):
+                names = [alias.name for alias in node.names]
+            elif isinstance(node, ast.ImportFrom):
+                assert node.level == 0, f"{module}: imports are absolute"
+                whole = [(node.module, f"{node.module}.{alias.name}") for alias in node.names]
+                names = [inner if inner in MODULES else str(outer) for outer, inner in whole]
+            else:
+                continue
+            for name in names:
+                if name.split(".")[0] == "ckptfmt" and name != module:
+                    yield module, name
+
+
+def test_each_part_imports_only_those_above_it() -> None:
+    assert {part_of(module) for module in MODULES} <= {*PARTS}, "a part without a place"
+    wrong = []
+    for module, target in imports():
+        one, other = part_of(module), part_of(target)
+        above = PARTS.index(other) <= PARTS.index(one)
+        adapted = other in ADAPTERS and one not in (other, "cli")
+        types = one == "__init__" and other in PARTS  # what type checkers read
+        if (module, target) not in LAZY and (not above or adapted) and not types:
+            wrong.append(f"{module} imports {target}: move the code down, or hand the value in")
+    assert wrong == []
+
+
+def test_no_modules_import_each_other() -> None:
+    found: dict[str, set[str]] = {module: set() for module in MODULES}
+    for module, target in imports():
+        if target in MODULES and part_of(module) != "__init__" and (module, target) not in LAZY:
+            found[module].add(target)
+    try:
+        TopologicalSorter(found).prepare()
+    except CycleError as error:
+        raise AssertionError(" <- ".join(error.args[1])) from None
+
+
+def test_exceptions_are_needed() -> None:
+    assert {*LAZY} <= {*imports()}
