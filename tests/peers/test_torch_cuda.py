@@ -13,7 +13,7 @@ from torch import nn
 
 import ckptfmt.torch as ct
 from ckptfmt import InvalidError
-from ckptfmt.torch import state as state_module
+from ckptfmt.torch import making
 from ckptfmt.torch.dcp import StorageReader, StorageWriter
 
 pytestmark = [
@@ -69,7 +69,7 @@ def test_every_dtype(tmp_path: Path, dtype: torch.dtype) -> None:
 def test_pinned_staging_in_parts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, staging: int
 ) -> None:
-    monkeypatch.setattr(state_module, "STAGING_BYTES", staging)
+    monkeypatch.setattr(making, "STAGING_BYTES", staging)
     state = {f"t{i}": torch.randn(1 + i * 997, device="cuda") for i in range(60)}
     ct.save(state, tmp_path / "ck")
     for _ in range(5):

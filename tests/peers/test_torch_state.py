@@ -24,7 +24,7 @@ from torch.testing._internal.two_tensor import TwoTensor
 import ckptfmt
 import ckptfmt.torch as ct
 from ckptfmt import InvalidError, TensorNotFoundError
-from ckptfmt.torch import state as state_module
+from ckptfmt.torch import making
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:ComplexHalf support is experimental"),
@@ -275,8 +275,8 @@ def test_strings_of_other_checkpoints(tmp_path: Path) -> None:
 
 def test_data_for_a_gpu_is_staged_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The parts, with the CPU as the GPU: pinned memory needs a real one."""
-    monkeypatch.setattr(state_module, "UNSTAGED", set())
-    monkeypatch.setattr(state_module, "STAGING_BYTES", 100)
+    monkeypatch.setattr(making, "UNSTAGED", set())
+    monkeypatch.setattr(making, "STAGING_BYTES", 100)
     state = {f"{size}": torch.randn(size) for size in (1, 30, 5, 0, 80, 3)}
     ct.save(state, tmp_path / "ck")
     calls: list[tuple[int, int]] = []
