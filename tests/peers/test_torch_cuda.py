@@ -65,7 +65,7 @@ def test_every_dtype(tmp_path: Path, dtype: torch.dtype) -> None:
     assert places == {name: tensor.data_ptr() for name, tensor in targets.items()}
 
 
-@pytest.mark.parametrize("staging", [1 << 12, 1 << 20, state_module.STAGING_BYTES])
+@pytest.mark.parametrize("staging", [1 << 12, 1 << 20, making.STAGING_BYTES])
 def test_pinned_staging_in_parts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, staging: int
 ) -> None:
