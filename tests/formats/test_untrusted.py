@@ -145,7 +145,8 @@ def test_a_chunk_is_in_its_archive(what: str, tmp_path: Path) -> None:
     if what == "behind":  # the header of the neighbour's storage
         _number(ours, entry + 42, length)
     elif what == "before":
-        _number(ours, len(ours) - 22 + 16, length)  # where the directory is: all is moved
+        _number(ours, len(ours) - 22 + 16, length)  # where the directory is: all is moved,
+        _number(ours, ours.rindex(b"archive/data.pkl") - 46 + 42, length)  # but the description
     elif what == "longer":
         for at in (20, 24):
             _number(ours, entry + at, length)
