@@ -17,6 +17,7 @@ import stat
 from collections.abc import Callable
 from typing import Any
 
+from ckptfmt._core import NUMPY_RANK_MAX
 from ckptfmt.errors import CkptfmtError, InvalidError
 
 __all__ = [
@@ -28,8 +29,8 @@ __all__ = [
     "parsed_json",
 ]
 
-# Dimensions and bytes of NumPy's arrays.
-RANK_MAX, BYTES_MAX = 64, (1 << 63) - 1
+# Bytes of NumPy's arrays.
+BYTES_MAX = (1 << 63) - 1
 # Bytes of a message between processes once it is inflated.
 MESSAGE_MAX = 1 << 30
 
@@ -115,8 +116,10 @@ def checked_shape(
         type(one) is int and one >= 0 for one in sizes
     ):
         raise damaged(f"a shape must be sizes, not {reprlib.repr(sizes)}")
-    if len(sizes) > RANK_MAX:
-        raise unsupported(f"{len(sizes)} dimensions are more than the {RANK_MAX} of NumPy's arrays")
+    if len(sizes) > NUMPY_RANK_MAX:
+        raise unsupported(
+            f"{len(sizes)} dimensions are more than the {NUMPY_RANK_MAX} of NumPy's arrays"
+        )
     # NumPy multiplies the sizes other than 0, also of an array without elements.
     if max(sizes, default=0) > BYTES_MAX or math.prod(filter(None, sizes)) * itemsize > BYTES_MAX:
         raise unsupported(f"shape {reprlib.repr(sizes)} has more elements than an array can have")
