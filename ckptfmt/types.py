@@ -9,8 +9,8 @@ from ckptfmt._base.doors import door
 
 if TYPE_CHECKING:
     from ckptfmt._base.background import SaveFuture
-    from ckptfmt._base.dtypes import DtypeInfo
     from ckptfmt._base.slices import SliceSpec
+    from ckptfmt._core import DtypeInfo
     from ckptfmt.bundle.load import MatchReport
     from ckptfmt.bundle.reader import Header
     from ckptfmt.bundle.tensor import StoredSlice, TensorHandle
@@ -48,7 +48,7 @@ if not TYPE_CHECKING:  # a type checker would accept any name
         __name__,
         {
             "_base.background": "SaveFuture",
-            "_base.dtypes": "DtypeInfo",
+            "_core": "DtypeInfo",
             "_base.slices": "SliceSpec",
             "bundle.load": "MatchReport",
             "bundle.reader": "Header",

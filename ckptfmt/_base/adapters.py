@@ -9,8 +9,6 @@ from collections.abc import Iterator, Mapping
 
 from ckptfmt.errors import InvalidError
 
-__all__ = ["adapter_for", "named_type", "refused"]
-
 
 def _calls(what: str, save: str, load: str) -> str:
     return f"save {what} with {save} and load it with {load}"

@@ -12,19 +12,6 @@ import numpy as np
 
 from ckptfmt.errors import InvalidError
 
-__all__ = [
-    "check_choice",
-    "check_limits",
-    "check_number",
-    "check_progress",
-    "check_sized",
-    "is_positive",
-    "listed",
-    "whole",
-    "wrong",
-]
-
-
 Verify = Literal["auto", "full", "off"]
 Level = Literal["v2", "v2+", "ckptfmt"]
 Durability = Literal["full", "rename", "none"]

@@ -26,17 +26,6 @@ from ckptfmt._base.adapters import refused
 from ckptfmt._core import BYTES, SOURCE
 from ckptfmt.errors import InvalidError, about
 
-__all__ = [
-    "BATCH",
-    "Columns",
-    "Sources",
-    "as_source",
-    "batches",
-    "describe",
-    "dlpack_array",
-    "has_dlpack",
-]
-
 # Full shape, start, and lengths (-1: a full dimension) of a slice.
 Slice = tuple[Sequence[int], Sequence[int], Sequence[int]]
 

@@ -17,8 +17,6 @@ from concurrent.futures import Future
 from ckptfmt._core import Memory
 from ckptfmt.errors import InvalidError, masked
 
-__all__ = ["SaveFuture", "SaveQueue", "wait_for_saves"]
-
 Work = Callable[[], None]
 
 

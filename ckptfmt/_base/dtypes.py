@@ -20,17 +20,6 @@ from ckptfmt import _core
 from ckptfmt._core import DtypeInfo
 from ckptfmt.errors import InvalidError, StorageError
 
-__all__ = [
-    "DtypeInfo",
-    "code_of",
-    "info_of",
-    "is_floating",
-    "name_of",
-    "narrow_dtype",
-    "numpy_dtype",
-    "plain_quantized",
-]
-
 STRING, VARIANT = "string", "variant"
 
 _TABLE = {info.code: info for info in _core.dtype_table()}

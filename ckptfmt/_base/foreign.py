@@ -8,25 +8,6 @@ import re
 from collections.abc import Iterable
 from typing import Literal, NamedTuple
 
-__all__ = [
-    "DCP",
-    "EMPTY",
-    "KERAS_WEIGHTS",
-    "LFS",
-    "LFS_POINTER",
-    "SAFETENSORS",
-    "STATE_FILE",
-    "TABLE_MAGIC",
-    "UNKNOWN",
-    "V1",
-    "ZIP",
-    "Convertible",
-    "Foreign",
-    "by_head",
-    "by_listing",
-    "by_name",
-]
-
 # The formats that `ckptfmt.convert` reads, apart from checkpoints.
 Convertible = Literal["safetensors", "npz", "hdf5", "dcp"]
 TABLE_MAGIC = bytes.fromhex("57fb808b247547db")

@@ -11,26 +11,6 @@ from typing import Any, NamedTuple
 from ckptfmt._base import foreign
 from ckptfmt.errors import InvalidError, UnsupportedError
 
-__all__ = [
-    "DataName",
-    "absolute",
-    "check_extension",
-    "data_name",
-    "index_name",
-    "is_url",
-    "parse_data_name",
-    "path_text",
-    "prefix_text",
-    "printable",
-    "saved_name",
-    "sharded_filename",
-    "split_archive",
-    "tensor_bytes",
-    "tensor_name",
-    "tensor_text",
-    "user_name",
-]
-
 Path = str | bytes | os.PathLike[Any]
 
 # Names of tensors that belong to the format itself: the metadata, and the tensors of zero elements

@@ -13,8 +13,6 @@ from ckptfmt._base.arguments import check_sized, wrong
 from ckptfmt._base.names import tensor_bytes
 from ckptfmt.errors import InvalidError
 
-__all__ = ["SaveSliceInfo", "SliceSpec", "parse_spec"]
-
 
 class SliceSpec(NamedTuple):
     """A parsed shape_and_slice text: a box in a tensor. All have one number a dimension.

@@ -23,21 +23,6 @@ from ckptfmt._base import dtypes
 from ckptfmt._base.arrays import describe, dlpack_array, has_dlpack
 from ckptfmt.errors import InvalidError
 
-__all__ = [
-    "Target",
-    "as_target",
-    "check_overlaps",
-    "is_immutable",
-    "is_variable",
-    "like_of",
-    "overlaps_itself",
-    "same_elements",
-    "share_memory",
-    "torch_refusal",
-    "variable_kind",
-]
-
-
 READ_ONLY = "it is read-only: use ckptfmt.load, which returns new arrays"
 
 

@@ -9,8 +9,6 @@ import os
 import threading
 from collections.abc import Callable
 
-__all__ = ["Stop", "StoppedError", "share", "thread_count"]
-
 
 class StoppedError(Exception):
     """Raised by work that stops because other work failed."""

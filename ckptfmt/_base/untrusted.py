@@ -20,15 +20,6 @@ from typing import Any
 from ckptfmt._core import NUMPY_RANK_MAX
 from ckptfmt.errors import CkptfmtError, InvalidError
 
-__all__ = [
-    "MESSAGE_MAX",
-    "check_pickle",
-    "checked_shape",
-    "inflated",
-    "open_regular",
-    "parsed_json",
-]
-
 # Bytes of NumPy's arrays.
 BYTES_MAX = (1 << 63) - 1
 # Bytes of a message between processes once it is inflated.

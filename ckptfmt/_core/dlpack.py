@@ -12,8 +12,6 @@ from numpy.typing import NDArray
 
 from ckptfmt._ckptfmt import ffi, lib
 
-__all__ = ["array_of_capsule"]
-
 # DLDataTypeCode of numpy's own kinds, and the names that ml_dtypes gives to the others.
 _KINDS = {0: "i", 1: "u", 2: "f", 5: "c"}
 _BOOL = 6

@@ -14,8 +14,6 @@ from ckptfmt._ckptfmt import ffi, lib
 from ckptfmt._core.border import check, own
 from ckptfmt._core.columns import address, array_at
 
-__all__ = ["Memory", "copy_size", "new_array"]
-
 # From this size on numpy requests large pages.
 LARGE_BYTES = 4 << 20
 # O_DIRECT reads go straight into an array whose address and file offset agree modulo this, if the

@@ -23,17 +23,6 @@ from ckptfmt.bundle.selecting import some
 from ckptfmt.bundle.tensor import TensorHandle
 from ckptfmt.errors import InvalidError, TensorNotFoundError, about
 
-__all__ = [
-    "Batch",
-    "batch_of",
-    "box_of_text",
-    "can_cast",
-    "casts_of",
-    "check_dtypes",
-    "check_used",
-    "select_batch",
-]
-
 OBJECT = np.dtype(object)
 # Arrays up to this size share blocks of about BLOCK_BYTES, so that a small tensor costs no
 # allocation and keeps at most one block alive.

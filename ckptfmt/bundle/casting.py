@@ -13,17 +13,6 @@ from ckptfmt._base import dtypes
 from ckptfmt.bundle.batch import can_cast
 from ckptfmt.errors import InvalidError
 
-__all__ = [
-    "Losses",
-    "cast_dtype",
-    "cast_values",
-    "castable",
-    "dtype_text",
-    "is_float",
-    "is_integer",
-    "losses_of",
-]
-
 
 def cast_dtype(name: Any) -> np.dtype[Any]:
     """Return the dtype that a `cast` argument names.

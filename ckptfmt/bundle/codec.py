@@ -15,8 +15,6 @@ from numpy.typing import NDArray
 from ckptfmt import _core
 from ckptfmt.errors import StorageError
 
-__all__ = ["CHUNK_SIZE", "Zstd"]
-
 # Raw bytes of a chunk, as writers choose by default (CMP-2).
 CHUNK_SIZE = 256 << 10
 # A window that holds a whole chunk.

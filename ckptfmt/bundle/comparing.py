@@ -21,16 +21,6 @@ from ckptfmt.bundle.reader import Reader
 from ckptfmt.bundle.tensor import TensorHandle
 from ckptfmt.errors import InvalidError
 
-__all__ = [
-    "Difference",
-    "Tolerance",
-    "checksums_equal",
-    "compare",
-    "difference",
-    "pairs",
-    "pieces",
-]
-
 # Bytes of one array in memory at a time.
 PIECE_BYTES = 64 << 20
 

@@ -29,16 +29,6 @@ from ckptfmt.errors import (
     masked,
 )
 
-__all__ = [
-    "LOOKS_MAX",
-    "MISSING",
-    "identity",
-    "missing_data",
-    "proves_damage",
-    "why_incomplete",
-    "why_unsound",
-]
-
 # How often a checkpoint or directory is looked at again because another process replaced a file
 # meanwhile.
 LOOKS_MAX = 100

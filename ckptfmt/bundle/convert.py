@@ -31,21 +31,6 @@ from ckptfmt.bundle.verify import verify_prefix
 from ckptfmt.bundle.writer import Writer, check_options
 from ckptfmt.errors import CorruptError, InvalidError, StorageError
 
-__all__ = [
-    "DROPPING",
-    "HELD_MAX",
-    "Options",
-    "Piece",
-    "build",
-    "check_result",
-    "convert",
-    "mapped_array",
-    "other_values",
-    "piece_size",
-    "piece_value",
-    "pieces_of",
-]
-
 Path = str | bytes | os.PathLike[Any]
 
 # Bytes of arrays that are collected before they are written.

@@ -10,8 +10,6 @@ from dataclasses import asdict, dataclass
 from ckptfmt.bundle.verify import Finding
 from ckptfmt.errors import masked
 
-__all__ = ["Group", "fields_of", "grouped"]
-
 _NUMBERS = re.compile(r"0x[0-9a-f]+|\d+")
 
 

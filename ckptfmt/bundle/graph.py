@@ -25,24 +25,7 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
-from ckptfmt._base.names import VALUE_SUFFIX
 from ckptfmt.errors import CorruptError, InvalidError, LimitError
-
-__all__ = [
-    "VALUE_SUFFIX",
-    "Attribute",
-    "Node",
-    "ObjectGraph",
-    "SlotVariable",
-    "attribute_key",
-    "decode_graph",
-    "encode_graph",
-    "escape",
-    "mark_checkpoint_values",
-    "object_path",
-    "slot_key",
-    "unescape",
-]
 
 OBJECT_GRAPH_KEY = "_CHECKPOINTABLE_OBJECT_GRAPH"
 # TensorFlow's names of the attributes that hold the value of a variable, the state of a Python

@@ -20,17 +20,6 @@ from ckptfmt.bundle.graph import (
 from ckptfmt.bundle.reader import Reader
 from ckptfmt.errors import CorruptError, LimitError, UnsupportedError
 
-__all__ = [
-    "graph_of",
-    "key_groups",
-    "missing_keys",
-    "missing_tensors",
-    "reachable",
-    "read_graph_bytes",
-    "stored_keys",
-    "wanted_keys",
-]
-
 # The longest suffix that the names of an attribute's tensors add to its key.
 SUFFIX_MAX = 256
 

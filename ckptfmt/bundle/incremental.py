@@ -25,8 +25,6 @@ from ckptfmt._base.threads import Stop, share, thread_count
 from ckptfmt.bundle import reader as reading
 from ckptfmt.errors import StorageError
 
-__all__ = ["Base"]
-
 Path = str | bytes | os.PathLike[Any]
 
 # A data file of the base is linked only if at most this share of it is dead: bytes that no tensor

@@ -9,8 +9,6 @@ import numpy as np
 
 from ckptfmt.errors import InvalidError
 
-__all__ = ["Box", "box_of"]
-
 
 class Box(NamedTuple):
     """A box of a tensor, and the index that selects the requested elements from it."""

@@ -34,16 +34,6 @@ from ckptfmt.bundle.selecting import (
 )
 from ckptfmt.errors import CkptfmtError, InvalidError, TensorNotFoundError, printable
 
-__all__ = [
-    "MatchReport",
-    "Mismatch",
-    "load",
-    "load_into",
-    "refuse",
-    "restore_v2",
-    "without_bookkeeping",
-]
-
 Path = str | bytes | os.PathLike[Any]
 
 

@@ -31,16 +31,6 @@ from ckptfmt.errors import (
     masked,
 )
 
-__all__ = [
-    "explained",
-    "holds_checkpoints",
-    "kind_of_file",
-    "locate",
-    "locate_all",
-    "recognised",
-    "unmasked",
-]
-
 HEAD_BYTES = 512
 LISTED_MAX = 8
 # What saves in progress and killed ones leave, TensorFlow's among them.

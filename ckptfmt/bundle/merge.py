@@ -18,8 +18,6 @@ from ckptfmt.bundle.locate import locate
 from ckptfmt.bundle.places import is_file, store_of
 from ckptfmt.errors import CheckpointNotFoundError, CkptfmtError, InvalidError
 
-__all__ = ["add_finished", "check_one_store", "merge", "merge_v2_checkpoints"]
-
 Path = str | bytes | os.PathLike[Any]
 
 LISTED_MIN = 16

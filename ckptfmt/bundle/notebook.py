@@ -6,8 +6,6 @@ from __future__ import annotations
 import html
 from collections.abc import Iterable, Sequence
 
-__all__ = ["table"]
-
 
 def table(caption: str, titles: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     """Return a table. Unpaired surrogates, of names that are not UTF-8, are replaced."""

@@ -11,15 +11,6 @@ from dataclasses import dataclass, field
 from ckptfmt._base.names import parse_data_name
 from ckptfmt.bundle.state_file import STATE_NAME
 
-__all__ = [
-    "Files",
-    "is_part",
-    "number_of",
-    "of_managed",
-    "state_temporaries",
-    "temporary_directories",
-]
-
 # The metrics of checkpoints, beside the state file.
 METRICS_NAME = "checkpoint.ckptfmt"
 

@@ -19,8 +19,6 @@ from ckptfmt.bundle.state_file import STATE_NAME
 from ckptfmt.bundle.temporary import open_directory, raise_storage, replacing_file
 from ckptfmt.errors import InvalidError
 
-__all__ = ["checkpoint_files", "output_path", "writing_file"]
-
 # By kind of output, what an existing file must be to be replaced, by its first bytes.
 _REPLACED = {"html": ("an HTML file", foreign.HTML), "npy": ("a .npy file", foreign.NPY)}
 

@@ -15,26 +15,6 @@ from ckptfmt._base.names import is_url
 from ckptfmt._base.untrusted import open_regular
 from ckptfmt.errors import GenerationGoneError, StorageError
 
-__all__ = [
-    "OpenObject",
-    "entries",
-    "file_size",
-    "is_directory",
-    "is_file",
-    "list_objects",
-    "names_in",
-    "names_in_archive",
-    "object_identity",
-    "pieces_of",
-    "read_ends",
-    "read_file",
-    "read_object",
-    "remove_object",
-    "store_of",
-    "write_object",
-]
-
-
 # A file with such a name cannot be there.
 _ABSENT = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG)
 

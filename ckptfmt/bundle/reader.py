@@ -35,7 +35,6 @@ from ckptfmt.errors import (
 if TYPE_CHECKING:
     from ckptfmt.bundle.verify import Report
 
-__all__ = ["Header", "Reader", "open"]
 
 Path = str | bytes | os.PathLike[Any]
 

@@ -35,8 +35,6 @@ from ckptfmt.bundle.reader import Reader
 from ckptfmt.bundle.tensor import TensorHandle
 from ckptfmt.bundle.writer import Writer, shard_count
 
-__all__ = ["Rewrite", "rewrite"]
-
 # A data file is linked if at most this share of the bytes of its tensors is dropped; otherwise the
 # tensors that stay are copied, so that the space of the others is free.
 DEAD_SHARE_MAX = 0.1

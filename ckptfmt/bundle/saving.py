@@ -26,8 +26,6 @@ from ckptfmt.bundle import writer as writing
 from ckptfmt.bundle.snapshot import Snapshot
 from ckptfmt.errors import InvalidError
 
-__all__ = ["save", "save_async", "save_v2"]
-
 Path = str | bytes | os.PathLike[Any]
 
 _NAME, _ARRAY = operator.itemgetter(0), operator.itemgetter(1)

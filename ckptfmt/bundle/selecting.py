@@ -22,21 +22,6 @@ from ckptfmt._base.adapters import refused
 from ckptfmt._base.arguments import wrong
 from ckptfmt.errors import InvalidError, TensorNotFoundError, about
 
-__all__ = [
-    "Filter",
-    "Rename",
-    "Transform",
-    "by_text",
-    "check_distinct",
-    "filter_function",
-    "name_tests",
-    "near",
-    "renamed",
-    "some",
-    "transformed",
-    "transformed_kind",
-]
-
 # Applied to a tensor that was read, before it is stored in its target.
 Transform = Callable[[NDArray[Any]], NDArray[Any]]
 NewName = str | tuple[str, Transform]

@@ -18,8 +18,6 @@ from ckptfmt._base.background import SaveQueue
 from ckptfmt._base.threads import thread_count
 from ckptfmt._core import SOURCE, Memory
 
-__all__ = ["Copied", "Snapshot"]
-
 # Memory is allocated in multiples of large pages.
 UNIT = 2 << 20
 # More threads than this only wait for the memory.

@@ -42,17 +42,6 @@ from ckptfmt.errors import (
     UnsupportedError,
 )
 
-__all__ = [
-    "CheckpointState",
-    "checkpoint_exists",
-    "format_state",
-    "get_checkpoint_mtimes",
-    "get_checkpoint_state",
-    "parse_state",
-    "remove_checkpoint",
-    "update_checkpoint_state",
-]
-
 Path = str | bytes | os.PathLike[Any]
 
 STATE_NAME = "checkpoint"

@@ -19,8 +19,6 @@ from functools import partial
 from ckptfmt.bundle.orphans import is_part, temporary_directories
 from ckptfmt.bundle.temporary import LOCK_NAME, OwnDescriptor
 
-__all__ = ["is_held", "is_remote", "remove_dead", "remove_directory", "sweep_directories"]
-
 # Network file systems, by their names in Linux.
 REMOTE = frozenset(
     [

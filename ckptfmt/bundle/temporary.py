@@ -20,18 +20,6 @@ from ckptfmt._base.names import is_url
 from ckptfmt.bundle.places import list_objects, remove_object
 from ckptfmt.errors import DurabilityUnknownError, StorageError
 
-__all__ = [
-    "LOCK_NAME",
-    "OwnDescriptor",
-    "TemporaryDirectory",
-    "make_directory",
-    "make_file",
-    "open_directory",
-    "raise_storage",
-    "replace_file",
-    "replacing_file",
-]
-
 # The lock file in a temporary directory. It is created first and removed last.
 LOCK_NAME = "writer.lock"
 TRIES = 16

@@ -21,8 +21,6 @@ from ckptfmt._core.remembering import cached_property
 from ckptfmt.bundle import indexing
 from ckptfmt.errors import InvalidError, UnsupportedError
 
-__all__ = ["StoredSlice", "TensorHandle"]
-
 # A partial read of a stored value up to this size reads and verifies all of it.
 CHECKED_WHOLE_BYTES = 1 << 20
 # Before allocating more than this, check that the data files are as large as the index claims.
@@ -36,7 +34,9 @@ class Opened(Protocol):
     _default_mode: int
 
     @property
-    def prefix(self) -> str: ...
+    def prefix(self) -> str:
+        """The checkpoint's prefix."""
+        ...
 
     def _verify_mode(self, verify: Verify | None) -> int: ...
 

@@ -18,8 +18,6 @@ from ckptfmt.bundle.places import store_of
 from ckptfmt.bundle.reader import Reader
 from ckptfmt.errors import CkptfmtError, masked_repr
 
-__all__ = ["MISSING_MESSAGE", "MISSING_TENSOR", "Finding", "Report", "verify"]
-
 # Bytes between two calls of `progress`, and between two checks for Ctrl-C.
 STEP_BYTES = 32 << 20
 # The failure of a tensor that only the object graph knows, and its message.

@@ -34,8 +34,6 @@ from ckptfmt.bundle.codec import CHUNK_SIZE, Zstd
 from ckptfmt.bundle.places import store_of
 from ckptfmt.errors import InvalidError, about, masked
 
-__all__ = ["Writer"]
-
 Path = str | bytes | os.PathLike[Any]
 
 # Bytes of one crossing into C: many keep its threads busy, few let Ctrl-C and progress through.
@@ -295,6 +293,7 @@ def write_sources(
     base: Path | None = None,
     **options: Any,
 ) -> None:
+    """Write a whole checkpoint with the options of `save`."""
     sizes = sources.size_column()
     meter = Meter(progress, int(sizes.sum()))
     most = BATCH_BYTES if progress is None else WATCHED_BATCH_BYTES

@@ -20,8 +20,6 @@ from ckptfmt.cli.output import Output, OutputError, silence
 from ckptfmt.cli.text import printable
 from ckptfmt.errors import GenerationGoneError, LimitError, MergeConflictError, ShardMissingError
 
-__all__ = ["main"]
-
 GOOD, PROBLEMS, TROUBLE, INTERRUPTED = 0, 1, 2, 130
 
 # Errors about a damaged checkpoint; after any other error there was no checkpoint to look at.

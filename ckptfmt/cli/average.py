@@ -14,8 +14,6 @@ from ckptfmt.cli.output import Output
 from ckptfmt.cli.progress import Progress
 from ckptfmt.errors import masked
 
-__all__ = ["EPILOG", "SUMMARY", "add_options", "run"]
-
 SUMMARY = "write the mean of checkpoints with the same tensors"
 
 EPILOG = """

@@ -11,8 +11,6 @@ from ckptfmt.cli.output import Output
 from ckptfmt.errors import UnsupportedError
 from ckptfmt.manager.directory import CheckpointDirectory
 
-__all__ = ["EPILOG", "SUMMARY", "add_options", "run"]
-
 SUMMARY = "remove what killed writers left in a directory"
 
 EPILOG = """

@@ -26,18 +26,6 @@ from ckptfmt.formats.opening import files_of, open_tensors
 from ckptfmt.formats.tensors import FileTensor
 from ckptfmt.types import Finding, StoredSlice, TensorHandle
 
-__all__ = [
-    "Contents",
-    "DataFile",
-    "Tensors",
-    "Totals",
-    "Value",
-    "finding_of",
-    "gather",
-    "gather_file",
-    "gather_unopened",
-]
-
 # Name prefix of the tensors of the format itself.
 RESERVED = "_CKPTFMT_"
 # With more data files than this, only those that hold a tensor are listed.

@@ -30,7 +30,6 @@ TABLES = {
     "t5": huggingface.T5,
 }
 
-__all__ = ["EPILOG", "SUMMARY", "add_options", "run"]
 
 SUMMARY = "write a checkpoint in another format, or at another level of ours"
 

@@ -15,8 +15,6 @@ from ckptfmt.bundle.outputs import checkpoint_files, output_path, writing_file
 from ckptfmt.bundle.places import is_file
 from ckptfmt.cli.output import Output
 
-__all__ = ["STDOUT", "Stdout", "check_destination", "writing_output"]
-
 # The name of standard output as an output file.
 STDOUT = "-"
 

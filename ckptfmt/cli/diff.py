@@ -20,8 +20,6 @@ from ckptfmt.formats.opening import open_any
 from ckptfmt.objects.naming import TensorNames
 from ckptfmt.types import TensorHandle
 
-__all__ = ["EPILOG", "SUMMARY", "add_options", "run"]
-
 SUMMARY = "compare two checkpoints: names, dtypes, shapes, values, metadata"
 
 EPILOG = """

@@ -10,8 +10,6 @@ from ckptfmt import CkptfmtError
 from ckptfmt.cli import complain, text
 from ckptfmt.cli.output import Output
 
-__all__ = ["EPILOG", "SUMMARY", "add_options", "run"]
-
 SUMMARY = "print a SHA-256 of the contents of checkpoints"
 
 EPILOG = """

@@ -20,8 +20,6 @@ from ckptfmt.cli.renaming import renames
 from ckptfmt.errors import masked
 from ckptfmt.types import Edit
 
-__all__ = ["EPILOG", "SUMMARY", "add_options", "run"]
-
 SUMMARY = "rename, drop or cast tensors, or set metadata"
 
 EPILOG = """

@@ -12,8 +12,6 @@ from ckptfmt.bundle.locate import locate, recognised
 from ckptfmt.bundle.places import is_file
 from ckptfmt.cli.destination import check_destination
 
-__all__ = ["named_checkpoint", "target_of"]
-
 
 def named_checkpoint(path: str, *, damaged: bool = False) -> str:
     """Return the prefix of the checkpoint that a prefix or an index file names; a directory does

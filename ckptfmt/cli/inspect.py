@@ -37,8 +37,6 @@ from ckptfmt.objects.naming import TensorNames
 from ckptfmt.objects.nodes import leaf_name
 from ckptfmt.types import Finding
 
-__all__ = ["EPILOG", "SUMMARY", "add_options", "run"]
-
 SUMMARY = "show tensors, totals and the header"
 
 EPILOG = r"""

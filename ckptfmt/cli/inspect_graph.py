@@ -30,8 +30,6 @@ from ckptfmt.objects.nodes import NONE
 from ckptfmt.objects.roles import optimizer_nodes
 from ckptfmt.types import Finding
 
-__all__ = ["Objects", "lines", "objects_of"]
-
 MISSING = "missing"
 
 

@@ -30,8 +30,6 @@ from ckptfmt.cli.contents import Contents, Tensors
 from ckptfmt.cli.output import Output
 from ckptfmt.errors import masked
 
-__all__ = ["show"]
-
 SCHEMA = 1
 
 

@@ -14,8 +14,6 @@ from ckptfmt.cli.inspect_graph import Objects
 from ckptfmt.cli.output import Output
 from ckptfmt.objects.roles import ModelRole, model_roles
 
-__all__ = ["roles_line", "show_files", "show_header", "show_table", "show_totals"]
-
 METADATA_MAX = 400
 LABELS: dict[ModelRole, str] = {
     "weight": "weights",

@@ -20,8 +20,6 @@ from ckptfmt.cli import text
 from ckptfmt.cli.contents import Tensors
 from ckptfmt.cli.output import Output
 
-__all__ = ["DEPTH_MAX", "Line", "lines", "show"]
-
 # Deeper lines are not shown, and names are not split deeper; a name may consist of slashes.
 DEPTH_MAX = 40
 LINES = ("├─ ", "└─ ", "│  ", "   ")

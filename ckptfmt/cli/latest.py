@@ -15,8 +15,6 @@ from ckptfmt.cli import text
 from ckptfmt.cli.output import Output
 from ckptfmt.manager.latest import newest_sound
 
-__all__ = ["EPILOG", "SUMMARY", "add_options", "run"]
-
 SUMMARY = "print the newest complete checkpoint of a directory"
 
 EPILOG = """

@@ -13,8 +13,6 @@ from ckptfmt.cli import text
 from ckptfmt.cli.destination import check_destination
 from ckptfmt.cli.output import Output
 
-__all__ = ["EPILOG", "SUMMARY", "add_options", "run"]
-
 SUMMARY = "merge checkpoints into one without moving tensor bytes"
 
 EPILOG = """

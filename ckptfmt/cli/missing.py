@@ -9,8 +9,6 @@ from collections.abc import Sequence
 from ckptfmt.bundle.selecting import some
 from ckptfmt.cli import text
 
-__all__ = ["warn_missing"]
-
 
 def warn_missing(missing: Sequence[str]) -> None:
     """Print to standard error which tensors the source lacks, and so the result; nothing if

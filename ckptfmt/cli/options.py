@@ -10,8 +10,6 @@ from collections.abc import Callable
 from ckptfmt import InvalidError
 from ckptfmt.bundle.selecting import filter_function
 
-__all__ = ["casts", "count", "name_filter", "number"]
-
 
 def casts(given: list[str]) -> str | dict[str, str] | None:
     """Return the `cast` argument of `ckptfmt.editing.edit` and `ckptfmt.convert`.

@@ -10,8 +10,6 @@ import shutil
 import sys
 from typing import Any, TextIO
 
-__all__ = ["Output", "OutputError", "colored", "silence"]
-
 COLORS = ("auto", "always", "never")
 _CODES = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33"}
 

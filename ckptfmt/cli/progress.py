@@ -11,8 +11,6 @@ from typing import Any
 from ckptfmt.cli import text
 from ckptfmt.errors import masked
 
-__all__ = ["Progress"]
-
 # Shorter work shows no bar, which saves the import of rich.
 DELAY_SECONDS = 0.3
 REDRAW_SECONDS = 0.1

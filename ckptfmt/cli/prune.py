@@ -14,8 +14,6 @@ from ckptfmt.cli.progress import Progress
 from ckptfmt.errors import masked
 from ckptfmt.manager.pruning import prune
 
-__all__ = ["EPILOG", "SUMMARY", "add_options", "run"]
-
 SUMMARY = "remove all but the newest sound checkpoints of a directory"
 
 EPILOG = """

@@ -8,10 +8,9 @@ import re
 from collections.abc import Callable
 
 from ckptfmt import InvalidError, TensorNotFoundError
-from ckptfmt.bundle.graph import OBJECT_GRAPH_KEY, VALUE_SUFFIX
+from ckptfmt._base.names import VALUE_SUFFIX
+from ckptfmt.bundle.graph import OBJECT_GRAPH_KEY
 from ckptfmt.bundle.selecting import near
-
-__all__ = ["renames"]
 
 
 def renames(given: list[str], stored: list[str], prefix: str) -> dict[str, str]:

@@ -11,8 +11,6 @@ from ckptfmt.cli.progress import Progress
 from ckptfmt.report import report
 from ckptfmt.report.html import SECONDS
 
-__all__ = ["EPILOG", "SUMMARY", "add_options", "run"]
-
 SUMMARY = "write a report with pictures: one HTML file"
 
 EPILOG = """

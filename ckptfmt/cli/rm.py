@@ -10,8 +10,6 @@ from ckptfmt.cli import text
 from ckptfmt.cli.files import named_checkpoint
 from ckptfmt.cli.output import Output
 
-__all__ = ["EPILOG", "SUMMARY", "add_options", "run"]
-
 SUMMARY = "remove checkpoints"
 
 EPILOG = """

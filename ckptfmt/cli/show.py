@@ -25,8 +25,6 @@ from ckptfmt.objects.naming import TensorNames
 from ckptfmt.report.statistics import statistics_of
 from ckptfmt.types import TensorHandle
 
-__all__ = ["EPILOG", "SUMMARY", "add_options", "parse_index", "run"]
-
 SUMMARY = "show the values of a tensor, or of a slice of it, and their distribution"
 
 EPILOG = """

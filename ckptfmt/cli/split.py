@@ -12,8 +12,6 @@ from ckptfmt.cli.destination import check_destination
 from ckptfmt.cli.output import Output
 from ckptfmt.cli.progress import Progress
 
-__all__ = ["EPILOG", "SUMMARY", "add_options", "run"]
-
 SUMMARY = "write a checkpoint again with another number of data files"
 
 EPILOG = """

@@ -25,8 +25,6 @@ from ckptfmt.formats.opening import kind_of, open_tensors
 from ckptfmt.formats.tensors import Places
 from ckptfmt.types import Finding, Report
 
-__all__ = ["EPILOG", "SUMMARY", "add_options", "run"]
-
 SUMMARY = "check every block, entry and byte of checkpoints"
 
 EPILOG = """

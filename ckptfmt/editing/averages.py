@@ -40,8 +40,6 @@ from ckptfmt.bundle.tensor import TensorHandle
 from ckptfmt.bundle.writer import Writer
 from ckptfmt.errors import CorruptError, InvalidError, masked_repr
 
-__all__ = ["Average", "average"]
-
 Path = str | bytes | os.PathLike[Any]
 
 

@@ -40,8 +40,6 @@ from ckptfmt.errors import InvalidError, TensorNotFoundError, masked_repr
 from ckptfmt.objects.naming import TensorNames
 from ckptfmt.objects.roles import ModelRole, model_roles
 
-__all__ = ["Edit", "edit"]
-
 Path = str | bytes | os.PathLike[Any]
 Filters = Filter | Sequence[Filter]
 Cast = str | Mapping[Any, str]

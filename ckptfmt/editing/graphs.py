@@ -27,8 +27,6 @@ from ckptfmt.errors import InvalidError
 from ckptfmt.objects.nodes import NONE
 from ckptfmt.objects.roles import optimizer_nodes
 
-__all__ = ["edited_graph", "paths_differ", "relocate_keys"]
-
 # No path of more names is made up.
 DEPTH_MAX = 1000
 

@@ -21,8 +21,6 @@ from ckptfmt.bundle.reader import Reader
 from ckptfmt.errors import InvalidError
 from ckptfmt.objects.roles import OPTIMIZER_STATES, below_paths
 
-__all__ = ["NamedInMetadata"]
-
 # Members of the metadata: of ckptfmt.torch with the version that is known, and of ckptfmt.jax.
 TORCH, VERSION, PRNG_KEYS = "ckptfmt.torch", 1, "jax_prng_impls"
 

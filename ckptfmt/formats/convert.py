@@ -39,8 +39,6 @@ from ckptfmt.formats.renaming import Opened, renamed_tensors
 from ckptfmt.formats.tensors import Box, Kind, Read, Tensor, slabs
 from ckptfmt.objects.roles import OPTIMIZER_STATES
 
-__all__ = ["Conversion", "Format", "convert", "format_of", "module_of"]
-
 Path = str | bytes | os.PathLike[Any]
 Format = Literal["tensorflow", "safetensors", "npz", "hdf5", "dcp"]
 Cast = str | Mapping[str, str]

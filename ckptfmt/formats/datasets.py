@@ -42,7 +42,6 @@ try:
 except ImportError as error:
     raise ImportError(f"HDF5 files need h5py (pip install h5py): {error}") from error
 
-__all__ = ["Dataset", "Datasets", "is_variable_name", "open_datasets", "write_datasets"]
 
 Path = str | bytes | os.PathLike[Any]
 

@@ -38,8 +38,6 @@ from ckptfmt._core import NUMPY_RANK_MAX
 from ckptfmt.errors import CkptfmtError, CorruptError, InvalidError, LimitError, UnsupportedError
 from ckptfmt.formats.tensors import Box, ByteFile, Places
 
-__all__ = ["open_tensors"]
-
 METADATA = ".metadata"
 # Bytes of the pickles, which are small beside the tensors that they describe.
 METADATA_MAX, DESCRIPTION_MAX = 2 << 30, 64 << 20

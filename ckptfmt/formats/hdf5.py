@@ -19,7 +19,6 @@ try:
 except ImportError as error:
     raise InvalidError(str(error)) from None
 
-__all__ = ["holds", "open_tensors", "optimizer_paths", "unlike_keras", "write"]
 
 # Lists that Keras (2.13 under another name) saves before a model's later attributes: a layer at an
 # attribute whose name sorts after `layers` is stored in the list. The optimizer is not a layer.

@@ -30,8 +30,6 @@ from ckptfmt.errors import (
 )
 from ckptfmt.formats.tensors import Box, Kind, Places, Read, slabs
 
-__all__ = ["holds", "open_tensors", "write"]
-
 _END = ".npy"
 _SKIPPED = 1 << 20
 

@@ -21,8 +21,6 @@ from ckptfmt.formats.convert import Format, convert, format_of, module_of
 from ckptfmt.formats.tensors import FileTensor
 from ckptfmt.objects.nodes import leaf_name
 
-__all__ = ["Opened", "files_of", "kind_of", "open_any", "open_tensors"]
-
 
 class Opened(NamedTuple):
     """What was opened.

@@ -22,8 +22,6 @@ from ckptfmt.bundle.selecting import (
 )
 from ckptfmt.formats.tensors import Box, Tensor
 
-__all__ = ["renamed_tensors"]
-
 Opened = AbstractContextManager[tuple[dict[str, Any], dict[str, Any]]]
 
 

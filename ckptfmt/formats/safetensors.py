@@ -25,19 +25,6 @@ from ckptfmt.bundle.locate import kind_of_file
 from ckptfmt.errors import CorruptError, InvalidError, LimitError, UnsupportedError
 from ckptfmt.formats.tensors import Box, ByteFile, Kind, Places, Read, slabs
 
-__all__ = [
-    "FileTensor",
-    "code_of",
-    "holds",
-    "index_json",
-    "located",
-    "open_tensors",
-    "shard_names",
-    "shards",
-    "split",
-    "write",
-]
-
 INDEX = ".safetensors.index.json"
 METADATA = "__metadata__"
 # The limit of the safetensors library.

@@ -14,8 +14,6 @@ from numpy.typing import NDArray
 from ckptfmt._base.untrusted import open_regular
 from ckptfmt.errors import CheckpointNotFoundError, CorruptError, StorageError
 
-__all__ = ["Box", "ByteFile", "FileTensor", "Kind", "Places", "Read", "Tensor", "slabs"]
-
 # One slice with start and stop for each of the first dimensions; () is all of a tensor.
 Box = tuple[slice, ...]
 # Returns a box of the tensor of this name.

@@ -40,8 +40,6 @@ from ckptfmt.sharded.coordinator import Coordinator, SingleProcess
 from ckptfmt.sharded.rounds import Team
 from ckptfmt.sharded.sharded import Index, compare_seen
 
-__all__ = ["load", "save", "save_async"]
-
 Path = str | bytes | os.PathLike[Any]
 
 

@@ -20,8 +20,6 @@ from jax._src import distributed  # the only way to the store, which orbax uses 
 from ckptfmt.errors import BusyError, InvalidError, StorageError
 from ckptfmt.sharded.coordinator import Engine, check_data, check_name, check_root, check_timeout
 
-__all__ = ["JaxCoordinator"]
-
 # Every value begins with a digest of the operations so far.
 _DIGEST_BYTES = 16
 _numbers = itertools.count(1)

@@ -24,8 +24,6 @@ from ckptfmt.bundle import reader as reading
 from ckptfmt.errors import InvalidError
 from ckptfmt.jax.checkpoint import load, save, save_async
 
-__all__ = ["Handler", "registry"]
-
 NAME = "checkpoint"
 
 

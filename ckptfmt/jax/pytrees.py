@@ -21,19 +21,6 @@ from ckptfmt._core.remembering import cached_property
 from ckptfmt.bundle.batch import can_cast
 from ckptfmt.errors import InvalidError
 
-__all__ = [
-    "Box",
-    "Wanted",
-    "box_of",
-    "check_pytree",
-    "check_shardings",
-    "is_key",
-    "key_impl",
-    "named_leaves",
-    "optimizer_paths",
-    "wanted",
-]
-
 # The name of a pytree that is a leaf itself.
 ROOT = "value"
 

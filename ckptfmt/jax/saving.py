@@ -25,8 +25,6 @@ from ckptfmt.errors import InvalidError, about
 from ckptfmt.jax.pytrees import Box, box_of, is_key, key_impl, named_leaves, optimizer_paths
 from ckptfmt.sharded.rounds import compare_all, unpacked
 
-__all__ = ["IMPLS", "Content", "compare_contents", "content_of"]
-
 # Metadata: names and implementations of the tensors that are typed PRNG keys.
 IMPLS = "jax_prng_impls"
 # Values that every process has on its own are compared up to this size.

@@ -17,8 +17,6 @@ from ckptfmt.objects.matching import Restoration
 from ckptfmt.objects.nodes import leaf_name
 from ckptfmt.objects.traversal import View
 
-__all__ = ["by_graph", "by_path"]
-
 # Below these edges are what a SavedModel adds, the counter of a Checkpoint, and the optimizer.
 NOT_WEIGHTS = frozenset({"keras_api", "save_counter", OPTIMIZER})
 # Variables of the optimizers of Keras 2 that are attributes in Keras 3.

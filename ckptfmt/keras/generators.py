@@ -17,12 +17,10 @@ import numpy as np
 from keras.src.random.seed_generator import global_seed_generator
 from numpy.typing import NDArray
 
-from ckptfmt.bundle.graph import VALUE_SUFFIX
+from ckptfmt._base.names import VALUE_SUFFIX
 from ckptfmt.errors import CkptfmtWarning
 from ckptfmt.keras.model import Value
 from ckptfmt.keras.pairing import Pairing, Place
-
-__all__ = ["RANDOM_STATE", "add_generators", "generators_of_process", "has_seeds", "warn_of_layers"]
 
 # Beside the model in a checkpoint.
 RANDOM_STATE = "random_state"

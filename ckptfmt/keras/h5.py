@@ -22,8 +22,6 @@ from ckptfmt.keras.model import OPTIMIZER, with_optimizer
 from ckptfmt.keras.pairing import Pairing, Place
 from ckptfmt.objects.choice import Choice
 
-__all__ = ["by_h5", "owners_of", "tensors_of", "write_h5"]
-
 
 class Own:
     """The variables that a layer or optimizer saves itself, in the order of its methods."""

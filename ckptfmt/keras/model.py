@@ -23,8 +23,6 @@ from ckptfmt.errors import InvalidError
 from ckptfmt.objects.nodes import Slot, TreeNode
 from ckptfmt.objects.traversal import View
 
-__all__ = ["OPTIMIZER", "Objects", "Value", "with_optimizer"]
-
 OPTIMIZER = "optimizer"
 
 # Names in the optimizers of Keras 2 before 2.11, which had slot variables.

@@ -15,8 +15,6 @@ from ckptfmt.bundle.load import MatchReport, Mismatch, refuse
 from ckptfmt.bundle.selecting import Transform, transformed, transformed_kind
 from ckptfmt.keras.model import Value
 
-__all__ = ["Pairing", "Place"]
-
 
 @dataclass
 class Place:

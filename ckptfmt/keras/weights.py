@@ -33,8 +33,6 @@ from ckptfmt.keras.model import Objects
 from ckptfmt.keras.pairing import Pairing
 from ckptfmt.objects.trees import save_tree
 
-__all__ = ["load_weights", "save_weights"]
-
 Path = str | bytes | os.PathLike[Any]
 By = Literal["graph", "path", "h5"]
 

@@ -35,8 +35,6 @@ from ckptfmt.bundle.sweeping import is_held, is_remote, remove_dead, remove_dire
 from ckptfmt.bundle.temporary import OwnDescriptor, replace_file
 from ckptfmt.errors import BusyError, CkptfmtError, InvalidError, StorageError
 
-__all__ = ["CheckpointDirectory"]
-
 LOCK_SECONDS = 300.0
 PAUSE_MIN, PAUSE_MAX = 0.001, 0.05
 SMALL_BYTES_MAX = 64 << 20

@@ -53,15 +53,6 @@ from ckptfmt.errors import (
     masked,
 )
 
-__all__ = [
-    "candidates",
-    "checkpoints_iterator",
-    "latest_checkpoint",
-    "newest_complete",
-    "newest_sound",
-    "warn",
-]
-
 Path = str | bytes | os.PathLike[Any]
 
 # Seconds between two polls for a new checkpoint, as in TensorFlow.

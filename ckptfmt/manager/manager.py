@@ -54,15 +54,12 @@ from ckptfmt.manager.records import Records, check_metrics
 from ckptfmt.manager.restoring import (
     CheckedFirst,
     Decisions,
-    Rejected,
     Restored,
     restore_newest,
 )
 from ckptfmt.manager.retention import KeepBest, Policy, Queued, decide
 from ckptfmt.manager.store_directory import Directory, StoreDirectory
 from ckptfmt.saving.options import CheckpointOptions
-
-__all__ = ["CheckpointManager", "Rejected", "Restored"]
 
 Path = str | bytes | os.PathLike[Any]
 

@@ -16,8 +16,6 @@ from ckptfmt.manager.directory import CheckpointDirectory
 from ckptfmt.manager.records import Records
 from ckptfmt.manager.store_directory import Directory, StoreDirectory
 
-__all__ = ["Pruned", "prune"]
-
 # As many symbolic links are followed from one to the next.
 LINKS_MAX = 40
 

@@ -36,8 +36,6 @@ from ckptfmt.manager.latest import warn
 from ckptfmt.manager.retention import recover
 from ckptfmt.manager.store_directory import Directory
 
-__all__ = ["Records", "check_metrics"]
-
 INDEX_BYTES_MAX = 1 << 40
 _HEAD, _VERSION = "ckptfmt_metrics", 1
 

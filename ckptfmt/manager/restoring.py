@@ -20,7 +20,6 @@ from ckptfmt.sharded.rounds import Team, compare_all
 if TYPE_CHECKING:
     from ckptfmt.sharded.coordinator import Coordinator
 
-__all__ = ["CheckedFirst", "Decisions", "Rejected", "Restored", "restore_newest"]
 
 # How a checkpoint is checked before it is restored; "auto" is while it is read.
 CheckedFirst = Literal["full", "auto"]

@@ -23,8 +23,6 @@ from typing import Literal
 from ckptfmt._base.arguments import check_choice, wrong
 from ckptfmt.errors import InvalidError
 
-__all__ = ["Decision", "KeepBest", "Policy", "Queued", "decide", "recover"]
-
 Metrics = Mapping[str, float]
 
 

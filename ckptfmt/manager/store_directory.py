@@ -15,8 +15,6 @@ from ckptfmt.bundle.places import is_file, list_objects, read_object, remove_obj
 from ckptfmt.errors import StorageError
 from ckptfmt.manager.directory import SMALL_BYTES_MAX, CheckpointDirectory
 
-__all__ = ["Directory", "StoreDirectory"]
-
 
 class StoreDirectory:
     """Checkpoints whose URLs begin with a directory's; the methods are those of

@@ -34,7 +34,6 @@ from ckptfmt.saving.options import CheckpointOptions
 if TYPE_CHECKING:
     from ckptfmt.sharded.coordinator import Coordinator
 
-__all__ = ["TrainingState"]
 
 Path = str | bytes | os.PathLike[Any]
 

@@ -54,8 +54,6 @@ from ckptfmt.saving.mesh import Layout
 from ckptfmt.saving.registration import get_registered_saver, validate_restore_function
 from ckptfmt.saving.specs import SaveSpec
 
-__all__ = ["Assignment", "Conversion", "Misfit", "misfits", "plan", "plan_tensors", "run"]
-
 OBJECT = np.dtype(object)
 _VALUE = (VARIABLE_VALUE,)
 Done = Callable[[list[NDArray[Any]]], None]

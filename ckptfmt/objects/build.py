@@ -27,13 +27,6 @@ from ckptfmt.objects.nodes import (
 )
 from ckptfmt.objects.traversal import described, is_array
 
-__all__ = [
-    "OMITTED",
-    "build",
-    "from_names",
-    "to_names",
-]
-
 ARRAY, OBJECT = "array", "object"
 # Deeper names are not split further: every byte of a name may be a slash.
 DEPTH_MAX = 1000

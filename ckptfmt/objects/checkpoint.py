@@ -44,7 +44,6 @@ from ckptfmt.sharded.rounds import Team
 if TYPE_CHECKING:
     from ckptfmt.sharded.coordinator import Coordinator
 
-__all__ = ["Checkpoint"]
 
 Path = str | bytes | os.PathLike[Any]
 

@@ -39,8 +39,6 @@ from ckptfmt.bundle.selecting import (
 from ckptfmt.errors import InvalidError
 from ckptfmt.objects.nodes import leaf_name
 
-__all__ = ["Choice"]
-
 
 @dataclass(frozen=True)
 class Choice:

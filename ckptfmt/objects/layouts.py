@@ -12,8 +12,6 @@ from ckptfmt.errors import InvalidError
 from ckptfmt.objects.traversal import Local, TreeView
 from ckptfmt.saving.mesh import Layout, is_foreign_layout
 
-__all__ = ["layouts_by_path"]
-
 
 def layouts_by_path(layouts: Any) -> dict[str, Layout | None]:
     """Return layouts by the escaped paths of their leaves.

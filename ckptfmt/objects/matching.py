@@ -59,8 +59,6 @@ from ckptfmt.objects.traversal import (
 from ckptfmt.saving.mesh import Layout
 from ckptfmt.saving.parallel import ParallelVariable, is_further_component
 
-__all__ = ["Match", "NamedRestoration", "Restoration"]
-
 # Further warnings about shared objects are counted in one.
 WARNINGS_MAX = 10
 

@@ -29,8 +29,6 @@ from ckptfmt.errors import CkptfmtError, InvalidError, TensorNotFoundError
 from ckptfmt.objects.nodes import leaf_name
 from ckptfmt.objects.roles import optimizer_nodes
 
-__all__ = ["DEPTH_MAX", "ObjectPaths", "TensorNames", "slot_label"]
-
 # Longer paths are not names: a hostile graph is a chain of a million objects, or has names of a
 # megabyte.
 DEPTH_MAX, LENGTH_MAX = 40, 4096

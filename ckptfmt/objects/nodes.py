@@ -17,10 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ckptfmt._base.dtypes import VARIANT
-from ckptfmt.bundle.graph import VALUE_SUFFIX
+from ckptfmt._base.names import VALUE_SUFFIX
 from ckptfmt.errors import InvalidError
-
-__all__ = ["Slot", "TreeNode"]
 
 CONTAINERS = frozenset({"dict", "list", "tuple"})
 SCALARS = frozenset({"int", "float", "bool", "str", "bytes"})

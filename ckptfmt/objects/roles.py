@@ -24,26 +24,17 @@ from collections import Counter
 from collections.abc import Container, Iterable, Iterator, Mapping
 from typing import Any, Literal, NamedTuple
 
+from ckptfmt._base.names import VALUE_SUFFIX
 from ckptfmt.bundle.graph import (
     ATTRIBUTES,
     OBJECT_CONFIG_JSON,
     OBJECT_GRAPH_KEY,
     OPTIMIZER_SLOT,
-    VALUE_SUFFIX,
     Node,
     ObjectGraph,
 )
 from ckptfmt.bundle.graph_keys import graph_of, key_groups
 from ckptfmt.bundle.reader import Reader
-
-__all__ = [
-    "OPTIMIZER_STATES",
-    "ModelRole",
-    "below_paths",
-    "model_roles",
-    "optimizer_nodes",
-    "tensor_roles",
-]
 
 ModelRole = Literal["weight", "optimizer", "other", "unknown"]
 

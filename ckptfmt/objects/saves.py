@@ -43,7 +43,6 @@ from ckptfmt.sharded.sharded import (
 if TYPE_CHECKING:
     from ckptfmt.sharded.coordinator import Coordinator
 
-__all__ = ["Alone", "Begun", "Together", "restored_together"]
 
 Path = str | bytes | os.PathLike[Any]
 

@@ -18,10 +18,10 @@ from numpy.typing import NDArray
 from ckptfmt._base.arguments import wrong
 from ckptfmt._base.background import SaveQueue
 from ckptfmt._base.dtypes import VARIANT
+from ckptfmt._base.names import VALUE_SUFFIX
 from ckptfmt.bundle.graph import (
     OBJECT_GRAPH_KEY,
     PY_STATE,
-    VALUE_SUFFIX,
     VARIABLE_VALUE,
     Attribute,
     Node,
@@ -53,9 +53,6 @@ from ckptfmt.objects.traversal import (
 from ckptfmt.saving.mesh import Layout
 from ckptfmt.saving.saver import Saver
 from ckptfmt.saving.specs import SaveSpec
-
-__all__ = ["Content", "FoundSlot", "content_of", "own_tensors", "saver_of", "slot_locals"]
-
 
 # ---- slot variables ------------------------------------------------------------------------------
 

@@ -18,13 +18,6 @@ from ckptfmt.objects.nodes import leaf_name
 from ckptfmt.objects.serializing import own_tensors, slot_locals
 from ckptfmt.objects.traversal import Local, Role, View
 
-__all__ = [
-    "InitializationOnlyStatus",
-    "LoadStatus",
-    "NameBasedSaverStatus",
-    "restored",
-]
-
 
 class LoadStatus:
     """The state of a restore.

@@ -8,8 +8,6 @@ import weakref
 from collections.abc import Collection, Mapping
 from typing import Any, ClassVar, Protocol
 
-__all__ = ["TYPES_CACHED", "Trackable", "waiting"]
-
 # Types whose properties are cached.
 TYPES_CACHED = 512
 

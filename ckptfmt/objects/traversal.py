@@ -60,8 +60,6 @@ from ckptfmt.saving.mesh import Layout
 from ckptfmt.saving.parallel import ParallelVariable
 from ckptfmt.saving.registration import get_registered_saver_name
 
-__all__ = ["Child", "Local", "Role", "TreeView", "View", "refuse_coordinated", "role_of"]
-
 
 class Role(enum.Enum):
     """The way in which an object itself is saved."""

@@ -41,7 +41,7 @@ from ckptfmt.errors import GenerationGoneError, InvalidError
 from ckptfmt.objects.build import build, from_names, to_names
 from ckptfmt.objects.choice import Choice
 from ckptfmt.objects.layouts import layouts_by_path
-from ckptfmt.objects.nodes import VARIANTS, TreeNode, leaf_name
+from ckptfmt.objects.nodes import VARIANTS, leaf_name
 from ckptfmt.objects.saves import Together
 from ckptfmt.objects.serializing import content_of, saver_of
 from ckptfmt.objects.status import restored
@@ -55,7 +55,6 @@ from ckptfmt.sharded.rounds import Team
 if TYPE_CHECKING:
     from ckptfmt.sharded.coordinator import Coordinator
 
-__all__ = ["TreeNode", "load_tree", "load_tree_into", "save_tree", "save_tree_async"]
 
 Path = str | bytes | os.PathLike[Any]
 

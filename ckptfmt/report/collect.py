@@ -20,8 +20,6 @@ from ckptfmt.objects.roles import ModelRole, model_roles
 from ckptfmt.report.measuring import Budget, Measured, Measurements, OutOfBudget, measure
 from ckptfmt.report.statistics import Number, Statistics
 
-__all__ = ["checkpoint_data", "comparison_data", "group_names"]
-
 # More tensors than this, or names of more bytes, are shown as groups.
 ROWS_MAX, NAMES_MAX = 20_000, 4 << 20
 # Slices of one tensor in its map, and bytes of the metadata.

@@ -20,8 +20,6 @@ from ckptfmt.formats.opening import open_any
 from ckptfmt.report.collect import Progress, checkpoint_data, comparison_data
 from ckptfmt.report.measuring import Budget
 
-__all__ = ["SECONDS", "report"]
-
 # How long values are read, and how many bytes of a URL.
 SECONDS, URL_BYTES = 10.0, 64 << 20
 

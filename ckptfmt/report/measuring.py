@@ -25,16 +25,6 @@ from ckptfmt.bundle.verify import Report, verify_all
 from ckptfmt.errors import CkptfmtError
 from ckptfmt.report.statistics import Statistics, gathered, statistics_of
 
-__all__ = [
-    "PIECE_BYTES",
-    "Budget",
-    "Measured",
-    "Measurements",
-    "OutOfBudget",
-    "measure",
-    "sample_boxes",
-]
-
 # Values are read in pieces of so many bytes. Of a larger tensor the first step reads about so many,
 # in SAMPLES boxes.
 PIECE_BYTES = 1 << 20

@@ -11,8 +11,6 @@ from fractions import Fraction
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Number", "Statistics", "gathered", "number_text", "statistics_of"]
-
 BINS, BAR_CELLS = 16, 40
 # Elements of integers that are added at once: the sums of their halves then fit into 64 bits.
 SUMMED = 1 << 30

@@ -14,8 +14,6 @@ from ckptfmt._base.names import is_url
 from ckptfmt.bundle.temporary import OwnDescriptor, make_directory
 from ckptfmt.errors import BusyError, StorageError
 
-__all__ = ["claimed"]
-
 
 @contextlib.contextmanager
 def claimed(prefix: str, savers: Iterable[str]) -> Iterator[None]:

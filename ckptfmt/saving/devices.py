@@ -13,16 +13,6 @@ from typing import Any, NamedTuple
 
 from ckptfmt._base.arguments import wrong
 
-__all__ = [
-    "canonical",
-    "device_in_task",
-    "device_of",
-    "device_text",
-    "merged",
-    "names_one_device",
-    "task_of",
-]
-
 # The device types that may be written without "device:".
 _SHORT_FORMS = ("CPU", "GPU", "TPU", "CUSTOM", "EPU")
 

@@ -19,8 +19,6 @@ from ckptfmt._base.arguments import check_sized, listed, wrong
 from ckptfmt._base.slices import SliceSpec
 from ckptfmt.errors import InvalidError
 
-__all__ = ["UNSHARDED", "Layout", "Mesh", "blocks"]
-
 # DTensor's name for a dimension that is not cut; None means the same.
 UNSHARDED = "unsharded"
 # The beginnings of the two parts of the text of a layout.

@@ -13,8 +13,6 @@ from ckptfmt.bundle.writer import ALIGNMENT, check_options
 from ckptfmt.errors import InvalidError
 from ckptfmt.saving.sharding import ShardingCallback
 
-__all__ = ["CheckpointOptions"]
-
 PathCallback = Callable[..., object]
 
 

@@ -28,8 +28,6 @@ from ckptfmt.errors import InvalidError, TensorNotFoundError
 from ckptfmt.saving.devices import merged
 from ckptfmt.saving.specs import SaveSpec
 
-__all__ = ["ParallelVariable", "independent_buffers", "is_further_component"]
-
 ATTRIBUTES = "/.ATTRIBUTES/"
 FIRST = ATTRIBUTES + "VARIABLE_VALUE"
 OTHERS = ATTRIBUTES + "parallel_component_"

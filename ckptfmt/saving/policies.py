@@ -26,9 +26,6 @@ from ckptfmt.saving.devices import canonical, task_of
 from ckptfmt.saving.sharding import Shard, ShardingCallback
 from ckptfmt.saving.specs import ShardableTensor
 
-__all__ = ["BalancedPolicy", "MaxShardSizePolicy", "ShardByDevicePolicy", "ShardByTaskPolicy"]
-
-
 _OBJECT_GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
 
 

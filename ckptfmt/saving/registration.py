@@ -16,15 +16,6 @@ from typing import Any
 from ckptfmt._base.arguments import wrong
 from ckptfmt.errors import InvalidError
 
-__all__ = [
-    "RegisteredSaver",
-    "get_registered_saver",
-    "get_registered_saver_name",
-    "register_checkpoint_saver",
-    "unregister_checkpoint_saver",
-    "validate_restore_function",
-]
-
 _VALID_NAME = re.compile(r"[a-zA-Z0-9._-]+")
 
 

@@ -51,8 +51,6 @@ from ckptfmt.saving.sharding import Box, overlapping
 from ckptfmt.saving.shards import cut, write_checkpoint
 from ckptfmt.saving.specs import DSaveSpec, SaveableObject, SaveSpec, ShardableTensor
 
-__all__ = ["Saver"]
-
 Path = str | bytes | os.PathLike[Any]
 RestoreFn = Callable[[Mapping[str, Any]], Any]
 # Replicas up to this size are compared without being asked, as `ckptfmt.sharded.save` does.

@@ -41,8 +41,6 @@ from ckptfmt.errors import InvalidError, ShardingError
 from ckptfmt.saving.devices import device_in_task, device_of, task_of
 from ckptfmt.saving.specs import ShardableTensor, as_array, parsed_text, whole_box
 
-__all__ = ["Shard", "ShardableTensor", "ShardingCallback", "checked_shards", "validate_shards"]
-
 # The content of one data file in order: {checkpoint key: {slice spec: array}}.
 Shard = MutableMapping[str, MutableMapping[str, Any]]
 

@@ -24,8 +24,6 @@ from ckptfmt.saving.policies import ShardByTaskPolicy
 from ckptfmt.saving.sharding import Shard, checked_shards
 from ckptfmt.saving.specs import ShardableTensor
 
-__all__ = ["cut", "remove_emptied", "write_checkpoint"]
-
 # Shards written at the same time; more threads would only wait for the disk.
 WRITERS_MAX = 8
 # From this size on data files go past the page cache: `CF_FILE_WRITER_DIRECT_MIN`.

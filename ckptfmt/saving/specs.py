@@ -27,16 +27,6 @@ from ckptfmt.errors import InvalidError, about
 from ckptfmt.saving.devices import canonical, device_of, device_text
 from ckptfmt.saving.mesh import Layout
 
-__all__ = [
-    "DSaveSpec",
-    "Dtype",
-    "SaveSpec",
-    "SaveableObject",
-    "ShardableTensor",
-    "as_array",
-    "text_of",
-]
-
 # A numpy dtype, or "variant", which numpy cannot distinguish from strings.
 Dtype = np.dtype[Any] | str
 
@@ -425,10 +415,12 @@ class ShardableTensor:
 
 @functools.lru_cache(maxsize=8192)
 def parsed_text(spec: str) -> SliceSpec | None:
+    """`parse_spec`, which remembers the texts of the last tensors."""
     return parse_spec(spec)
 
 
 def whole_box(shape: tuple[int, ...]) -> SliceSpec:
+    """Return the slice that is the whole tensor."""
     return SliceSpec(shape, (0,) * len(shape), shape, shape)
 
 

@@ -17,8 +17,6 @@ from typing import Protocol, Self, runtime_checkable
 from ckptfmt._base.arguments import wrong
 from ckptfmt.errors import InvalidError
 
-__all__ = ["Coordinator", "SingleProcess"]
-
 
 @runtime_checkable
 class Coordinator(Protocol):

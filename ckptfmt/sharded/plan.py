@@ -24,17 +24,6 @@ from ckptfmt.errors import InvalidError, about
 from ckptfmt.saving.mesh import Layout, Mesh, blocks
 from ckptfmt.sharded.replicas import STRING_BYTES, sums_of_replicas
 
-__all__ = [
-    "Description",
-    "Part",
-    "Plan",
-    "describe",
-    "join",
-    "layouts_by_name",
-    "parts_of",
-    "some",
-]
-
 Shape = tuple[int, ...]
 # Block number along a dimension -> its length, and the position of a device that reported it.
 _Lengths = dict[int, tuple[int, int]]

@@ -18,8 +18,6 @@ from ckptfmt._base.arrays import Sources
 from ckptfmt.errors import InvalidError
 from ckptfmt.saving.mesh import Layout
 
-__all__ = ["STRING_BYTES", "sums_of_replicas"]
-
 Shape = tuple[int, ...]
 
 # The assumed size of a string when work is distributed: a layout does not state the real one.

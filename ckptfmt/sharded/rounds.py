@@ -18,7 +18,6 @@ from ckptfmt.sharded.plan import some
 if TYPE_CHECKING:
     from ckptfmt.sharded.coordinator import Coordinator
 
-__all__ = ["Guard", "Team", "compare_all", "unpacked"]
 
 _GOOD, _BAD = b"+", b"-"
 

@@ -74,18 +74,6 @@ from ckptfmt.sharded.rounds import Team, compare_all, unpacked
 if TYPE_CHECKING:
     from ckptfmt.sharded.coordinator import Coordinator
 
-__all__ = [
-    "Index",
-    "Job",
-    "compare_seen",
-    "fail",
-    "fail_async",
-    "restore",
-    "save",
-    "save_async",
-    "save_job",
-    "save_job_async",
-]
 
 Path = str | bytes | os.PathLike[Any]
 

@@ -9,8 +9,6 @@ from typing import Any
 
 from ckptfmt.errors import InvalidError, StorageError
 
-__all__ = ["CREDENTIALS", "options"]
-
 CREDENTIALS = (
     "They are looked for in AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, in the profiles of ~/.aws "
     "(where boto3 is installed: pip install boto3), and in the machine's role; "

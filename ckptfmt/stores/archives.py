@@ -31,8 +31,6 @@ from ckptfmt.errors import (
     UnsupportedError,
 )
 
-__all__ = ["Archive"]
-
 # What may be read to list the members of a tar archive, or of a zip archive, whose table is parsed
 # at once; and how many there may be.
 TAR_BYTES_MAX, ZIP_BYTES_MAX, MEMBERS_MAX = 64 << 20, 16 << 20, 100_000

@@ -9,8 +9,6 @@ from typing import Any, NamedTuple, Protocol
 
 from ckptfmt._core import ObjectInfo
 
-__all__ = ["Body", "BodyError", "Client", "Upload"]
-
 
 class BodyError(OSError):
     """An answer did not arrive, or not whole: worth another request."""

@@ -17,8 +17,6 @@ from ckptfmt.errors import InvalidError
 from ckptfmt.stores import waiting
 from ckptfmt.stores.client import Body, BodyError
 
-__all__ = ["client", "open_root"]
-
 T = TypeVar("T")
 
 PART_BYTES = 16 << 20

@@ -25,8 +25,6 @@ from ckptfmt.errors import BusyError, GenerationGoneError, InvalidError
 from ckptfmt.stores.client import Body, BodyError, Client, Upload
 from ckptfmt.stores.waiting import Budget, Group, cancel, cleanup, use
 
-__all__ = ["Objects"]
-
 T = TypeVar("T")
 
 # Bytes of one request: of a longer range at least PART_BYTES, and less than twice that. Ranges that

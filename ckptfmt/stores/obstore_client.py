@@ -22,8 +22,6 @@ from ckptfmt.errors import CkptfmtError, InvalidError
 from ckptfmt.stores import _aws, waiting
 from ckptfmt.stores.client import Body, BodyError
 
-__all__ = ["client", "open_root"]
-
 # Bytes of one part, of which S3 takes 10,000, and how many are under way for one object.
 PART_BYTES, PARTS_UNDER_WAY = 16 << 20, 4
 _PROCESS = os.getpid()

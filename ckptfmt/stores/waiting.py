@@ -23,21 +23,6 @@ from typing import Any, TypeVar
 from ckptfmt.errors import InvalidError
 from ckptfmt.stores.client import BodyError
 
-__all__ = [
-    "Budget",
-    "BytesUnderWay",
-    "Group",
-    "StallError",
-    "begin",
-    "call",
-    "cancel",
-    "cleanup",
-    "end",
-    "in_thread",
-    "stall_seconds",
-    "use",
-]
-
 T = TypeVar("T")
 
 STALL_VARIABLE, STALL_SECONDS, STALL_MAX = "CKPTFMT_STALL_SECONDS", 60.0, 1e9

@@ -21,8 +21,6 @@ from ckptfmt._base.arguments import wrong
 from ckptfmt.errors import BusyError, InvalidError, UnsupportedError
 from ckptfmt.sharded.coordinator import Engine, check_data, check_name, check_root, check_timeout
 
-__all__ = ["TorchCoordinator"]
-
 
 class TorchCoordinator(Engine):
     """A Coordinator over a process group of torch.distributed that moves CPU tensors (gloo).

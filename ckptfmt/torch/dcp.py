@@ -55,8 +55,6 @@ from ckptfmt.torch import tensors
 from ckptfmt.torch.making import New
 from ckptfmt.torch.structure import KEY, VERSION, Packed, Stored, structure_of
 
-__all__ = ["StorageReader", "StorageWriter"]
-
 # Metadata of a checkpoint whose state dict the planner did not flatten.
 WHOLE = "ckptfmt.torch.dcp.whole"
 Path = str | os.PathLike[str]

@@ -19,8 +19,6 @@ except ImportError as error:
 
 from ckptfmt.torch import state
 
-__all__ = ["CheckpointIO"]
-
 # In the directory that Lightning names, for example `epoch=0-step=4.ckpt`.
 NAME = "state"
 

@@ -22,8 +22,6 @@ from ckptfmt.errors import InvalidError
 from ckptfmt.torch import tensors
 from ckptfmt.torch.structure import Stored, build
 
-__all__ = ["New"]
-
 # Devices whose memory is read into; data for others goes there in parts of so many bytes.
 UNSTAGED, STAGING_BYTES = {"cpu", "meta"}, 256 << 20
 

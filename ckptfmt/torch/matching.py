@@ -25,8 +25,6 @@ from ckptfmt.torch import tensors
 from ckptfmt.torch.making import New
 from ckptfmt.torch.structure import Stored, build, is_stateful, leaves, path_name
 
-__all__ = ["Matching", "check_whole"]
-
 # What gives the value that replaces a target, once everything is read.
 Finish = Callable[[], Any]
 Names = tuple[str, ...]

@@ -12,8 +12,6 @@ from ckptfmt.bundle.selecting import Rename, by_text, check_distinct, renamed
 from ckptfmt.errors import InvalidError
 from ckptfmt.torch.structure import Stored, leaves, path_name
 
-__all__ = ["renamed_structure"]
-
 
 def renamed_structure(
     structure: Any, rename: Rename, target: Any

@@ -28,8 +28,6 @@ from ckptfmt.torch.structure import (
     structure_of,
 )
 
-__all__ = ["RandomState", "load", "load_into", "save", "save_async"]
-
 Path = str | bytes | os.PathLike[Any]
 
 

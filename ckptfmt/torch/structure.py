@@ -27,8 +27,6 @@ from ckptfmt.bundle.selecting import Transform
 from ckptfmt.errors import CorruptError, InvalidError, UnsupportedError, about
 from ckptfmt.torch import tensors
 
-__all__ = ["KEY", "Packed", "Stored", "build", "is_stateful", "leaves", "path_name", "structure_of"]
-
 # The key in the checkpoint's metadata, and its version.
 KEY, VERSION = "ckptfmt.torch", 1
 

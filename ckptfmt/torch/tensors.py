@@ -14,18 +14,6 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 from ckptfmt._base import dtypes
 from ckptfmt.errors import CorruptError, InvalidError
 
-__all__ = [
-    "PLAIN",
-    "carrier",
-    "dtype_named",
-    "dtype_of",
-    "identity",
-    "kind_of",
-    "note_of",
-    "of_array",
-    "restore",
-]
-
 # TensorFlow's name of a dtype that torch names differently, and torch's plain form of its others.
 _TORCH_NAMES = {
     "float": "float32",

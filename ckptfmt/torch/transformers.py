@@ -18,8 +18,6 @@ from ckptfmt._base.names import index_name
 from ckptfmt.errors import CheckpointNotFoundError
 from ckptfmt.torch.state import RandomState, load_into, save
 
-__all__ = ["CheckpointCallback"]
-
 # Beside the files of transformers in `checkpoint-<step>`.
 NAME = "training"
 
