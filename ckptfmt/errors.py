@@ -34,6 +34,10 @@ __all__ = [
 ]
 
 
+def __dir__() -> list[str]:
+    return __all__
+
+
 NAME_SHOWN_MAX = 200  # characters of a tensor's name in a message
 
 

@@ -23,6 +23,11 @@ from ckptfmt.bundle.selecting import Rule
 
 __all__ = ["ALBERT", "BERT", "ELECTRA", "ELECTRA_GENERATOR", "T5"]
 
+
+def __dir__() -> list[str]:
+    return __all__
+
+
 # What optimizers add.
 _STATE: list[Rule] = [
     (r"(^|/)(global_step|(adam|lamb)_[mv]|Adam(WeightDecayOptimizer)?(_1)?)$", None),

@@ -26,6 +26,11 @@ except (ImportError, RuntimeError) as error:  # a RuntimeError if there is no MP
 
 __all__ = ["MPICoordinator"]
 
+
+def __dir__() -> list[str]:
+    return __all__
+
+
 # Every message begins with a digest of its operation, or with this, before the text of an error.
 _DIGEST_BYTES = 16
 _FAILED = bytes(_DIGEST_BYTES)

@@ -30,6 +30,11 @@ from ckptfmt.formats.tensors import Kind
 
 __all__ = ["load_file", "safe_open", "save_file"]
 
+
+def __dir__() -> list[str]:
+    return __all__
+
+
 Path = str | bytes | os.PathLike[Any]
 Framework = Literal["np", "numpy", "pt", "torch", "jax", "flax"]
 

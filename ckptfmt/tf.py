@@ -98,6 +98,11 @@ __all__ = [
     "validate_shards",
 ]
 
+
+def __dir__() -> list[str]:
+    return __all__
+
+
 Path = str | bytes | os.PathLike[Any]
 
 

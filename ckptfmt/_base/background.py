@@ -107,6 +107,9 @@ class SaveFuture(Future[str]):
             )
 
 
+SaveFuture.__module__ = "ckptfmt.types"
+
+
 class _Queue:
     """The background save of the process.
 

@@ -34,6 +34,9 @@ class SliceSpec(NamedTuple):
         )
 
 
+SliceSpec.__module__ = "ckptfmt.types"
+
+
 def check_texts(
     tensor_names: Sequence[str | bytes], shape_and_slices: Sequence[str | bytes]
 ) -> None:
@@ -137,6 +140,9 @@ class SaveSliceInfo:
             offsets.append(_integer(offset, "var_offset must be an integer"))
             sizes.append(_integer(size, "var_shape must be an integer"))
         return cls(full_shape=full_shape, var_offset=offsets, var_shape=sizes)
+
+
+SaveSliceInfo.__module__ = "ckptfmt"
 
 
 def _integer(text: str, rule: str) -> int:

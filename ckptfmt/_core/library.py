@@ -20,6 +20,9 @@ class DtypeInfo(NamedTuple):
     used_bits: int
 
 
+DtypeInfo.__module__ = "ckptfmt.types"
+
+
 def dtype_table() -> list[DtypeInfo]:
     """Return the dtypes that this version knows, in ascending code."""
     table: list[DtypeInfo] = []

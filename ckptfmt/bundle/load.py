@@ -148,6 +148,9 @@ class MatchReport:
         return "\n".join(map(printable, lines))
 
 
+MatchReport.__module__ = "ckptfmt.types"
+
+
 def load_into(
     path: Path,
     targets: Mapping[str, Any],

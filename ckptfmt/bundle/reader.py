@@ -79,6 +79,9 @@ class Header:
     block_count: int
 
 
+Header.__module__ = "ckptfmt.types"
+
+
 def open(  # noqa: A001 (as gzip.open and its like: used with the name of the module)
     path: Path,
     *,
@@ -458,6 +461,9 @@ class Reader(Mapping[str, TensorHandle]):
         more = f" (the first {ROWS_SHOWN})" if len(self) > ROWS_SHOWN else ""
         caption = f"{masked(self.prefix)}: {len(self):,} tensors{more}"
         return table(caption, ["name", "dtype", "shape", "bytes"], rows)
+
+
+Reader.__module__ = "ckptfmt"
 
 
 def _reopen(

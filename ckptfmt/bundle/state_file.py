@@ -68,6 +68,9 @@ class CheckpointState:
     last_preserved_timestamp: float | None = None
 
 
+CheckpointState.__module__ = "ckptfmt.tf"
+
+
 V2 = 2  # of SaverDef.CheckpointFormatVersion
 
 _SHARDED = re.compile(r"-[\d?]+-of-\d+$")

@@ -69,6 +69,9 @@ class StoredSlice:
     missing: bool
 
 
+StoredSlice.__module__ = "ckptfmt.types"
+
+
 class TensorHandle:
     """One tensor. Creating a handle reads only the index. A handle keeps its reader alive.
 
@@ -412,3 +415,6 @@ class TensorHandle:
         where = "several data files" if self.shard is None else f"data file {self.shard}"
         row = (self.dtype_name, list(self.shape), f"{self.nbytes:,}", where)
         return table(self.name, ["dtype", "shape", "bytes", "where"], [row])
+
+
+TensorHandle.__module__ = "ckptfmt.types"

@@ -59,6 +59,9 @@ class Finding:
         return f"{self.severity}: {error}"
 
 
+Finding.__module__ = "ckptfmt.types"
+
+
 @dataclass(frozen=True, slots=True)
 class Report:
     """Result of `verify`.
@@ -96,6 +99,9 @@ class Report:
 
     def __bool__(self) -> bool:
         return self.ok
+
+
+Report.__module__ = "ckptfmt.types"
 
 
 def verify(

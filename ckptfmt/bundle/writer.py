@@ -285,6 +285,9 @@ class Writer:
         return f"<ckptfmt.Writer {masked(self.prefix)!r}{closed}>"
 
 
+Writer.__module__ = "ckptfmt"
+
+
 def write_sources(
     prefix: str,
     sources: Columns,

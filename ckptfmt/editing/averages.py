@@ -64,6 +64,9 @@ class Average:
     __repr__ = masked_repr
 
 
+Average.__module__ = "ckptfmt.types"
+
+
 def average(
     sources: Iterable[Path],
     destination: Path,

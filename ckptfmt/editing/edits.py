@@ -84,6 +84,9 @@ class Edit:
     __repr__ = masked_repr
 
 
+Edit.__module__ = "ckptfmt.types"
+
+
 def edit(
     source: Path,
     destination: Path,

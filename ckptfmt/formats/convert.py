@@ -74,6 +74,9 @@ class Conversion:
     __repr__ = masked_repr
 
 
+Conversion.__module__ = "ckptfmt.types"
+
+
 def format_of(path: str, *, exists: bool) -> Format:
     """Return the format of a path: if it `exists` by what is there, where that can be recognised,
     else by its extension. What `convert` cannot read counts as "tensorflow", whose reader reports

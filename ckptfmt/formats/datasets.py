@@ -128,6 +128,9 @@ class Dataset:
         return compared
 
 
+Dataset.__module__ = "ckptfmt.hdf5"
+
+
 @contextlib.contextmanager
 def open_datasets(path: Path) -> Iterator[dict[str, Dataset]]:
     """Open a file for the time of a `with` block, and give its datasets by name, in the order of
@@ -267,6 +270,9 @@ class Datasets:
     def set_attributes(self, group: str, attributes: Mapping[str, Any]) -> None:
         """Set attributes of a group, which is created if it does not exist."""
         self._file.require_group(group).attrs.update(attributes)
+
+
+Datasets.__module__ = "ckptfmt.hdf5"
 
 
 @contextlib.contextmanager

@@ -10,3 +10,7 @@ from ckptfmt.jax.checkpoint import load, save, save_async
 from ckptfmt.jax.coordinator import JaxCoordinator
 
 __all__ = ["JaxCoordinator", "load", "save", "save_async"]
+
+
+def __dir__() -> list[str]:
+    return __all__

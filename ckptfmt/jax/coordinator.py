@@ -163,3 +163,6 @@ class JaxCoordinator(Engine):
             f"{operation}: {which} did not arrive within {self._timeout:g} s",
             failure="PEERS_MISSING",
         )
+
+
+JaxCoordinator.__module__ = "ckptfmt.jax"

@@ -18,3 +18,7 @@ except ImportError as error:
 from ckptfmt.keras.weights import load_weights, save_weights
 
 __all__ = ["load_weights", "save_weights"]
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -692,3 +692,6 @@ class CheckpointManager:
         self._refresh()
         if self._checkpoint_interval is not None:
             self._last_checkpoint_step = self._step()
+
+
+CheckpointManager.__module__ = "ckptfmt"

@@ -48,6 +48,9 @@ class Rejected:
         return f"{self.path}: {'; '.join(reasons)}"
 
 
+Rejected.__module__ = "ckptfmt.types"
+
+
 @dataclass(frozen=True)
 class Restored:
     """The result of `CheckpointManager.restore_latest`. It is true if something was restored.
@@ -64,6 +67,9 @@ class Restored:
 
     def __bool__(self) -> bool:
         return self.path is not None
+
+
+Restored.__module__ = "ckptfmt.types"
 
 
 class Decisions:

@@ -85,6 +85,9 @@ class KeepBest:
         return number if self.mode == "max" else -number
 
 
+KeepBest.__module__ = "ckptfmt"
+
+
 @dataclass(frozen=True, slots=True)
 class Queued:
     """A checkpoint in the queue.

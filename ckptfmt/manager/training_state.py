@@ -288,6 +288,9 @@ class TrainingState:
         return int(self._epoch), max(int(self._batch), UNUSED)
 
 
+TrainingState.__module__ = "ckptfmt.tf"
+
+
 def _whole(what: str, given: object) -> int:
     try:
         number = operator.index(given)  # type: ignore[arg-type]

@@ -416,6 +416,9 @@ class Checkpoint(Trackable):
         return View(root, beside, self._ckptfmt_layouts)
 
 
+Checkpoint.__module__ = "ckptfmt"
+
+
 def _record(path: str, options: CheckpointOptions, is_numbered: bool) -> Work | None:
     """Return the function that records a numbered checkpoint in the state file."""
     if not is_numbered:

@@ -76,6 +76,9 @@ class TreeNode(dict[str, Any]):
         return f"<TreeNode {super().__repr__()}{''.join(f', {text}' for text in about)}>"
 
 
+TreeNode.__module__ = "ckptfmt.types"
+
+
 def leaf_name(key: str) -> str:
     """Return the name of a tensor in a tree: the path of its object, followed by the attribute if
     it is not the value of a variable. In a name-based checkpoint it is the tensor's name.

@@ -174,6 +174,9 @@ class LoadStatus:
         return MatchError(message, path=self._restoration.reader.prefix)
 
 
+LoadStatus.__module__ = "ckptfmt.types"
+
+
 class InitializationOnlyStatus(LoadStatus):
     """The state after a restore without a checkpoint: every assertion fails."""
 
@@ -205,6 +208,9 @@ class InitializationOnlyStatus(LoadStatus):
         self.assert_consumed()
 
 
+InitializationOnlyStatus.__module__ = "ckptfmt.types"
+
+
 class NameBasedSaverStatus(LoadStatus):
     """The state of a restore from a checkpoint without an object graph, as those of TensorFlow 1.
     All assertions check that every object got its value; further tensors are ignored."""
@@ -218,6 +224,9 @@ class NameBasedSaverStatus(LoadStatus):
         return self.assert_existing_objects_matched()
 
     assert_nontrivial_match = assert_consumed
+
+
+NameBasedSaverStatus.__module__ = "ckptfmt.types"
 
 
 def _has_values(local: Local) -> bool:

@@ -92,6 +92,9 @@ class Trackable:
             waiting.attached(self, name, value)
 
 
+Trackable.__module__ = "ckptfmt"
+
+
 @functools.lru_cache(TYPES_CACHED)
 def _slot_names(kind: Any) -> tuple[str, ...]:
     """Return the names in `__slots__` of a type and its bases, without those of this package."""

@@ -4,3 +4,7 @@
 from ckptfmt.report.html import report
 
 __all__ = ["report"]
+
+
+def __dir__() -> list[str]:
+    return __all__

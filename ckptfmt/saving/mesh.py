@@ -183,6 +183,9 @@ class Mesh:
         return f"<Mesh {self.text} of {self.size} devices>"
 
 
+Mesh.__module__ = "ckptfmt.sharded"
+
+
 class Layout:
     """How a tensor is distributed over a mesh, as `tf.experimental.dtensor.Layout`. Immutable.
 
@@ -403,6 +406,9 @@ class Layout:
 
     def __repr__(self) -> str:
         return f"<Layout {self.text}>"
+
+
+Layout.__module__ = "ckptfmt.sharded"
 
 
 def is_foreign_layout(layout: object) -> bool:

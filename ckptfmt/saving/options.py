@@ -169,6 +169,9 @@ class CheckpointOptions:
         _call_all(self.write_callbacks, prefix)
 
 
+CheckpointOptions.__module__ = "ckptfmt.tf"
+
+
 def _one(name: str, ours: Any, theirs: Any) -> Any:
     if ours is not None and theirs is not None:
         raise InvalidError(f"{name} is given twice: as {name} and as experimental_{name}")

@@ -248,6 +248,9 @@ class ParallelVariable:
         )
 
 
+ParallelVariable.__module__ = "ckptfmt.tf"
+
+
 def is_further_component(attribute: str) -> bool:
     """Return whether an attribute of this name is a component other than the first."""
     return attribute.startswith(OTHERS.removeprefix(ATTRIBUTES))

@@ -48,6 +48,9 @@ class ShardByTaskPolicy(ShardingCallback):
         )
 
 
+ShardByTaskPolicy.__module__ = "ckptfmt.tf"
+
+
 class ShardByDevicePolicy(ShardingCallback):
     """One shard for each device; as `tf.compat.v1.train.Saver(sharded=True)`, which sorts the
     devices of all tasks.
@@ -97,6 +100,9 @@ class ShardByDevicePolicy(ShardingCallback):
         except TypeError as error:
             raise InvalidError(f"key_fn gave what cannot be grouped and sorted: {error}") from error
         return list(shards.values())
+
+
+ShardByDevicePolicy.__module__ = "ckptfmt.tf"
 
 
 def _grouped(
@@ -211,6 +217,9 @@ class MaxShardSizePolicy(ShardingCallback):
         for tensor in shardable_tensors:
             filler.add(tensor)
         return [shard for shard in (*filler.shards, *filler.oversize) if shard]
+
+
+MaxShardSizePolicy.__module__ = "ckptfmt.tf"
 
 
 class _Bytes(NamedTuple):
@@ -360,6 +369,9 @@ class BalancedPolicy(ShardingCallback):
         shards = _spread(items, self.num_shards)
         _fill_empty(shards)
         return [_shard_of(held) for held in shards if held]
+
+
+BalancedPolicy.__module__ = "ckptfmt.tf"
 
 
 @dataclass(frozen=True)

@@ -361,6 +361,9 @@ class Saver:
         return list(kept.values())
 
 
+Saver.__module__ = "ckptfmt"
+
+
 # ---- what is saved -------------------------------------------------------------------------------
 
 

@@ -94,6 +94,9 @@ class ShardingCallback(abc.ABC):
         return f"{type(self).__name__}({attributes})"
 
 
+ShardingCallback.__module__ = "ckptfmt.tf"
+
+
 def checked_shards(
     callback: ShardingCallback, tensors: Sequence[ShardableTensor], alignment: int | None
 ) -> Sequence[Shard]:

@@ -133,6 +133,9 @@ class SaveSpec:
         )
 
 
+SaveSpec.__module__ = "ckptfmt"
+
+
 class DSaveSpec(SaveSpec):
     """A SaveSpec of a tensor on a mesh; as `tf.experimental.dtensor`'s DSaveSpec.
 
@@ -230,6 +233,9 @@ class DSaveSpec(SaveSpec):
         return self._block.shape
 
 
+DSaveSpec.__module__ = "ckptfmt.tf"
+
+
 def _device_of_mesh(layout: Layout, device: str) -> str | None:
     """Return the mesh's name of a device; None for a device outside the mesh."""
     devices = layout.mesh.devices
@@ -307,6 +313,9 @@ class SaveableObject:
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(name={self.name!r}, specs={self.specs!r})"
+
+
+SaveableObject.__module__ = "ckptfmt.tf"
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -411,6 +420,9 @@ class ShardableTensor:
         return "\n".join(
             ["ShardableTensor:", *(f"  {name}={getattr(self, name)!r}" for name in fields)]
         )
+
+
+ShardableTensor.__module__ = "ckptfmt.tf"
 
 
 @functools.lru_cache(maxsize=8192)

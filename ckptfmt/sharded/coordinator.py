@@ -86,6 +86,9 @@ class Coordinator(Protocol):
     ) -> None: ...
 
 
+Coordinator.__module__ = "ckptfmt.sharded"
+
+
 class Closing:
     """Makes an engine a context manager that closes on exit."""
 
@@ -185,6 +188,9 @@ class SingleProcess(Closing):
 
     def __repr__(self) -> str:
         return f"<ckptfmt SingleProcess coordinator{' closed' if self._closed else ''}>"
+
+
+SingleProcess.__module__ = "ckptfmt.sharded"
 
 
 # ---- arguments, checked by all engines -----------------------------------------------------------

@@ -20,6 +20,11 @@ from ckptfmt.stores.objects import Objects
 
 __all__ = ["mount", "store_for"]
 
+
+def __dir__() -> list[str]:
+    return __all__
+
+
 _OBSTORE = {"s3", "s3a", "gs", "az", "azure", "abfs", "abfss", "adl", "http", "https", "memory"}
 
 _mounted: dict[str, Client] = {}

@@ -10,3 +10,7 @@ from ckptfmt.torch.coordinator import TorchCoordinator
 from ckptfmt.torch.state import RandomState, load, load_into, save, save_async
 
 __all__ = ["RandomState", "TorchCoordinator", "load", "load_into", "save", "save_async"]
+
+
+def __dir__() -> list[str]:
+    return __all__

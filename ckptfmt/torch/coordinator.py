@@ -170,5 +170,8 @@ class TorchCoordinator(Engine):
         return int(distributed.get_global_rank(self._group, rank))
 
 
+TorchCoordinator.__module__ = "ckptfmt.torch"
+
+
 def _bytes(tensor: Any) -> bytes:
     return bytes(tensor.numpy().tobytes())

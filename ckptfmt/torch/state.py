@@ -219,3 +219,6 @@ class RandomState:
         if torch.cuda.is_available():
             for device, one in enumerate(state.get("cuda", ())[: torch.cuda.device_count()]):
                 torch.cuda.set_rng_state(one.cpu(), device)
+
+
+RandomState.__module__ = "ckptfmt.torch"
