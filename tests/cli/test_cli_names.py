@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import ckptfmt
+from ckptfmt._base.names import VALUE_SUFFIX
 from ckptfmt.bundle.graph import (
     OBJECT_GRAPH_KEY,
     VALUE_SUFFIX,

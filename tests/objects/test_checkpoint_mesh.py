@@ -14,7 +14,7 @@ import pytest
 from support.team import all_good, run_team
 
 import ckptfmt
-from ckptfmt.bundle.graph import VALUE_SUFFIX as VALUE
+from ckptfmt._base.names import VALUE_SUFFIX as VALUE
 from ckptfmt.errors import GenerationGoneError, InvalidError, StorageError
 from ckptfmt.saving.mesh import Layout, Mesh
 from ckptfmt.saving.policies import MaxShardSizePolicy
