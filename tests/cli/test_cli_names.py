@@ -13,7 +13,6 @@ import ckptfmt
 from ckptfmt._base.names import VALUE_SUFFIX
 from ckptfmt.bundle.graph import (
     OBJECT_GRAPH_KEY,
-    VALUE_SUFFIX,
     Attribute,
     Node,
     ObjectGraph,
