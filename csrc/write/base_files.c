@@ -1,16 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * Links the data files of an open checkpoint, the base, into the one that is being written, and copies their entries
- * with new shard numbers (CMT-16 to CMT-18).
- *
- * Files are linked at once, under temporary names, so that the base may be removed afterwards. The base may have been
- * replaced already: a link is used only if it leads to the file that the reader has open. Tensors that cannot be linked
- * are reported to the caller, which writes them.
- */
+#include "write/base_files.h"
+
 #include "base/memory.h"
 #include "read/reader.h"
 #include "write/value.h"
-#include "write/writer.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -29,7 +22,7 @@ typedef struct pick {
 } pick;
 
 typedef struct keeping {
-	ckptfmt_writer *writer;
+	cf_base_files *base;
 	ckptfmt_reader *reader;
 	const ckptfmt_selection *selection;
 	const ckptfmt_bytes *names; /* in the new checkpoint; NULL: the same */
@@ -46,30 +39,30 @@ static ckptfmt_status forgive(ckptfmt_status status, ckptfmt_error *err)
 	return status == CKPTFMT_NO_MEMORY ? cf_fail_memory(err) : CKPTFMT_OK;
 }
 
-static int32_t find_linked(const ckptfmt_writer *writer, const cf_file_info *info)
+static int32_t find_linked(const cf_base_files *base, const cf_file_info *info)
 {
-	for (int32_t i = 0; i < writer->linked_count; i++) {
-		const cf_file_info *other = &writer->linked[i].file.info;
+	for (int32_t i = 0; i < base->count; i++) {
+		const cf_file_info *other = &base->linked[i].file.info;
 		if (other->device == info->device && other->inode == info->inode)
 			return i;
 	}
 	return NO_LINK;
 }
 
-static ckptfmt_status make_room(ckptfmt_writer *writer, ckptfmt_error *err)
+static ckptfmt_status make_room(cf_base_files *base, ckptfmt_error *err)
 {
-	cf_data_file *files = cf_reallocate(writer->linked, ((uint64_t)writer->linked_count + 1) * sizeof *files);
+	cf_data_file *files = cf_reallocate(base->linked, ((uint64_t)base->count + 1) * sizeof *files);
 	if (files == NULL)
 		return cf_fail_memory(err);
-	writer->linked = files;
-	memset(&files[writer->linked_count], 0, sizeof *files);
+	base->linked = files;
+	memset(&files[base->count], 0, sizeof *files);
 	return CKPTFMT_OK;
 }
 
 /* CMT-3: the file may not have been synced by its writer. */
 static bool is_durable(const keeping *k, const cf_shard_use *use, const char *path)
 {
-	return k->writer->options.durability != CKPTFMT_DURABILITY_FULL ||
+	return k->base->commit->durability != CKPTFMT_DURABILITY_FULL ||
 		cf_os_sync(&use->file, path, NULL) == CKPTFMT_OK;
 }
 
@@ -77,31 +70,31 @@ static bool is_durable(const keeping *k, const cf_shard_use *use, const char *pa
 static ckptfmt_status link_open(const keeping *k, int32_t shard, const cf_shard_use *use, int32_t *place,
 	ckptfmt_error *err)
 {
-	ckptfmt_writer *writer = k->writer;
+	cf_base_files *base = k->base;
 	char path[CF_NAME_SIZE], from[CF_NAME_SIZE], to[CF_NAME_SIZE];
 	cf_file_info info;
 	bool adopted;
 	*place = NO_LINK;
 	cf_reader_data_path(k->reader, shard, path, sizeof path);
 	CF_TRY(cf_os_file_info(&use->file, path, &info, err));
-	*place = find_linked(writer, &info);
+	*place = find_linked(base, &info);
 	if (*place != NO_LINK || info.size != use->size || info.link_count >= LINKS_MAX)
 		return CKPTFMT_OK;
-	CF_TRY(make_room(writer, err));
+	CF_TRY(make_room(base, err));
 	cf_data_name(k->reader->prefix.base, shard, k->reader->header.num_shards, from);
-	cf_data_name(writer->prefix.base, writer->linked_count, writer->linked_count + 1, to);
-	CF_TRY(cf_file_writer_adopt(&writer->linked[writer->linked_count].file, &writer->directory, to,
+	cf_data_name(base->commit->prefix->base, base->count, base->count + 1, to);
+	CF_TRY(cf_file_writer_adopt(&base->linked[base->count].file, base->commit->directory, to,
 		&k->reader->directory, from, &info, &adopted, err));
 	if (!adopted)
 		return CKPTFMT_OK;
 	if (!is_durable(k, use, path)) {
-		cf_file_writer_abandon(&writer->linked[writer->linked_count].file);
+		cf_file_writer_abandon(&base->linked[base->count].file);
 		return CKPTFMT_OK;
 	}
-	*place = writer->linked_count++;
+	*place = base->count++;
 	/* CMT-15: there may be more files than descriptors, and the lock of one protects all. */
 	if (*place != 0)
-		cf_file_writer_unlock(&writer->linked[*place].file);
+		cf_file_writer_unlock(&base->linked[*place].file);
 	return CKPTFMT_OK;
 }
 
@@ -129,10 +122,9 @@ static bool is_placeholder(const uint8_t *name, uint64_t size)
 /* CMT-18: a value without unknown features, and without extensions if this writer writes none. */
 static bool is_simple(const keeping *k, const ckptfmt_stored *stored, const cf_entry *entry)
 {
-	bool plain = k->writer->options.chunk_size == 0;
 	return entry->slice_count == 0 && (entry->feature_flags & ~CF_FEATURE_COMPRESSED) == 0 &&
 		(stored->flags & ~(uint32_t)CKPTFMT_STORED_COMPRESSED) == 0 &&
-		entry->shard == stored->shard && !(plain && entry->has_extension);
+		entry->shard == stored->shard && !(k->base->plain && entry->has_extension);
 }
 
 /* A stored value whose data file is linked. `dims` are those of the entry. */
@@ -160,7 +152,7 @@ static ckptfmt_status link_value(keeping *k, const uint8_t *key, uint64_t key_si
 		k->shard = stored->shard;
 	}
 	if (k->place != NO_LINK &&
-		cf_entry_fits(&out->entry, out->entry.slice_count == 0, k->writer->linked[k->place].file.info.size))
+		cf_entry_fits(&out->entry, out->entry.slice_count == 0, k->base->linked[k->place].file.info.size))
 		out->place = k->place;
 	return CKPTFMT_OK;
 }
@@ -171,8 +163,8 @@ static ckptfmt_status add_value(const keeping *k, const ckptfmt_source *source, 
 	uint64_t added;
 	if (k->names != NULL)
 		CF_TRY(cf_source_check_name(source, err));
-	CF_TRY(cf_catalog_add_entry(&k->writer->catalog, source, &value->entry, &added, err));
-	cf_catalog_row_at(&k->writer->catalog, added)->shard = -1 - value->place;
+	CF_TRY(cf_catalog_add_entry(k->base->catalog, source, &value->entry, &added, err));
+	cf_catalog_row_at(k->base->catalog, added)->shard = -1 - value->place;
 	return CKPTFMT_OK;
 }
 
@@ -326,68 +318,42 @@ static ckptfmt_status list_picks(const keeping *k, const uint64_t *rows, uint64_
 	return CKPTFMT_OK;
 }
 
-/* A writer over an older checkpoint begins with several data files, for a number that is free. With linked files commit
- * chooses the number. */
-static void begin_linking(ckptfmt_writer *writer)
-{
-	writer->has_base = true;
-	if (cf_catalog_count(&writer->catalog) != 0)
-		return;
-	while (writer->file_count > 1)
-		cf_file_writer_abandon(&writer->files[--writer->file_count].file);
-}
-
-ckptfmt_status ckptfmt_writer_keep(ckptfmt_writer *writer, ckptfmt_reader *reader, const ckptfmt_selection *selection,
+ckptfmt_status cf_base_files_keep(cf_base_files *base, ckptfmt_reader *reader, const ckptfmt_selection *selection,
 	const uint64_t *rows, uint64_t count, const ckptfmt_bytes *names, uint8_t *kept, ckptfmt_error *err)
 {
-	keeping k = {writer, reader, selection, names, kept, -1, NO_LINK};
-	pick *picks;
+	keeping k = {base, reader, selection, names, kept, -1, NO_LINK};
 	uint64_t pick_count;
 	ckptfmt_status status;
-	if (count != 0)
-		memset(kept, 0, (size_t)count);
-	CF_TRY(cf_writer_check_state(writer, err));
-	CF_TRY(cf_reader_check_call(reader, selection, CKPTFMT_VERIFY_AUTO, err));
-	/* DAT-7: what is written is little-endian. */
-	if (reader->header.endianness != 0)
-		return CKPTFMT_OK;
-	picks = cf_allocate(count * sizeof *picks);
+	pick *picks = cf_allocate(count * sizeof *picks);
 	if (picks == NULL)
 		return cf_fail_memory(err);
 	status = list_picks(&k, rows, count, picks, &pick_count, err);
-	if (status == CKPTFMT_OK) {
-		begin_linking(writer);
+	if (status == CKPTFMT_OK)
 		status = link_slices(&k, picks, pick_count, err);
-	}
 	if (status == CKPTFMT_OK)
 		status = keep_rows(&k, picks, pick_count, err);
 	cf_release(picks);
-	if (status == CKPTFMT_OK)
-		return CKPTFMT_OK;
-	if (count != 0)
-		memset(kept, 0, (size_t)count);
-	writer->failed = true;
 	return status;
 }
 
 /* ---- settling -------------------------------------------------------------------------------------------- */
 
 /* The file with the bytes of this row. NULL: a partitioned tensor, whose slices have rows of their own. */
-static cf_data_file *file_of(const ckptfmt_writer *writer, const cf_catalog_row *row)
+static cf_data_file *file_of(const cf_base_files *base, cf_data_file *files, const cf_catalog_row *row)
 {
 	if (row->first_slice != CF_NO_SLICE)
 		return NULL;
-	return row->shard < 0 ? &writer->linked[-1 - row->shard] : &writer->files[row->shard];
+	return row->shard < 0 ? &base->linked[-1 - row->shard] : &files[row->shard];
 }
 
-static void count_tensors(ckptfmt_writer *writer)
+static void count_tensors(const cf_base_files *base, cf_data_file *files, int32_t file_count)
 {
-	for (int32_t i = 0; i < writer->linked_count; i++)
-		writer->linked[i].tensor_count = 0;
-	for (int32_t i = 0; i < writer->file_count; i++)
-		writer->files[i].tensor_count = 0;
-	for (uint64_t i = 0; i < cf_catalog_count(&writer->catalog); i++) {
-		cf_data_file *file = file_of(writer, cf_catalog_row_at(&writer->catalog, i));
+	for (int32_t i = 0; i < base->count; i++)
+		base->linked[i].tensor_count = 0;
+	for (int32_t i = 0; i < file_count; i++)
+		files[i].tensor_count = 0;
+	for (uint64_t i = 0; i < cf_catalog_count(base->catalog); i++) {
+		cf_data_file *file = file_of(base, files, cf_catalog_row_at(base->catalog, i));
 		if (file != NULL)
 			file->tensor_count++;
 	}
@@ -414,49 +380,47 @@ static bool has_tensors(const cf_data_file *files, int32_t count)
 	return false;
 }
 
-static void renumber(ckptfmt_writer *writer, const int32_t *kept_numbers, const int32_t *numbers)
+static void renumber(const cf_catalog *catalog, const int32_t *kept_numbers, const int32_t *numbers)
 {
-	for (uint64_t i = 0; i < cf_catalog_count(&writer->catalog); i++) {
-		cf_catalog_row *row = cf_catalog_row_at(&writer->catalog, i);
+	for (uint64_t i = 0; i < cf_catalog_count(catalog); i++) {
+		cf_catalog_row *row = cf_catalog_row_at(catalog, i);
 		if (row->first_slice == CF_NO_SLICE)
 			row->shard = row->shard < 0 ? kept_numbers[-1 - row->shard] : numbers[row->shard];
 	}
 }
 
-ckptfmt_status cf_base_files_settle(ckptfmt_writer *writer, ckptfmt_error *err)
+ckptfmt_status cf_base_files_settle(cf_base_files *base, cf_data_file **files, int32_t *file_count, ckptfmt_error *err)
 {
-	uint64_t most = (uint64_t)writer->linked_count + (uint64_t)writer->file_count;
-	cf_data_file *files = cf_allocate_zero(most, sizeof *files);
+	uint64_t most = (uint64_t)base->count + (uint64_t)*file_count;
+	cf_data_file *joined = cf_allocate_zero(most, sizeof *joined);
 	int32_t *numbers = cf_allocate_zero(most, sizeof *numbers);
 	int32_t count;
-	if (files == NULL || numbers == NULL) {
-		cf_release(files);
+	if (joined == NULL || numbers == NULL) {
+		cf_release(joined);
 		cf_release(numbers);
 		return cf_fail_memory(err);
 	}
-	count_tensors(writer);
+	count_tensors(base, *files, *file_count);
 	/* Without any tensors, keep the first file. */
-	count = move_files(writer->linked, writer->linked_count, files, 0, numbers);
-	if (count == 0 && !has_tensors(writer->files, writer->file_count))
-		files[count++] = writer->files[0];
+	count = move_files(base->linked, base->count, joined, 0, numbers);
+	if (count == 0 && !has_tensors(*files, *file_count))
+		joined[count++] = (*files)[0];
 	else
-		count = move_files(writer->files, writer->file_count, files, count, numbers + writer->linked_count);
-	renumber(writer, numbers, numbers + writer->linked_count);
+		count = move_files(*files, *file_count, joined, count, numbers + base->count);
+	renumber(base->catalog, numbers, numbers + base->count);
 	cf_release(numbers);
-	cf_release(writer->linked);
-	cf_release(writer->files);
-	writer->linked = NULL;
-	writer->linked_count = 0;
-	writer->files = files;
-	writer->file_count = count;
+	cf_release(base->linked);
+	cf_release(*files);
+	base->linked = NULL;
+	base->count = 0;
+	*files = joined;
+	*file_count = count;
 	return CKPTFMT_OK;
 }
 
-void cf_base_files_abandon(ckptfmt_writer *writer)
+void cf_base_files_abandon(cf_base_files *base)
 {
-	for (int32_t i = 0; i < writer->linked_count; i++)
-		cf_file_writer_abandon(&writer->linked[i].file);
-	cf_release(writer->linked);
-	writer->linked = NULL;
-	writer->linked_count = 0;
+	for (int32_t i = 0; i < base->count; i++)
+		cf_file_writer_abandon(&base->linked[i].file);
+	cf_release(base->linked);
 }

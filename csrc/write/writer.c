@@ -10,6 +10,7 @@
 #include "base/limits.h"
 #include "base/memory.h"
 #include "base/workers.h"
+#include "read/reader.h"
 #include "write/value.h"
 #include "write/encode.h"
 #include "write/generations.h"
@@ -90,6 +91,8 @@ static ckptfmt_status open_writer(ckptfmt_writer *writer, const char *prefix, ck
 		&writer->directory, err));
 	CF_TRY(cf_catalog_open(&writer->catalog, err));
 	writer->commit = (cf_commit){&writer->prefix, &writer->directory, writer->options.durability, 0};
+	writer->base = (cf_base_files){.commit = &writer->commit, .catalog = &writer->catalog,
+		.plain = writer->options.chunk_size == 0};
 	CF_TRY(cf_commit_observe(&writer->commit, err));
 	return open_data_files(writer, err);
 }
@@ -134,7 +137,7 @@ ckptfmt_status ckptfmt_writer_open(const char *prefix, const ckptfmt_write_optio
 
 static void free_writer(ckptfmt_writer *writer)
 {
-	cf_base_files_abandon(writer);
+	cf_base_files_abandon(&writer->base);
 	cf_catalog_free(&writer->catalog);
 	cf_release(writer->files);
 	cf_os_directory_close(&writer->directory);
@@ -400,6 +403,36 @@ ckptfmt_status ckptfmt_writer_add_metadata(ckptfmt_writer *writer, const uint8_t
 	return add_sources(writer, &source, 1, true, err);
 }
 
+/* A writer over an older checkpoint begins with several data files, for a number that is free. With linked files commit
+ * chooses the number. */
+static void begin_linking(ckptfmt_writer *writer)
+{
+	writer->has_base = true;
+	if (cf_catalog_count(&writer->catalog) != 0)
+		return;
+	while (writer->file_count > 1)
+		cf_file_writer_abandon(&writer->files[--writer->file_count].file);
+}
+
+ckptfmt_status ckptfmt_writer_keep(ckptfmt_writer *writer, ckptfmt_reader *reader, const ckptfmt_selection *selection,
+	const uint64_t *rows, uint64_t count, const ckptfmt_bytes *names, uint8_t *kept, ckptfmt_error *err)
+{
+	ckptfmt_status status;
+	if (count != 0)
+		memset(kept, 0, (size_t)count);
+	CF_TRY(cf_writer_check_state(writer, err));
+	CF_TRY(cf_reader_check_call(reader, selection, CKPTFMT_VERIFY_AUTO, err));
+	/* DAT-7: what is written is little-endian. */
+	if (reader->header.endianness != 0)
+		return CKPTFMT_OK;
+	begin_linking(writer);
+	status = cf_base_files_keep(&writer->base, reader, selection, rows, count, names, kept, err);
+	writer->failed = status != CKPTFMT_OK;
+	if (writer->failed && count != 0)
+		memset(kept, 0, (size_t)count);
+	return status;
+}
+
 /* ---- committing ------------------------------------------------------------------------------------------ */
 
 /* CMT-6: adds a float tensor of shape [0] to a data file without other tensors. */
@@ -580,7 +613,7 @@ static ckptfmt_status commit_files(ckptfmt_writer *writer, index_tries *tries, b
 	CF_TRY(cf_progress_begin(&writer->progress, total, err));
 	CF_TRY(cf_catalog_check_slices(&writer->catalog, err));
 	if (writer->has_base)
-		CF_TRY(cf_base_files_settle(writer, err));
+		CF_TRY(cf_base_files_settle(&writer->base, &writer->files, &writer->file_count, err));
 	/* CMT-6: on a fresh prefix, a checkpoint without tensors has one data file that no entry references. */
 	if (cf_catalog_count(&writer->catalog) == 0 && writer->file_count == 1)
 		CF_TRY(cf_commit_is_fresh(&writer->commit, &unreferenced, err));

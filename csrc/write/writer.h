@@ -1,17 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The inside of ckptfmt_writer, for writer.c and base_files.c. */
+/* The inside of ckptfmt_writer, for writer.c and tensor.c. */
 #ifndef CKPTFMT_WRITE_WRITER_H
 #define CKPTFMT_WRITE_WRITER_H
 
-#include "write/catalog.h"
-#include "write/commit.h"
-
-typedef struct cf_data_file {
-	cf_file_writer file;
-	uint64_t size;              /* with all values assigned to it, and their padding */
-	uint64_t tensor_count;      /* of these */
-	char name[CF_NAME_SIZE];    /* its current name, once it is finished */
-} cf_data_file;
+#include "write/base_files.h"
 
 struct ckptfmt_writer {
 	cf_prefix prefix;
@@ -21,10 +13,7 @@ struct ckptfmt_writer {
 	cf_catalog catalog;
 	cf_data_file *files;        /* by shard number */
 	int32_t file_count;
-	/* Data files of the base, linked under temporary names. Until cf_base_files_settle a tensor in linked[k] has shard
-	 * -1 - k. */
-	cf_data_file *linked;
-	int32_t linked_count;
+	cf_base_files base;
 	bool has_base;              /* commit chooses the number of data files */
 	ckptfmt_codec codec;        /* a copy of the one in the options, which point to it */
 	cf_progress progress;
@@ -44,13 +33,5 @@ static inline CF_MUST_CHECK ckptfmt_status cf_writer_check_state(const ckptfmt_w
  * `status`. */
 CF_MUST_CHECK ckptfmt_status cf_writer_refuse(ckptfmt_writer *writer, const ckptfmt_source *source,
 	ckptfmt_status status, ckptfmt_error *err);
-
-/* ---- base_files.c ---- */
-
-/* Joins the linked and the written files that have a tensor, at least one file, into one list, and numbers them.
- * REQUIRES: writer->has_base. NO_MEMORY. */
-CF_MUST_CHECK ckptfmt_status cf_base_files_settle(ckptfmt_writer *writer, ckptfmt_error *err);
-/* Unlinks the linked files, if they were not joined. */
-void cf_base_files_abandon(ckptfmt_writer *writer);
 
 #endif
