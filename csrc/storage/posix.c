@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * storage/os.h on POSIX, with Linux extensions: files. posix_files.c has directories and the names in them.
+ * storage/os.h on POSIX, with Linux extensions: files and their locks. posix_files.c has directories and the names in
+ * them.
  *
  * A function makes one kind of system call, in a loop if EINTR or a short transfer is possible. Functions that return
  * void preserve errno.
@@ -12,6 +13,7 @@
 #include <fcntl.h>
 #include <pthread.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
@@ -290,6 +292,20 @@ ckptfmt_status cf_local_open(const cf_directory *directory, const char *name, bo
 	return CKPTFMT_OK;
 }
 
+/* CMT-15. Takes the shared lock of a file; true if another process has the exclusive lock, to remove the file, or has
+ * removed it. */
+static bool is_taken_away(const cf_directory *directory, const char *name, int fd)
+{
+	struct stat found;
+	int result;
+	do
+		result = flock(fd, LOCK_SH | LOCK_NB);
+	while (result != 0 && errno == EINTR);
+	if (result != 0)
+		return errno == EWOULDBLOCK;
+	return cf_posix_stat(directory->fd, name, &found, AT_SYMLINK_NOFOLLOW) != 0 && errno == ENOENT;
+}
+
 ckptfmt_status cf_local_create(const cf_directory *directory, const char *name, cf_file *out, bool *exists,
 	ckptfmt_error *err)
 {
@@ -299,12 +315,18 @@ ckptfmt_status cf_local_create(const cf_directory *directory, const char *name, 
 	*exists = out->fd < 0 && errno == EEXIST;
 	if (out->fd < 0 && !*exists)
 		return cf_posix_fail(err, errno, directory, name, "cannot make the file");
-	if (out->fd >= 0 && cf_posix_is_taken_away(directory, name, out->fd)) {
+	if (out->fd >= 0 && is_taken_away(directory, name, out->fd)) {
 		cf_posix_close_quietly(out->fd);
 		out->fd = -1;
 		*exists = true;
 	}
 	return CKPTFMT_OK;
+}
+
+bool cf_os_hold(const cf_directory *directory, const char *name, const cf_file *file)
+{
+	assert(cf_posix_is_name(name));
+	return directory->storage != NULL || !is_taken_away(directory, name, file->fd);
 }
 
 static ckptfmt_status look_up(const cf_directory *directory, const char *name, int flags, cf_file_info *info,

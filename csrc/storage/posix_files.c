@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * storage/os.h on POSIX: directories, locks, and the names in directories. Conventions as in posix.c.
+ * storage/os.h on POSIX: directories, their locks, and the names in them. Conventions as in posix.c.
  */
 #include "storage/posix_private.h"
 
@@ -194,24 +194,6 @@ ckptfmt_status cf_local_directory_lock(const cf_directory *directory, uint64_t t
 void cf_local_directory_unlock(const cf_directory *directory)
 {
 	(void)flock(directory->fd, LOCK_UN);
-}
-
-bool cf_posix_is_taken_away(const cf_directory *directory, const char *name, int fd)
-{
-	struct stat found;
-	int result;
-	do
-		result = flock(fd, LOCK_SH | LOCK_NB);
-	while (result != 0 && errno == EINTR);
-	if (result != 0)
-		return errno == EWOULDBLOCK;
-	return cf_posix_stat(directory->fd, name, &found, AT_SYMLINK_NOFOLLOW) != 0 && errno == ENOENT;
-}
-
-bool cf_os_hold(const cf_directory *directory, const char *name, const cf_file *file)
-{
-	assert(cf_posix_is_name(name));
-	return directory->storage != NULL || !cf_posix_is_taken_away(directory, name, file->fd);
 }
 
 void cf_storage_directory_remove(const ckptfmt_storage *storage, const char *path)

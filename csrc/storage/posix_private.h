@@ -74,8 +74,5 @@ int cf_posix_duplicate_private(int fd);
 void cf_posix_close_quietly(int fd);
 int cf_posix_sync(int fd);
 int cf_posix_stat(int directory_fd, const char *name, struct stat *out, int flags);
-/* CMT-15. Takes the shared lock of a new file; true if another process has the exclusive lock, to remove the file, or
- * has removed it. */
-bool cf_posix_is_taken_away(const cf_directory *directory, const char *name, int fd);
 
 #endif

@@ -12,6 +12,8 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from graphlib import CycleError, TopologicalSorter
+from itertools import pairwise
 from pathlib import Path
 from types import ModuleType
 
@@ -54,6 +56,7 @@ SYSTEM = {
     "csrc/storage/posix.c": [
         *("openat", "close", "pread", "pwrite", "fsync", "sync_file_range"),
         *("fstat", "fstatat", "fstatvfs", "ftruncate", "fallocate", "mmap", "munmap", "getentropy"),
+        "flock",
     ],
     "csrc/base/pages.c": ["madvise", "mmap", "munmap"],
     "csrc/storage/posix_files.c": [
@@ -165,6 +168,33 @@ def test_include_layers() -> None:
             if not (ROOT / "csrc" / target).is_file():
                 found.append(f"{name_of(path)} includes {target}: no such file in csrc")
     fail_if(found)
+
+
+def test_c_files_use_each_other_one_way() -> None:
+    """No circle of files in which each uses a function of the next. X.c and X.h are one file."""
+    defined = re.compile(r"^(?!static (?!inline))\w[^;{}()#]*?\b(\w+)\([^;{}]*\)\n\{", re.M)
+    units = {path: path.relative_to(ROOT / "csrc").with_suffix("").as_posix() for path in c_files()}
+    homes = {name: units[path] for path in units for name in defined.findall(code_of(path))}
+    assert len(homes) > 500
+    uses: dict[str, dict[str, list[str]]] = {unit: {} for unit in units.values()}
+    for path, unit in units.items():
+        # Code is indented, declarations are not.
+        code = "\n".join(re.findall(r"^\t.*", code_of(path), re.M))
+        for name in sorted(homes.keys() & re.findall(r"(?<![\w.>])\w+", code)):
+            if homes[name] != unit:
+                uses[unit].setdefault(homes[name], []).append(name)
+    circle: list[str] = []
+    try:
+        TopologicalSorter(uses).prepare()
+    except CycleError as error:
+        circle = error.args[1]
+    fail_if(
+        [
+            f"csrc/{user} uses {', '.join(uses[user][used])} of csrc/{used}: move the function, "
+            "or hand in the values that it needs"
+            for used, user in pairwise(circle)
+        ]
+    )
 
 
 def test_codec_has_no_system() -> None:
