@@ -3,9 +3,9 @@
 
     python bench/count_lines.py > bench/results/lines.md
 
-The programs are the functions of bench/lines/with_*.py; tests run them. What is counted are
-statements, so that the style of formatting does not matter: every statement of the function, those
-inside `with` and `for` as well. Imports and the definitions are the same for all and not counted.
+The programs are the functions of bench/lines/with_*.py. Statements are counted, so that the style
+of formatting does not matter: every statement of the function, those inside `with` and `for` as
+well. Imports and the definitions are the same for all and not counted.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ SIDES = {
 HEAD = """\
 # Statements that a user writes
 
-Written by `python bench/count_lines.py` from the programs in `bench/lines/`, which tests run.
+Written by `python bench/count_lines.py` from the programs in `bench/lines/`.
 Counted are statements, without imports; `-`: no program. Each program is the shortest that we know
 and does the whole job: "one tensor" does not load the others, "sharded" restores tensors that
 several processes or devices share.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The benchmark runs with what is installed, and its report has its form. Never its times."""
+"""The figures of the benchmark: digests, ratios and peaks of memory. Never its times."""
 
 from __future__ import annotations
 
@@ -10,22 +10,7 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
-from support.bench import ROOT, bench, cells, module
-
-
-def test_a_quick_run_has_the_targets_and_all_cases() -> None:
-    cases = module("cases")
-    quick = [row for row in cases.rows("quick") if not row.extra]
-    assert {target.key for target in cases.TARGETS} <= {row.key for row in quick}
-    assert {row.case for row in quick} == {row.case for row in cases.rows("full")}
-
-
-def test_who_does_something_else_is_named_so() -> None:
-    cases = module("cases")
-    for profile in ("smoke", "quick", "full"):
-        for row in cases.rows(profile):
-            for part in row.parts:
-                assert part.label or not (part.verb or part.arguments) or part is row.parts[0], row
+from support.bench import ROOT, cells, module
 
 
 @pytest.fixture
@@ -64,38 +49,6 @@ def test_memory_that_was_kept_is_no_peak(report: ModuleType) -> None:
     peaks = {"ckptfmt": (1 << 20) + 5120, "tensorflow": 1 << 20}
     rows = [cells(line) for line in run_of(report, "B6-C", peaks)._peaks()][2:]
     assert rows == [["B6-C", "ckptfmt", "5", "yes"], ["B6-C", "tensorflow", "0", ""]]
-
-
-def test_a_side_that_failed_in_one_group_takes_no_part_in_the_next(report: ModuleType) -> None:
-    """Ours is in all of them."""
-    cases, measure, session = (sys.modules[name] for name in ("cases", "measure", "session"))
-    row = next(row for row in cases.rows("quick") if row.key == "B1-P")
-    ours, *others = [measure.Entry(part) for part in row.parts]
-
-    class Failing(measure.Measurer):  # type: ignore[name-defined, misc]
-        def _call(self, _row: Any, part: Any, *_arguments: Any) -> dict[str, Any]:
-            if part.side == cases.OURS:
-                raise session.BenchError("broken")
-            return {"seconds": 1.0}
-
-    measurer = Failing(measure.Plan("quick", 5, 3, 60.0, 1), None, ROOT)
-    for number, group in enumerate((others[:2], others[2:4])):
-        measurer._sample(row, [ours, *group], number)
-    assert (ours.word, ours.samples) == ("failed: broken", [])
-    assert all(len(entry.samples) >= 3 and not entry.word for entry in others[:4])
-
-
-def test_in_short_it_says_what_tensorflow_does_instead(report: ModuleType) -> None:
-    peaks = {"ckptfmt": 0, "tensorflow": 0}
-    for key, told in (("B5-map", "2.00 x (loads all into tensors of its own)"), ("B6-C", "2.00 x")):
-        last = run_of(report, key, peaks).short().splitlines()[-1]
-        assert cells(last)[2] == told
-
-
-def test_an_unknown_case_is_refused() -> None:
-    ran = bench("--smoke", "B99")
-    assert ran.returncode == 1
-    assert ran.stderr.startswith("B99 is no case; there are B1, ")
 
 
 def test_digests_tell_values_apart() -> None:
