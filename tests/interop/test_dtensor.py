@@ -83,3 +83,8 @@ def test_ours_restores_theirs(
         assert checkpoint.save_counter == 1
 
     all_good(run_team(processes, restore))
+
+
+def test_layouts_of_tensorflow(tmp_path: Path, theirs: Worker) -> None:
+    theirs("make", specs=ROWS, factor=1)
+    theirs("layouts", prefix=str(tmp_path / "ck"))

@@ -20,6 +20,8 @@ import tensorflow as tf  # noqa: E402
 from tensorflow.experimental import dtensor  # noqa: E402
 from tensorflow.python.keras.distribute import worker_training_state  # noqa: E402
 
+import ckptfmt  # noqa: E402
+
 DEVICES = 4
 tf.config.set_logical_device_configuration(
     tf.config.list_physical_devices("CPU")[0], [tf.config.LogicalDeviceConfiguration()] * DEVICES
@@ -79,6 +81,31 @@ class Worker:
 
     def restore(self, path: str) -> None:
         self.checkpoint.restore(path).assert_consumed()
+
+    def layouts(self, prefix: str) -> None:
+        """TensorFlow's layouts are taken where ckptfmt's are, and have the same text."""
+        rows = dtensor.Layout(["x", dtensor.UNSHARDED], MESH)
+        for theirs in (rows, dtensor.Layout.replicated(MESH, rank=0)):
+            ours = ckptfmt.sharded.Layout.of(theirs)
+            assert ours.to_string() == theirs.to_string()
+            assert dtensor.Layout.from_string(ours.to_string()) == theirs
+            assert ckptfmt.sharded.Layout.from_string(theirs.to_string()) == ours
+            assert ckptfmt.sharded.Mesh.of(MESH).devices == tuple(MESH.local_devices())
+        value = np.arange(96.0).reshape(8, 12)
+        blocks = dict(zip(MESH.local_devices(), np.split(value, DEVICES), strict=True))
+        (_, device, *_), one = blocks, ckptfmt.sharded.SingleProcess()
+        spec = ckptfmt.tf.DSaveSpec(blocks[device], "", "w", value.shape, rows, device=device)
+        assert spec.slice_spec == "8 12 2,2:-"
+        ckptfmt.sharded.save(prefix, {"w": blocks}, {"w": rows}, one)
+        assert tf.train.load_variable(prefix, "w").tolist() == value.tolist()
+        # DTensorCheckpoint of a root stores no save_counter; ours then asks for none.
+        root = tf.Module()
+        root.w = variable(value, ["x", None])
+        saved = dtensor.DTensorCheckpoint(MESH, root=root).save(f"{prefix}-root")
+        zeros = {name: np.zeros_like(block) for name, block in blocks.items()}
+        ours = ckptfmt.Checkpoint({"w": zeros}, coordinator=one, layouts={"w": rows})
+        ours.restore(saved).assert_consumed()
+        assert all((zeros[name] == block).all() for name, block in blocks.items())
 
     def answer(self) -> dict[str, object]:
         return {
