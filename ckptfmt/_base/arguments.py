@@ -28,6 +28,13 @@ def check_choice(what: str, given: object, choices: Collection[str]) -> None:
         raise InvalidError(f"{what} must be one of {', '.join(map(repr, choices))}, not {given!r}")
 
 
+def check_switch(what: str, given: object) -> bool:
+    """Return what is True or False; refuse anything else."""
+    if not isinstance(given, bool):
+        raise wrong(what, "True or False", given)
+    return given
+
+
 def check_number(what: str, given: object) -> None:
     """Refuse NaN and anything that is not a number."""
     if not isinstance(given, (int, float, np.number)) or np.isnan(given):

@@ -151,7 +151,7 @@ def code_of(dtype: Any) -> int:
 
     Args:
         dtype: a code, TensorFlow's or numpy's name of one, a numpy or ml_dtypes dtype or scalar
-            type, or a TensorFlow DType. `object`, `str` and `bytes` mean strings.
+            type, a torch dtype or a TensorFlow DType. `object`, `str` and `bytes` mean strings.
 
     Raises:
         InvalidError: not a dtype that a checkpoint can store.
@@ -159,6 +159,8 @@ def code_of(dtype: Any) -> int:
     # numpy takes None for float64.
     if dtype is None:
         raise InvalidError("None is not a dtype")
+    if type(dtype).__module__ == "torch":
+        return code_of(str(dtype).removeprefix("torch."))
     if isinstance(dtype, int) and not isinstance(dtype, bool):
         info = _TABLE.get(dtype)
     elif isinstance(dtype, str) and dtype in _BY_NAME:

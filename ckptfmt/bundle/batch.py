@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,7 +19,6 @@ from ckptfmt._base.progress import Meter, Progress
 from ckptfmt._base.targets import Target, check_overlaps
 from ckptfmt._core.remembering import cached_property
 from ckptfmt.bundle.reader import Reader
-from ckptfmt.bundle.selecting import some
 from ckptfmt.bundle.tensor import TensorHandle
 from ckptfmt.errors import InvalidError, TensorNotFoundError, about
 
@@ -34,37 +33,6 @@ BULK_MIN = 8
 # Bytes of one crossing into C; fewer with a progress callback.
 BATCH_BYTES = 1 << 30
 WATCHED_BATCH_BYTES = 32 << 20
-
-
-def check_used(what: str, given: Any, names_loaded: Collection[str | None]) -> None:
-    """Refuse names in an option that are not loaded: they are probably misspelt."""
-    if isinstance(given, Mapping) and (unused := set(given).difference(names_loaded)):
-        name, *others = sorted(unused)
-        more = f", nor are {some(others)}" if others else ""
-        raise InvalidError(f"{what} names a tensor that is not loaded{more}", tensor=name)
-
-
-def casts_of(batch: Batch, cast: Any) -> dict[int, np.dtype[Any]]:
-    """Return the dtypes that tensors are cast to, by position; without those that keep theirs."""
-    if cast is None:
-        return {}
-    if isinstance(cast, Mapping):
-        casts = {p: cast[name] for p, name in enumerate(batch.names) if name in cast}
-    else:
-        casts = {p: cast for p, code in enumerate(batch.codes) if dtypes.is_floating(code)}
-    found = {}
-    for position, wanted in casts.items():
-        if wanted is None:
-            continue
-        with about(batch.names[position]):
-            code = dtypes.code_of(wanted)
-        old, new = batch.dtypes[position], dtypes.numpy_dtype(code)
-        if old is None or new is None or (old == OBJECT) != (new == OBJECT):
-            name = dtypes.numpy_name_of(batch.codes[position])
-            raise InvalidError(f"cannot cast {name} to {wanted!r}", tensor=batch.names[position])
-        if new != old:
-            found[position] = new
-    return found
 
 
 def can_cast(stored: np.dtype[Any] | None, wanted: Any) -> bool:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from ckptfmt import _core
 from ckptfmt._base import dtypes, names
-from ckptfmt._base.arguments import Durability, Level, Verify, check_choice, check_progress
+from ckptfmt._base.arguments import Durability, Level, check_progress, check_switch
 from ckptfmt._base.arrays import Slice, Sources
 from ckptfmt._base.background import wait_for_saves
 from ckptfmt._base.names import prefix_text
@@ -64,7 +64,7 @@ def convert(
     alignment: int | None = None,
     durability: Durability = "full",
     shards: int = 1,
-    verify: Verify = "full",
+    check_result: bool = True,
     progress: Progress | None = None,
     limits: Mapping[str, int] | None = None,
 ) -> None:
@@ -84,9 +84,9 @@ def convert(
         level, compression, alignment, durability, shards: as in Writer.
         drop_metadata: whether to omit metadata that cannot be written: at level "v2", or in a form
             that is only read (nested objects, null, not JSON).
-        verify: "full" reads the result before it becomes visible, and compares all checksums, or
-            the values where checksums differ, with the source; "off" does not. The source is
-            always verified.
+        check_result: whether to read the result before it becomes visible, and compare all
+            checksums, or the values where checksums differ, with the source. The source is always
+            verified.
         progress: called as `progress(bytes_done, bytes_total)` from this thread, with bytes of
             arrays.
         limits: as in `ckptfmt.open`.
@@ -101,7 +101,7 @@ def convert(
         StorageError, BusyError, DurabilityUnknownError: as in Writer and `merge`.
     """
     check_progress(progress)
-    check_choice("verify", verify, ("full", "off"))
+    check_switch("check_result", check_result)
     options = Options(level, compression, alignment, durability, limits, shards)
     check_options(None, level, alignment, durability, compression, shards)
     target = prefix_text(destination, urls=True)
@@ -114,7 +114,7 @@ def convert(
             options,
             metadata,
             lambda writer, folder: _write(reader, writer, folder, progress),
-            lambda part, folder: _check(reader, part, folder, limits) if verify == "full" else None,
+            lambda part, folder: _check(reader, part, folder, limits) if check_result else None,
         )
 
 

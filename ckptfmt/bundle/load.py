@@ -5,29 +5,26 @@ as TensorFlow does."""
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
 import numpy as np
 
 from ckptfmt._base import slices
-from ckptfmt._base.arguments import Verify, check_progress, check_sized, listed, wrong
+from ckptfmt._base.arguments import Verify, check_progress, check_sized
 from ckptfmt._base.names import tensor_bytes
 from ckptfmt._base.progress import Progress
 from ckptfmt._base.targets import Target
 from ckptfmt.bundle import reader as reading
 from ckptfmt.bundle.batch import Batch, batch_of, box_of_text, can_cast, check_dtypes, select_batch
+from ckptfmt.bundle.choosing import Cast, Choice, Names
 from ckptfmt.bundle.selecting import (
     Filter,
     Rename,
     Transform,
     by_text,
-    check_distinct,
-    filter_function,
     near,
-    no_match,
-    renamed,
     some,
     transformed,
     transformed_kind,
@@ -39,8 +36,11 @@ Path = str | bytes | os.PathLike[Any]
 
 def load(
     path: Path,
-    names: Iterable[str | bytes] | None = None,
+    names: Names | None = None,
     *,
+    filter: Filter | None = None,  # noqa: A002 (named as the built-in)
+    rename: Rename | None = None,
+    cast: Cast | None = None,
     verify: Verify = "auto",
     progress: Progress | None = None,
 ) -> dict[str, np.ndarray[Any, Any]]:
@@ -48,7 +48,7 @@ def load(
 
     Args:
         path: any path that `ckptfmt.open` takes.
-        names: the stored names to load; default all. `Reader.keys` selects names by pattern.
+        names, filter, rename, cast: as in `ckptfmt.load_into`; `cast` is a dtype or a mapping.
         verify: as in `ckptfmt.open`.
         progress: called as `progress(bytes_done, bytes_total)` from this thread, with bytes of
             the arrays; strings count as stored.
@@ -57,15 +57,29 @@ def load(
         Name to array, in the order of `names`. Small arrays are views of a common allocation.
 
     Raises:
-        TensorNotFoundError: a name is missing.
-        InvalidError: an argument of a wrong type.
+        TensorNotFoundError: one of `names` is missing, or `filter` matches nothing.
+        InvalidError: an argument of a wrong type; two tensors get the same name.
         What `ckptfmt.open` and reading raise.
     """
     check_progress(progress)
-    names = None if names is None else listed("names", names, "names")
+    choice = Choice.of(names, filter, rename, cast, has_targets=False)
     with reading.open(path, verify=verify) as reader:
-        batch = batch_of(reader, names)
-        return dict(zip(batch.names, batch.read_each(progress), strict=True))
+        # A mapping to dtypes may name tensors that are not loaded.
+        batch = batch_of(reader, None if isinstance(choice.cast, Mapping) else choice.names)
+        new_names, _, transforms = choice.chosen(batch.names, reader.prefix)
+        if list(new_names) != batch.names:
+            positions = {name: position for position, name in enumerate(batch.names)}
+            batch = batch.only([positions[name] for name in new_names])
+        casts = choice.casts(batch.names, batch.dtypes)
+        found = {}
+        for position, array in enumerate(batch.read_each(progress)):
+            name = batch.names[position]
+            if position in casts:
+                array = array.astype(casts[position])  # noqa: PLW2901
+            if name in transforms:
+                array = transformed(name, array, transforms[name])  # noqa: PLW2901
+            found[new_names[name]] = array
+        return found
 
 
 @dataclass(frozen=True)
@@ -155,10 +169,11 @@ def load_into(
     path: Path,
     targets: Mapping[str, Any],
     *,
-    strict: bool = True,
-    rename: Rename | None = None,
-    cast: bool = False,
+    names: Names | None = None,
     filter: Filter | None = None,  # noqa: A002 (named as the built-in)
+    rename: Rename | None = None,
+    cast: Cast | None = None,
+    strict: bool = True,
     verify: Verify = "auto",
     progress: Progress | None = None,
 ) -> MatchReport:
@@ -171,7 +186,11 @@ def load_into(
         targets: name to array of any framework in writable CPU memory (numpy, DLPack, buffers), for
             example a torch state dict. Arrays that share memory are refused, unless they are the
             same elements and their tensors have equal bytes (tied weights).
-        strict: True raises an error if anything does not match; False loads what matches.
+        names: the stored names to load; default all. The targets of the others stay unchanged,
+            which is not an error. `Reader.keys` selects names by pattern.
+        filter: which tensors to load, by stored name: a glob pattern for the whole name (`*`
+            matches slashes too), `/REGEX/` or a compiled regular expression that is found anywhere
+            in the name, or a function. The targets of the others stay unchanged.
         rename: stored name to name in `targets`: a mapping (other names stay), a function (None
             drops the tensor, which then needs no target), or pairs (regular expression,
             replacement) that are applied to every name one after the other, as `re.sub` does; one
@@ -180,12 +199,10 @@ def load_into(
             of the tensors that it renames: a function of the array that was read, for example
             `numpy.transpose`, whose result is stored in the target. It is also called with zeros,
             to learn the result's shape and dtype before anything is read.
-        cast: True casts each tensor to its target's dtype, as numpy's `astype` does. Only numbers
-            are cast, and only to numbers.
-        filter: which tensors to load, by stored name: a glob pattern for the whole name (`*`
-            matches slashes too), `/REGEX/` or a compiled regular expression that is found anywhere
-            in the name, or a function. The targets of the others stay unchanged, which is not an
-            error.
+        cast: True casts numbers to the dtypes of the targets, as numpy's `astype` does. A dtype
+            casts all floating-point tensors, and a mapping from stored names to dtypes those that
+            it names, as if they were stored so.
+        strict: True raises an error if anything does not match; False loads what matches.
         verify: as in `ckptfmt.open`.
         progress: as in `ckptfmt.load`.
 
@@ -193,8 +210,9 @@ def load_into(
         What matched and what did not.
 
     Raises:
-        TensorNotFoundError: `strict`, and targets without a tensor are the only problem; or
-            `filter` matches no tensor. The error's `report` is the MatchReport.
+        TensorNotFoundError: `strict`, and targets without a tensor are the only problem; or one of
+            `names` is missing, or `filter` matches no tensor. The first has the MatchReport as its
+            attribute `report`.
         InvalidError: `strict`, and something else does not match (with `report`); two tensors have
             the same target; a target is not writable or shares memory with another; an argument of
             a wrong type.
@@ -202,33 +220,22 @@ def load_into(
     """
     check_progress(progress)
     targets = by_text("targets", targets)
-    rename = by_text("rename", rename) if isinstance(rename, Mapping) else rename
-    renamed([], rename)  # refuses a wrong type before anything is read
-    passes = filter_function(filter)
-    if not isinstance(cast, bool):
-        raise wrong("cast", "True or False", cast)
+    choice = Choice.of(names, filter, rename, cast, strict)
     with reading.open(path, verify=verify) as reader:
         everything = batch_of(reader, None)
-        new_names, transforms = renamed(everything.names, rename)
-        kept: dict[int, str] = {}
-        unexpected: list[str] = []
-        # Includes the names of tensors that the filter excludes.
-        present: set[str] = set()
-        for position, (old, new) in enumerate(zip(everything.names, new_names, strict=True)):
-            if new is None:
-                continue
-            present.add(new)
-            if passes is not None and not passes(old):
-                continue
-            if new in targets:
-                kept[position] = new
-            else:
-                unexpected.append(old)
-        if passes is not None and present and not kept and not unexpected:
-            raise no_match(filter, len(everything.names), reader.prefix)
+        new_names, left_out, transforms = choice.chosen(everything.names, reader.prefix)
+        kept = {
+            position: new_names[old]
+            for position, old in enumerate(everything.names)
+            if new_names.get(old) in targets
+        }
+        unexpected = [old for old, new in new_names.items() if new not in targets]
+        present = {*new_names.values(), *left_out.values()}
         batch, found = everything.only(list(kept)), list(kept.values())
-        check_distinct(batch.names, found)
-        fits, shapes, dtypes = _compared(batch, found, targets, cast, transforms)
+        casts = choice.casts(batch.names, batch.dtypes)
+        fits, shapes, dtypes = _compared(
+            batch, found, targets, choice.cast is True, casts, transforms
+        )
         loaded = set(found)
         report = MatchReport(
             tuple(found[position] for position in fits),
@@ -246,8 +253,11 @@ def load_into(
             (chosen.targets if is_direct else converted)[position] = target
         chosen.check_targets(converted)
         read = chosen.read(progress)
+        origins = list(fits)
         for position, target in converted.items():
             name, result, array = chosen.names[position], read[position], target.array
+            if origins[position] in casts:
+                result = result.astype(casts[origins[position]])
             if name in transforms:
                 result = transformed(name, result, transforms[name], array.shape)
             target.mark_written()
@@ -275,7 +285,8 @@ def _compared(
     batch: Batch,
     wanted: list[str],
     targets: Mapping[str, Any],
-    cast: bool,
+    casts_all: bool,
+    casts: Mapping[int, np.dtype[Any]],
     transforms: Mapping[str, Transform],
 ) -> tuple[Fits, list[Mismatch], list[Mismatch]]:
     """Compare tensors with their targets. Return the positions that fit, with the target and
@@ -287,11 +298,12 @@ def _compared(
         target = handle.borrow(targets[name])
         array = target.array
         stored, shape = handle.expected()
+        given = casts.get(position, stored)
         transform = transforms.get(handle.name)
         if transform is not None:
-            stored, shape = transformed_kind(handle.name, stored, shape, transform)
-        can = cast and handle.dtype is not None and can_cast(stored, array.dtype)
-        result = array.dtype if can else stored
+            given, shape = transformed_kind(handle.name, given, shape, transform)
+        can = casts_all and handle.dtype is not None and can_cast(given, array.dtype)
+        result = array.dtype if can else given
         if array.shape != shape:
             shapes.append(Mismatch(name, handle.name, shape, array.shape))
         if array.dtype != result:

@@ -134,7 +134,7 @@ def run(options: argparse.Namespace) -> int:
                 level=options.level,
                 compression=options.compression,
                 drop_metadata=options.drop_metadata,
-                verify="off" if options.no_verify else "full",
+                check_result=not options.no_verify,
                 progress=progress.update,
             )
         except CkptfmtError as error:

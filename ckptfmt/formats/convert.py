@@ -16,7 +16,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ckptfmt._base import dtypes, foreign, names
-from ckptfmt._base.arguments import Durability, Level, Verify, check_choice, check_progress, wrong
+from ckptfmt._base.arguments import (
+    Durability,
+    Level,
+    check_choice,
+    check_progress,
+    check_switch,
+    wrong,
+)
 from ckptfmt._base.arrays import Sources
 from ckptfmt._base.background import wait_for_saves
 from ckptfmt._base.names import path_text, prefix_text
@@ -114,7 +121,7 @@ def convert(
     alignment: int | None = None,
     durability: Durability = "full",
     shards: int = 1,
-    verify: Verify = "full",
+    check_result: bool = True,
     progress: Progress | None = None,
     limits: Mapping[str, int] | None = None,
 ) -> Conversion:
@@ -144,8 +151,8 @@ def convert(
         max_shard_bytes: divide a safetensors result into files of at most this size, with an index.
         durability: as in `ckptfmt.save`.
         shards: number of data files of a TensorFlow checkpoint on a fresh prefix, 1 to 1024.
-        verify: "full" reads the result back before it becomes visible, and compares it with the
-            source; "off" does not. A TensorFlow source is always verified.
+        check_result: whether to read the result back before it becomes visible, and compare it with
+            the source. A TensorFlow source is always verified.
         progress: called as `progress(bytes_done, bytes_total)` from this thread.
 
     Returns:
@@ -159,7 +166,7 @@ def convert(
         StorageError, BusyError, DurabilityUnknownError: as in `ckptfmt.Writer`.
     """
     check_progress(progress)
-    check_choice("verify", verify, ("full", "off"))
+    check_switch("check_result", check_result)
     from_path, to_path = path_text(source, urls=True), path_text(destination, urls=True)
     kind = format_of(from_path, exists=True)
     result = format_of(to_path, exists=False) if to is None else to
@@ -176,12 +183,14 @@ def convert(
         if kind == "tensorflow" and rename is None:
             if cast is not None:
                 raise InvalidError("cast: dtypes are kept between TensorFlow checkpoints")
-            return _convert_level(from_path, to_path, options, drop_metadata, verify, progress)
+            return _convert_level(
+                from_path, to_path, options, drop_metadata, check_result, progress
+            )
         source_tensors = _opened(kind, from_path, limits, missing, as_text=False)
         opened = renamed_tensors(source_tensors, rename)
         # Renamed tensors are not where the layout of the source has them.
         states = module_of(kind).optimizer_paths if kind == "hdf5" and rename is None else None
-        done = _Import(opened, casts, verify, progress, states).write(to_path, options)
+        done = _Import(opened, casts, check_result, progress, states).write(to_path, options)
         return replace(done, missing=tuple(missing))
     if result == "dcp":
         raise InvalidError(
@@ -190,7 +199,7 @@ def convert(
     to_path = output_path(to_path, _files_of(kind, from_path), regular=True)
     out = _Export(module_of(result), result, to_path, durability, max_shard_bytes)
     opened = renamed_tensors(_opened(kind, from_path, limits, missing), rename)
-    return replace(out.write(opened, casts, verify, progress), missing=tuple(missing))
+    return replace(out.write(opened, casts, check_result, progress), missing=tuple(missing))
 
 
 def _files_of(kind: Format, path: str) -> Iterator[str]:
@@ -209,14 +218,14 @@ def _convert_level(
     destination: str,
     options: Options,
     drop_metadata: bool,
-    verify: Verify,
+    check_result: bool,
     progress: Progress | None,
 ) -> Conversion:
     levels.convert(
         source,
         destination,
         drop_metadata=drop_metadata,
-        verify=verify,
+        check_result=check_result,
         progress=progress,
         **options._asdict(),
     )
@@ -323,12 +332,12 @@ class _Import:
         self,
         opened: Opened,
         casts: _Casts,
-        verify: Verify,
+        check_result: bool,
         progress: Progress | None,
         optimizer_paths: Callable[[Mapping[str, Any]], list[str]] | None = None,
     ) -> None:
         self._opened = opened
-        self._casts, self._verify, self._progress = casts, verify, progress
+        self._casts, self._check_result, self._progress = casts, check_result, progress
         self._optimizer_paths = optimizer_paths
 
     def write(self, destination: str, options: Options) -> Conversion:
@@ -409,7 +418,7 @@ class _Import:
         tensors: dict[str, Tensor],
         limits: Mapping[str, int] | None,
     ) -> None:
-        if self._verify == "off":
+        if not self._check_result:
             return
         check_result(part, limits)
         with Reader(part, limits=limits) as result:
@@ -459,7 +468,7 @@ class _Export:
         self,
         opened: Opened,
         casts: _Casts,
-        verify: Verify,
+        check_result: bool,
         progress: Progress | None,
     ) -> Conversion:
         """Write all files, then make them visible, the index last."""
@@ -487,7 +496,7 @@ class _Export:
             def read(name: str, box: Box) -> NDArray[Any]:
                 return cast_values(tensors[name].read(box), by_name[name].dtype)
 
-            path = self._write_files(kinds, metadata, read, counter, verify)
+            path = self._write_files(kinds, metadata, read, counter, check_result)
         return Conversion(
             path,
             self._format,
@@ -516,7 +525,7 @@ class _Export:
         metadata: Mapping[str, str],
         read: Read,
         counter: _Counter,
-        verify: Verify,
+        check_result: bool,
     ) -> str:
         def counted(name: str, box: Box) -> NDArray[Any]:
             array = read(name, box)
@@ -547,7 +556,7 @@ class _Export:
             for file in files:
                 temporary = new(file.path)
                 self._module.write(temporary, file.kinds, metadata, counted)
-                if verify == "full":
+                if check_result:
                     self._check(temporary, file.kinds, read)
         return path
 

@@ -93,7 +93,7 @@ def open_any(path: str, tensor: str | None = None) -> Iterator[Opened]:
                 to="tensorflow",
                 rename=None if chosen is None else lambda name: name if name == chosen else None,
                 durability="none",
-                verify="off",
+                check_result=False,
             )
             with open_checkpoint(prefix) as reader:
                 yield Opened(reader, path, kind)

@@ -12,21 +12,30 @@ import os
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
-from ckptfmt._base import names
-from ckptfmt._base.arguments import Durability, Level, Verify, wrong
+from ckptfmt._base.arguments import Durability, Level, Verify
 from ckptfmt._base.arrays import Columns
 from ckptfmt._base.background import SaveFuture, SaveQueue, Work, wait_for_saves
+from ckptfmt._base.names import (
+    absolute,
+    index_name,
+    path_text,
+    prefix_text,
+    sharded_filename,
+    tensor_bytes,
+)
 from ckptfmt.bundle import reader as reading
 from ckptfmt.bundle.batch import BATCH_BYTES, select_batch
+from ckptfmt.bundle.choosing import Cast, Choice, Names
 from ckptfmt.bundle.load import MatchReport, Mismatch, refuse
 from ckptfmt.bundle.locate import locate
 from ckptfmt.bundle.merge import merge
 from ckptfmt.bundle.places import is_file
+from ckptfmt.bundle.selecting import Filter, Rename, Transform, transformed, transformed_kind
 from ckptfmt.bundle.snapshot import Snapshot
 from ckptfmt.bundle.sweeping import sweep_directories
 from ckptfmt.bundle.temporary import TemporaryDirectory
@@ -130,7 +139,7 @@ def save_async(
 
         return work
 
-    return SaveQueue().begin(names.prefix_text(prefix, urls=True), prepare)
+    return SaveQueue().begin(prefix_text(prefix, urls=True), prepare)
 
 
 @dataclass(frozen=True)
@@ -162,7 +171,7 @@ class _Save:
             check_options(**vars(options))
             _check_path("save(prefix, pytree): prefix", prefix, pytree)
             check_pytree("pytree must be a pytree of arrays", pytree)
-            self._target = names.absolute(names.prefix_text(prefix, urls=True))
+            self._target = absolute(prefix_text(prefix, urls=True))
             self.content = content_of(pytree, rank, world_size)
             common = {**vars(options), "metadata": None, "prefix": self._target}
             described = {**self.content.description, "": json.dumps(common)}
@@ -207,7 +216,7 @@ class _Save:
 
     def _bundle(self, rank: int) -> str:
         part = f"{self._temporary.path}/part"
-        return names.sharded_filename(part, rank, self._team.world_size)
+        return sharded_filename(part, rank, self._team.world_size)
 
     def _write(self, prefix: str, columns: Columns | BaseException, durability: Durability) -> None:
         if isinstance(columns, BaseException):
@@ -225,11 +234,11 @@ class _Save:
     def _merge(self, answers: list[bytes]) -> bytes:
         bundles = [self._bundle(rank) for rank, answer in enumerate(answers) if answer]
         for bundle in bundles:
-            if not is_file(names.index_name(bundle)):
+            if not is_file(index_name(bundle)):
                 raise CheckpointNotFoundError(
                     f"another process wrote its part here, but process 0 does not see it: is "
                     f"{self._target} on a file system that all processes share?",
-                    path=names.index_name(bundle),
+                    path=index_name(bundle),
                 )
         merge(bundles, self._target, inputs="consume", durability=self._options.durability)
         return b""
@@ -260,8 +269,11 @@ def load(
     like: Any = None,
     *,
     sharding: Any = None,
+    names: Names | None = None,
+    filter: Filter | None = None,  # noqa: A002 (as in `ckptfmt.load_into`)
+    rename: Rename | None = None,
+    cast: Cast | None = None,
     strict: bool = True,
-    cast: bool = False,
     verify: Verify = "auto",
     coordinator: Coordinator | None = None,
 ) -> Any:
@@ -281,9 +293,9 @@ def load(
         sharding: a jax.sharding.Sharding or device for all jax.Arrays instead of their own; or a
             pytree of these that is a prefix of `like`, in which None leaves the own one. Without
             any, an array is not committed to a device.
-        strict: False ignores tensors of the checkpoint without a leaf, which are an error
-            otherwise. Leaves without a tensor are always an error.
-        cast: True converts numbers to the dtypes of the leaves.
+        names, filter, rename, cast, strict: as in `ckptfmt.load_into`. A leaf that is left out, or
+            with strict=False does not match, is returned as it is in `like`, and must have a value:
+            a jax.ShapeDtypeStruct has none.
         verify: as in `ckptfmt.open`.
         coordinator: as in `save`.
 
@@ -304,18 +316,15 @@ def load(
         with team.guarded() as guard:
             wait_for_saves()
             _check_path("load(path, like): path", path, like)
-            text = names.path_text(path, urls=True)
-            for what, one in (("strict", strict), ("cast", cast)):
-                if not isinstance(one, bool):
-                    raise wrong(what, "True or False", one)
+            text = path_text(path, urls=True)
+            choice = Choice.of(names, filter, rename, cast, strict)
             leaves = _wanted(like, sharding)
             prefix = locate(path)
             with contextlib.ExitStack() as stack:
                 index = Index(prefix, stack)
                 reader = stack.enter_context(reading.Reader(prefix, verify=verify))
                 seen = index.digest() if team.world_size > 1 else b""
-                _check(reader, leaves, strict, cast)
-                found = _read(reader, leaves)
+                found = _read(reader, leaves, _matched(reader, leaves, choice))
             result = jax.tree.unflatten(jax.tree.structure(like), found)
         team.round(guard.error, seen, lambda answers: compare_seen(answers, text))
         return result
@@ -369,65 +378,120 @@ def _wanted(like: Any, sharding: Any) -> dict[str, Wanted]:
     return result
 
 
-def _check(reader: reading.Reader, leaves: Mapping[str, Wanted], strict: bool, cast: bool) -> None:
-    """Raise the error for everything that does not match."""
+class _Source(NamedTuple):
+    """What a leaf is loaded from: a stored tensor, the dtype that it is cast to, and the transform
+    that `rename` gave."""
+
+    name: str
+    dtype: np.dtype[Any]
+    transform: Transform | None
+
+
+def _matched(
+    reader: reading.Reader, leaves: Mapping[str, Wanted], choice: Choice
+) -> dict[str, _Source]:
+    """Return what leaves are loaded from; the others stay as they are.
+
+    Raises:
+        TensorNotFoundError, InvalidError: as `load`.
+    """
+    loaded, left_out, transforms = choice.chosen(list(reader), reader.prefix)
+    origin = {new: old for old, new in loaded.items()}
+    kept = frozenset(left_out.values())
     impls = dict(reader.metadata.get(IMPLS, ()))
-    matched, missing = [], []
-    shapes: list[Mismatch] = []
-    kinds: list[Mismatch] = []
+    found: dict[str, _Source] = {}
+    missing, filtered = list[str](), list[str]()
+    shapes, kinds = list[Mismatch](), list[Mismatch]()
     for name, one in leaves.items():
-        if name not in reader:
-            missing.append(name)
+        old = origin.get(name)
+        if old is None:
+            (filtered if name in kept else missing).append(name)
             continue
-        dtype, shape = reader[name].expected()
+        handle = reader[old]
+        dtype, shape = handle.expected()
+        dtype = (choice.dtype_of(old, handle.dtype) if handle.dtype is not None else None) or dtype
+        source = _Source(old, dtype, transforms.get(old))
+        if source.transform is not None:
+            dtype, shape = transformed_kind(old, dtype, shape, source.transform)
         before = len(shapes) + len(kinds)
         if shape != one.shape:
-            shapes.append(Mismatch(name, name, shape, one.shape))
-        impl = impls.get(name)
+            shapes.append(Mismatch(name, old, shape, one.shape))
+        impl = impls.get(old)
         if one.impl is not None and impl not in (None, one.impl):
-            kinds.append(Mismatch(name, name, f"PRNG keys of {impl}", one.impl))
-        elif not one.accepts(dtype, cast):
-            kinds.append(Mismatch(name, name, dtype, one.dtype))
+            kinds.append(Mismatch(name, old, f"PRNG keys of {impl}", one.impl))
+        elif not one.accepts(dtype, choice.cast is True):
+            kinds.append(Mismatch(name, old, dtype, one.dtype))
         elif one.is_jax and jax.dtypes.canonicalize_dtype(one.dtype) != one.dtype:
             given = f"{jax.dtypes.canonicalize_dtype(one.dtype)} (jax_enable_x64 is off)"
-            kinds.append(Mismatch(name, name, dtype, given))
+            kinds.append(Mismatch(name, old, dtype, given))
         if len(shapes) + len(kinds) == before:
-            matched.append(name)
-    others = tuple(name for name in reader if name not in leaves)
-    unexpected = others if strict else ()
-    report = MatchReport(tuple(matched), tuple(missing), unexpected, tuple(shapes), tuple(kinds))
-    if not report:
-        refuse(reader.prefix, report, present=others)
+            found[name] = source
+    unexpected = tuple(old for old, new in loaded.items() if new not in leaves)
+    report = MatchReport(
+        tuple(found),
+        tuple(missing),
+        unexpected if choice.strict else (),
+        tuple(shapes),
+        tuple(kinds),
+        tuple(filtered),
+    )
+    without = [name for name, one in leaves.items() if name not in found and not one.has_value]
+    if (choice.strict and not report) or set(without).difference(filtered):
+        refuse(reader.prefix, report, present=unexpected)
+    if without:
+        raise InvalidError(
+            "the leaf of like has no value to keep: give an array for what is not loaded",
+            path=reader.prefix,
+            tensor=without[0],
+        )
+    return found
 
 
-def _read(reader: reading.Reader, leaves: Mapping[str, Wanted]) -> list[Any]:
+def _read(
+    reader: reading.Reader, leaves: Mapping[str, Wanted], sources: Mapping[str, _Source]
+) -> list[Any]:
     """Return the leaves, read in batches, so that few bytes are in memory twice."""
-    found: list[Any] = []
+    found: dict[str, Any] = {name: one.leaf for name, one in leaves.items()}
     group: dict[str, Wanted] = {}
     size = 0
-    for name, one in leaves.items():
-        group[name] = one
+    for name in sources:
+        one = group[name] = leaves[name]
         size += sum(math.prod(_shape(box)) for box in one.reads) * one.dtype.itemsize
         if size >= BATCH_BYTES:
-            found += _fill(reader, group)
+            found |= _fill(reader, group, sources)
             group, size = {}, 0
-    return found + _fill(reader, group)
+    return list((found | _fill(reader, group, sources)).values())
 
 
 def _shape(box: Box) -> tuple[int, ...]:
     return tuple(stop - start for start, stop in box)
 
 
-def _fill(reader: reading.Reader, group: Mapping[str, Wanted]) -> list[Any]:
-    wanted = [(name, box) for name, one in group.items() for box in one.reads]
-    batch = select_batch(reader, [names.tensor_bytes(name) for name, _ in wanted])
+def _fill(
+    reader: reading.Reader, group: Mapping[str, Wanted], sources: Mapping[str, _Source]
+) -> dict[str, Any]:
+    """Read some of the leaves. A tensor with a transform is read whole, once."""
+    wanted: list[tuple[str, Box | None]] = []
+    for name, one in group.items():
+        wanted += [(name, box) for box in one.reads if sources[name].transform is None]
+        wanted += [(name, None)] * (sources[name].transform is not None and len(one.reads) > 0)
+    batch = select_batch(reader, [tensor_bytes(sources[name].name) for name, _ in wanted])
     for position, (_, box) in enumerate(wanted):
-        if _shape(box) != batch.handle(position).shape:
+        if box is not None and _shape(box) != batch.handle(position).shape:
             starts = [start for start, _ in box]
             batch.boxes[position] = np.array([*starts, *_shape(box), 0], np.int64)
     arrays = dict(zip(wanted, batch.read(None), strict=True))
-    found = []
+    found = {}
     for name, one in group.items():
+        source = sources[name]
         with about(name):
-            found.append(one.leaf_of({box: one.converted(arrays[name, box]) for box in one.reads}))
+            parts: dict[Box, Any] = {}
+            for box in one.reads:
+                array = arrays[name, box if source.transform is None else None]
+                array = array.astype(source.dtype, copy=False)
+                if source.transform is not None:
+                    array = transformed(source.name, array, source.transform, one.shape)
+                    array = array[tuple(slice(start, stop) for start, stop in box)]
+                parts[box] = one.converted(array)
+            found[name] = one.leaf_of(parts)
     return found

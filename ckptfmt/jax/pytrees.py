@@ -146,6 +146,13 @@ class Wanted:
     weak: bool = False
     is_jax: bool = True
 
+    @property
+    def has_value(self) -> bool:
+        """Whether the leaf is an array or a value, and not only a description of one."""
+        if isinstance(self.leaf, jax.Array):
+            return not self.leaf.is_deleted()
+        return not isinstance(self.leaf, jax.ShapeDtypeStruct)
+
     def accepts(self, dtype: np.dtype[Any], cast: bool) -> bool:
         """Return whether a tensor of this dtype can become the leaf."""
         if dtype == self.dtype:

@@ -5,14 +5,13 @@ from __future__ import annotations
 
 from typing import Any
 
+from ckptfmt.bundle.choosing import Choice
 from ckptfmt.bundle.graph import VARIABLE_VALUE, ObjectGraph
 from ckptfmt.bundle.reader import Reader
-from ckptfmt.bundle.selecting import Rename
 from ckptfmt.errors import InvalidError
 from ckptfmt.keras.generators import has_seeds
 from ckptfmt.keras.model import OPTIMIZER, Objects, Value, with_optimizer
 from ckptfmt.keras.pairing import Pairing, Place
-from ckptfmt.objects.choice import Choice
 from ckptfmt.objects.matching import Restoration
 from ckptfmt.objects.nodes import leaf_name
 from ckptfmt.objects.traversal import View
@@ -27,10 +26,10 @@ CONSTANTS = frozenset({"beta_1", "beta_2", "decay", "rho", "momentum", "epsilon"
 
 
 def by_graph(
-    reader: Reader, graph: ObjectGraph, model: Any, optimizer: bool, rename: Rename | None
+    reader: Reader, graph: ObjectGraph, model: Any, optimizer: bool, choice: Choice
 ) -> Pairing:
     """Pair a model with the object graph that has most of its weights at the same edges."""
-    restoration = Restoration(reader, graph, Choice.of(None, False, rename, None), once=True)
+    restoration = Restoration(reader, graph, Choice(rename=choice.rename, strict=False), once=True)
     restoration.expect_partial = True
     weights = Objects(model, optimizer=False, seeds=False)
     starts: list[tuple[str | None, int]] = [(None, 0), *graph.nodes[0].children]
@@ -104,11 +103,12 @@ def _below(graph: ObjectGraph, start: int, skipped: frozenset[str]) -> list[int]
 
 
 def by_path(
-    reader: Reader, graph: ObjectGraph | None, model: Any, optimizer: bool, rename: Rename | None
+    reader: Reader, graph: ObjectGraph | None, model: Any, optimizer: bool, choice: Choice
 ) -> Pairing:
     """Pair variables with tensors, or with variables of an object graph, by their names."""
     stored: dict[str, Any] = dict(reader) if graph is None else _by_full_name(reader, graph)
-    new_names, transforms = Choice(rename=rename).names(list(stored))
+    loaded, left_out, transforms = choice.chosen(list(stored), reader.prefix)
+    new_names = loaded | left_out
     own = getattr(model, OPTIMIZER, None)
     start = f"{own.name}/" if own is not None else ""
     is_stored = bool(start) and any(new.startswith(start) for new in new_names.values())

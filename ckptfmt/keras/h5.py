@@ -16,11 +16,10 @@ from numpy.typing import NDArray
 
 from ckptfmt._base import dtypes
 from ckptfmt._base.arguments import Durability
-from ckptfmt.bundle.selecting import Rename
+from ckptfmt.bundle.choosing import Choice
 from ckptfmt.formats.datasets import write_datasets
 from ckptfmt.keras.model import OPTIMIZER, with_optimizer
 from ckptfmt.keras.pairing import Pairing, Place
-from ckptfmt.objects.choice import Choice
 
 
 class Own:
@@ -101,9 +100,10 @@ def _dataset_name(path: str, key: str) -> str:
 # ---- loading and saving --------------------------------------------------------------------------
 
 
-def by_h5(stored: Mapping[str, Any], model: Any, optimizer: bool, rename: Rename | None) -> Pairing:
+def by_h5(stored: Mapping[str, Any], model: Any, optimizer: bool, choice: Choice) -> Pairing:
     """Pair a model with values that are named as in a `.weights.h5` file."""
-    new_names, transforms = Choice(rename=rename).names(list(stored))
+    loaded, left_out, transforms = choice.chosen(list(stored))
+    new_names = loaded | left_out
     start = f"{OPTIMIZER}/"
     is_stored = any(new.startswith(start) for new in new_names.values())
     optimizer = with_optimizer(model, optimizer, is_stored)

@@ -4,13 +4,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ckptfmt.bundle.batch import can_cast
+from ckptfmt.bundle.choosing import Choice
 from ckptfmt.bundle.load import MatchReport, Mismatch, refuse
 from ckptfmt.bundle.selecting import Transform, transformed, transformed_kind
 from ckptfmt.keras.model import Value
@@ -59,28 +60,29 @@ class Pairing:
     places: dict[str, Place]
     finish: Callable[[], object] = lambda: None
 
-    def load(
-        self, path: str, strict: bool, cast: bool, passes: Callable[[str], object] | None
-    ) -> MatchReport:
+    def load(self, path: str, choice: Choice) -> MatchReport:
         """Compare everything, then load the values that fit, one at a time.
 
         Raises:
             TensorNotFoundError, InvalidError: as `load_weights`.
         """
+        left_out = replace(choice, rename=None).chosen(list(self.stored), path).left_out
+        casts: dict[str, Any] = {}
         matched, unexpected, filtered = list[str](), list[str](), list[str]()
         shapes, kinds = list[Mismatch](), list[Mismatch]()
         for old, new in self.new_names.items():
             place, handle = self.places.get(new), self.stored[old]
-            if passes is not None and not passes(old):
+            if old in left_out:
                 filtered += [new] * (place is not None)
                 continue
             if place is None:
                 unexpected.append(old)
                 continue
-            dtype, shape = handle.dtype, handle.shape
+            dtype, shape = choice.dtype_of(old, handle.dtype), handle.shape
+            casts[old] = dtype
             if old in self.transforms and dtype is not None:
                 dtype, shape = transformed_kind(old, dtype, shape, self.transforms[old])
-            can = cast and can_cast(dtype, place.dtype)
+            can = choice.cast is True and can_cast(dtype, place.dtype)
             if place.takes_integers and dtype is not None:
                 can = can or dtype.kind in "iu"
             if shape != place.shape:
@@ -98,10 +100,11 @@ class Pairing:
             tuple(kinds),
             tuple(filtered),
         )
-        if strict and not report:
+        if choice.strict and not report:
             refuse(path, report)
         for old in matched:
             place, array = self.places[self.new_names[old]], self.stored[old].read()
+            array = array.astype(casts[old], copy=False)
             if old in self.transforms:
                 array = transformed(old, array, self.transforms[old], place.shape)
             place.assign(array.astype(place.dtype, copy=False))

@@ -10,14 +10,15 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
-from ckptfmt._base.arguments import Durability, Level, check_choice, wrong
+from ckptfmt._base.arguments import Durability, Level, check_choice, check_switch
 from ckptfmt._base.names import path_text, prefix_text
 from ckptfmt.bundle import reader as reading
+from ckptfmt.bundle.choosing import Cast, Choice, Names
 from ckptfmt.bundle.graph_keys import graph_of
 from ckptfmt.bundle.load import MatchReport
 from ckptfmt.bundle.reader import Reader
 from ckptfmt.bundle.saving import save
-from ckptfmt.bundle.selecting import Filter, Rename, filter_function
+from ckptfmt.bundle.selecting import Filter, Rename
 from ckptfmt.errors import InvalidError
 from ckptfmt.formats.convert import format_of
 from ckptfmt.formats.datasets import is_variable_name, open_datasets
@@ -45,10 +46,11 @@ def load_weights(
     *,
     by: By | None = None,
     optimizer: bool = True,
-    strict: bool = True,
-    cast: bool = False,
-    rename: Rename | None = None,
+    names: Names | None = None,
     filter: Filter | None = None,  # noqa: A002 (as in `ckptfmt.load_into`)
+    rename: Rename | None = None,
+    cast: Cast | None = None,
+    strict: bool = True,
 ) -> MatchReport:
     """Load weights into a model that is built, on any backend.
 
@@ -65,11 +67,9 @@ def load_weights(
             names in `.weights.h5`. None takes the graph if there is one, else what the names are.
         optimizer: whether to load the variables of the model's optimizer, if the checkpoint has an
             optimizer as well. An optimizer that is not built is built.
-        strict: True raises an error if anything does not match; False loads what matches.
-        cast: True converts numbers to the dtypes of the variables. The widths of steps and of
+        names, filter, rename, cast, strict: as in `ckptfmt.load_into`. With "graph" a name is a
+            path in the checkpoint, such as "model/layer-1/kernel". The widths of steps and of
             random seeds differ between backends, and are always converted.
-        rename, filter: which values to load, under what names, as in `ckptfmt.load_into`. With
-            "graph" a name is a path in the checkpoint, such as "model/layer-1/kernel".
 
     Returns:
         What matched and what did not, by the names that were compared.
@@ -82,10 +82,8 @@ def load_weights(
     """
     if by is not None:
         check_choice("by", by, get_args(By))
-    for what, given in (("optimizer", optimizer), ("strict", strict), ("cast", cast)):
-        if not isinstance(given, bool):
-            raise wrong(what, "True or False", given)
-    passes = filter_function(filter)
+    check_switch("optimizer", optimizer)
+    choice = Choice.of(names, filter, rename, cast, strict)
     Objects(model, optimizer=False)  # checks the model
     text = path_text(path)
     with contextlib.ExitStack() as stack:
@@ -93,27 +91,25 @@ def load_weights(
             if by not in (None, "h5"):
                 raise InvalidError(f"a {H5} file is loaded by='h5', not by={by!r}", path=text)
             stored = stack.enter_context(open_datasets(text))
-            pairing = by_h5(stored, model, optimizer, rename)
+            pairing = by_h5(stored, model, optimizer, choice)
         else:
             reader = stack.enter_context(reading.open(text))
-            text, pairing = reader.prefix, _pairing(reader, by, model, optimizer, rename)
+            text, pairing = reader.prefix, _pairing(reader, by, model, optimizer, choice)
             add_generators(pairing, reader, model)
-        return pairing.load(text, strict, cast, passes)
+        return pairing.load(text, choice)
 
 
-def _pairing(
-    reader: Reader, by: By | None, model: Any, optimizer: bool, rename: Rename | None
-) -> Pairing:
+def _pairing(reader: Reader, by: By | None, model: Any, optimizer: bool, choice: Choice) -> Pairing:
     graph = graph_of(reader)
     if by is None and graph is None:
         by = "h5" if any(map(is_variable_name, reader)) else "path"
     if by == "path":
-        return by_path(reader, graph, model, optimizer, rename)
+        return by_path(reader, graph, model, optimizer, choice)
     if by == "h5":
-        return by_h5(reader, model, optimizer, rename)
+        return by_h5(reader, model, optimizer, choice)
     if graph is None:
         raise InvalidError("there is no object graph: load by='path'", path=reader.prefix)
-    return by_graph(reader, graph, model, optimizer, rename)
+    return by_graph(reader, graph, model, optimizer, choice)
 
 
 def save_weights(
@@ -124,9 +120,10 @@ def save_weights(
     optimizer: bool = True,
     seeds: bool = False,
     metadata: Mapping[str, Any] | None = None,
-    level: Level | None = None,
-    compression: str | None = None,
+    level: Level = "v2+",
+    alignment: int | None = None,
     durability: Durability = "full",
+    compression: str | None = None,
 ) -> str:
     """Save the weights of a model that is built, on any backend, all or nothing, and return the
     prefix as str.
@@ -144,8 +141,8 @@ def save_weights(
             as of Dropout, and those of the process that layers without one draw from (Keras's
             global one; torch's). TensorFlow does not know them, so that its `assert_consumed`
             reports them. Not with "h5". A CkptfmtWarning names layers that draw from others.
-        metadata, level, compression, durability: as in `ckptfmt.save`; a `.weights.h5` file has
-            only `durability`.
+        metadata, level, alignment, durability, compression: as in `ckptfmt.Writer`; a
+            `.weights.h5` file has only `durability`.
 
     Raises:
         InvalidError: the model is not built; two variables have one path (by="path"); `seeds`, and
@@ -158,7 +155,8 @@ def save_weights(
     is_file = text.endswith(H5)
     by = by or ("h5" if is_file else "graph")
     if is_file:
-        given = {"metadata": metadata, "level": level, "compression": compression, "by": by != "h5"}
+        given = {"metadata": metadata, "alignment": alignment, "compression": compression}
+        given |= {"level": level != "v2+", "by": by != "h5"}
         if unused := [name for name, value in given.items() if value]:
             raise InvalidError(f"{unused[0]} cannot be used with a {H5} file", path=text)
     if seeds and by == "h5":
@@ -167,8 +165,8 @@ def save_weights(
     if is_file:
         write_h5(text, owners_of(model, optimizer), durability)
         return text
-    options: dict[str, Any] = {"metadata": metadata, "compression": compression}
-    options |= {"durability": durability, "level": level or "v2+"}
+    options: dict[str, Any] = {"metadata": metadata, "compression": compression, "level": level}
+    options |= {"durability": durability, "alignment": alignment}
     states = generators_of_process() if seeds else {}
     if seeds:
         warn_of_layers(model)

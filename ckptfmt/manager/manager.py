@@ -29,14 +29,7 @@ from typing import Any
 import numpy as np
 
 from ckptfmt._base.adapters import adapter_for, named_type
-from ckptfmt._base.arguments import (
-    Durability,
-    check_choice,
-    check_number,
-    is_positive,
-    whole,
-    wrong,
-)
+from ckptfmt._base.arguments import check_number, check_switch, is_positive, whole, wrong
 from ckptfmt._base.background import SaveQueue
 from ckptfmt._base.names import is_url, path_text
 from ckptfmt.bundle.completeness import proves_damage
@@ -52,7 +45,6 @@ from ckptfmt.manager.directory import CheckpointDirectory
 from ckptfmt.manager.latest import candidates, newest_complete, warn
 from ckptfmt.manager.records import Records, check_metrics
 from ckptfmt.manager.restoring import (
-    CheckedFirst,
     Decisions,
     Restored,
     restore_newest,
@@ -132,8 +124,8 @@ class CheckpointManager:
         last_checkpoint_step: the step of the last checkpoint, for `checkpoint_interval`.
         keep_best: also retain the best checkpoints, for example `KeepBest("loss", mode="min")`.
         keep_every_n_steps: keep a checkpoint permanently if its number is a multiple of this.
-        durability: of the state file, of removals, and of checkpoints that are saved without
-            options: "full", "rename" or "none".
+        options: how checkpoints are saved that get no options of their own. Its `durability` is
+            also that of the state file and of removals.
 
     Raises:
         InvalidError: an argument of another type or value. For a model, an optimizer or a pytree of
@@ -155,7 +147,7 @@ class CheckpointManager:
         *,
         keep_best: KeepBest | None = None,
         keep_every_n_steps: int | None = None,
-        durability: Durability = "full",
+        options: CheckpointOptions | None = None,
     ) -> None:
         if max_to_keep is not None and not is_positive(max_to_keep):
             raise InvalidError(
@@ -190,7 +182,7 @@ class CheckpointManager:
             )
         if step_counter is not None and not callable(step_counter):
             whole("step_counter", step_counter)
-        self._options = CheckpointOptions(durability=durability)
+        self._options = CheckpointOptions.of(options)
         # One that is only saved or only restored needs only that method.
         _check_checkpoint(checkpoint, "write", "restore")
         self._checkpoint = checkpoint
@@ -208,7 +200,7 @@ class CheckpointManager:
             keep_every_n_steps,
             0 if keep_best is None else keep_best.number,
         )
-        self._durability = durability
+        self._durability = self._options.durability
         self._threads = threading.RLock()  # background saves record from their threads
         self._counter = 0  # the largest number so far, for a checkpoint without a save_counter
         self._records = Records(self._directory)
@@ -649,16 +641,16 @@ class CheckpointManager:
                 path=self._directory,
             )
 
-    def restore_latest(self, verify: CheckedFirst = "full") -> Restored:
+    def restore_latest(self, *, check_first: bool = True) -> Restored:
         """Restore the newest sound checkpoint.
 
         A checkpoint is rejected only if its bytes are wrong or a file is missing. Errors that may
         be transient, such as too many open files, are raised.
 
         Args:
-            verify: "full" checks every byte of a checkpoint before anything of it is restored;
-                "auto" leaves it to the checks that restoring makes: a damaged checkpoint may then
-                be restored in part before an older one is.
+            check_first: True checks every byte of a checkpoint before anything of it is restored;
+                False leaves it to the checks that restoring makes: a damaged checkpoint may then be
+                restored in part before an older one is.
 
         Returns:
             What was restored, and what is wrong with the newer checkpoints. Without any checkpoint
@@ -667,13 +659,13 @@ class CheckpointManager:
         Raises:
             CorruptError: there are checkpoints, and all are damaged; its notes say how.
             StorageError: the directory or a checkpoint cannot be read.
-            InvalidError: another `verify`.
+            InvalidError: `check_first` is not a bool.
             What `checkpoint.restore` raises of a sound checkpoint.
         """
-        check_choice("verify", verify, ("full", "auto"))
+        check_switch("check_first", check_first)
         _check_checkpoint(self._checkpoint, "restore")
         found = restore_newest(
-            self._checkpoint, self._directory, self._next_candidate, self._decisions, verify
+            self._checkpoint, self._directory, self._next_candidate, self._decisions, check_first
         )
         if found:
             self._after_restore()

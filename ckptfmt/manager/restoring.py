@@ -7,7 +7,7 @@ import dataclasses
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from ckptfmt._base.background import wait_for_saves
 from ckptfmt._base.names import index_name
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
 
 # How a checkpoint is checked before it is restored; "auto" is while it is read.
-CheckedFirst = Literal["full", "auto"]
 # How often a checkpoint is restored again because another process replaced it meanwhile.
 RESTORES_MAX = 100
 # Failures that a missing file causes.
@@ -169,7 +168,7 @@ def restore_newest(
     directory: str,
     next_candidate: Callable[[set[str]], str | None],
     decisions: Decisions,
-    verify: CheckedFirst,
+    check_first: bool,
 ) -> Restored:
     """Restore the newest sound checkpoint; see `CheckpointManager.restore_latest`.
 
@@ -178,13 +177,13 @@ def restore_newest(
         directory: for errors.
         next_candidate: returns the prefix of the newest checkpoint that was not tried yet.
         decisions: those of process 0.
-        verify: how a checkpoint is checked first.
+        check_first: whether every byte is checked before anything is restored.
     """
     rejected: list[Rejected] = []
     tried: set[str] = set()
     while (path := decisions.agreed(lambda: next_candidate(tried))) is not None:
         tried.add(path)
-        result = _restore(checkpoint, path, decisions, verify)
+        result = _restore(checkpoint, path, decisions, check_first)
         if isinstance(result, Restored):
             return dataclasses.replace(result, rejected=rejected)
         if result is not None:
@@ -204,7 +203,7 @@ def restore_newest(
 
 
 def _restore(
-    checkpoint: Any, path: str, decisions: Decisions, verify: CheckedFirst
+    checkpoint: Any, path: str, decisions: Decisions, check_first: bool
 ) -> Restored | Rejected | None:
     """Restore one checkpoint, or return why not; None if it does not exist."""
     why: Rejected | None = None
@@ -213,7 +212,7 @@ def _restore(
         if before is None:
             return None
         try:
-            findings = decisions.findings(path) if verify == "full" else []
+            findings = decisions.findings(path) if check_first else []
             if not findings:
                 return Restored(path, checkpoint.restore(path))
             why = Rejected(path, findings)

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ckptfmt._base.arguments import check_choice, wrong
+from ckptfmt._base.arguments import check_switch, wrong
 from ckptfmt._base.background import wait_for_saves
 from ckptfmt._base.names import path_text
 from ckptfmt.bundle.orphans import METRICS_NAME, of_managed
@@ -26,7 +26,7 @@ from ckptfmt.bundle.state_file import STATE_NAME
 from ckptfmt.errors import CkptfmtError, InvalidError
 from ckptfmt.manager.directory import CheckpointDirectory
 from ckptfmt.manager.manager import CheckpointManager
-from ckptfmt.manager.restoring import CheckedFirst, Decisions
+from ckptfmt.manager.restoring import Decisions
 from ckptfmt.objects.checkpoint import SAVE_COUNTER, Checkpoint
 from ckptfmt.objects.layouts import layouts_by_path
 from ckptfmt.saving.options import CheckpointOptions
@@ -79,8 +79,8 @@ class TrainingState:
         options: how to save. With `enable_async` the chief saves in the background, and its next
             `back_up` raises what failed, as do all workers of a coordinator. Without a coordinator,
             other workers save synchronously, without syncing files.
-        verify: how a checkpoint is checked before it is restored: "full", or "auto" (while it is
-            read).
+        check_first: whether every byte of a checkpoint is checked before anything of it is
+            restored, as in `CheckpointManager.restore_latest`.
 
     Attributes:
         read_checkpoint_manager: the manager of the chief's directory.
@@ -103,14 +103,14 @@ class TrainingState:
         task_id: int | None = None,
         is_chief: bool | None = None,
         options: CheckpointOptions | None = None,
-        verify: CheckedFirst = "auto",
+        check_first: bool = False,
     ) -> None:
         self._directory = path_text(checkpoint_dir)
-        check_choice("verify", verify, ("full", "auto"))
+        check_switch("check_first", check_first)
         task = 0 if task_id is None else _whole("task_id", task_id)
-        if is_chief is not None and not isinstance(is_chief, bool):
-            raise wrong("is_chief", "True or False", is_chief)
-        self._verify: CheckedFirst = verify
+        if is_chief is not None:
+            check_switch("is_chief", is_chief)
+        self._check_first = check_first
         self._options = CheckpointOptions.of(options)
         self._epoch, self._batch = np.array(UNUSED, np.int64), np.array(UNUSED, np.int64)
         if layouts is not None:
@@ -146,7 +146,7 @@ class TrainingState:
             os.path.join(self._directory, name),
             1,
             checkpoint_name=NAME,
-            durability=self._options.durability,
+            options=self._options,
         )
 
     def back_up(self, epoch: int, batch: int | None = None) -> str | None:
@@ -205,7 +205,7 @@ class TrainingState:
         try:
             # A background save removes the backup before it.
             wait_for_saves()
-            return bool(self.read_checkpoint_manager.restore_latest(self._verify))
+            return bool(self.read_checkpoint_manager.restore_latest(check_first=self._check_first))
         except BaseException:
             # The position may have been restored before the model failed.
             self._epoch[...] = self._batch[...] = UNUSED

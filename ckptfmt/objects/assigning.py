@@ -40,7 +40,8 @@ from ckptfmt._base.targets import (
     like_of,
     variable_kind,
 )
-from ckptfmt.bundle.batch import box_of_text, can_cast, casts_of, select_batch
+from ckptfmt.bundle.batch import box_of_text, can_cast, select_batch
+from ckptfmt.bundle.choosing import Choice
 from ckptfmt.bundle.graph import PY_STATE, VARIABLE_VALUE, Node, escape
 from ckptfmt.bundle.load import Mismatch
 from ckptfmt.bundle.reader import Reader
@@ -371,10 +372,10 @@ def _plan_own(local: Local, keys: Mapping[str, str]) -> Assignment | None:
 
 @dataclass(frozen=True, slots=True)
 class Conversion:
-    """How stored values are converted: the dtypes that they are cast to, as `Choice.cast`, and by
-    name of a value the transform that `rename` gave."""
+    """How stored values are converted: as the choice casts them, and by name of a value by the
+    transform that `rename` gave."""
 
-    cast: Any
+    choice: Choice
     transforms: Mapping[str, Transform]
 
 
@@ -429,8 +430,8 @@ class _Part:
         self.batch = select_batch(reader, keys)
         self.targets: list[Target | None] = []
         self.misfits: list[Misfit] = []
-        self._casts_all = conversion.cast is True
-        self._casts = self._dtypes_to_cast_to(conversion.cast)
+        self._casts_all = conversion.choice.cast is True
+        self._casts = self._dtypes_to_cast_to(conversion.choice)
         # By position.
         self._transforms: dict[int, Transform] = {}
         for position, key in enumerate(self.batch.names if conversion.transforms else ()):
@@ -439,16 +440,11 @@ class _Part:
                 self._transforms[position] = transform
         self._compare()
 
-    def _dtypes_to_cast_to(self, cast: Any) -> dict[int, np.dtype[Any]]:
-        if cast is None or cast is True:
-            return {}
-        if isinstance(cast, Mapping):
-            leaves = {key: leaf_name(key) for key in self.batch.names}
-            return casts_of(
-                self.batch, {k: cast[leaf] for k, leaf in leaves.items() if leaf in cast}
-            )
+    def _dtypes_to_cast_to(self, choice: Choice) -> dict[int, np.dtype[Any]]:
+        found = choice.casts(list(map(leaf_name, self.batch.names)), self.batch.dtypes)
+        if isinstance(choice.cast, Mapping):
+            return found
         roles = [one.local.role for one in self.assignments for _ in one.wanted]
-        found = casts_of(self.batch, cast)
         return {i: dtype for i, dtype in found.items() if roles[i] is not Role.SCALAR}
 
     def _compare(self) -> None:

@@ -15,15 +15,15 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from ckptfmt._base.arguments import wrong
+from ckptfmt._base.arguments import check_switch, wrong
 from ckptfmt._base.background import SaveFuture, SaveQueue, Work, wait_for_saves
 from ckptfmt._base.names import absolute, check_extension, path_text, prefix_text
 from ckptfmt._base.targets import is_immutable
 from ckptfmt.bundle import reader as reading
+from ckptfmt.bundle.choosing import Cast, Choice, Names
 from ckptfmt.bundle.selecting import Filter, Rename, some
 from ckptfmt.bundle.state_file import update_checkpoint_state
 from ckptfmt.errors import CkptfmtWarning, InvalidError
-from ckptfmt.objects.choice import Choice
 from ckptfmt.objects.layouts import layouts_by_path
 from ckptfmt.objects.matching import Restoration
 from ckptfmt.objects.saves import Alone, Begun, Together, restored_together
@@ -294,11 +294,12 @@ class Checkpoint(Trackable):
         save_path: Path | None,
         options: CheckpointOptions | None = None,
         *,
-        cast: Any = None,
-        partial: bool = False,
-        strict: bool | None = None,
-        rename: Rename | None = None,
+        names: Names | None = None,
         filter: Filter | None = None,  # noqa: A002 (as in `load_into`)
+        rename: Rename | None = None,
+        cast: Cast | None = None,
+        strict: bool | None = None,
+        partial: bool = False,
     ) -> LoadStatus:
         """Restore the objects from a checkpoint that `write` saved, which has no `save_counter`.
 
@@ -313,19 +314,12 @@ class Checkpoint(Trackable):
             save_path: what `ckptfmt.open` takes; None restores nothing.
             options: only `skip_slot_variables` is used; `io_device` is refused for arrays on a
                 mesh.
-            cast: True converts numbers to the dtypes of their objects; or a dtype or mapping as in
-                `load_tree`.
+            names, filter, rename, cast: as in `ckptfmt.load_into`. A value's name is the path of
+                its object ("model/kernel"), or its key if it is not the value of a variable;
+                without a graph, the tensor's name. Python scalars keep their types.
+            strict: as in `ckptfmt.load_into`, or None, TensorFlow's rule: existing objects must fit
+                their values, and the assertions of the status report the rest.
             partial: whether values may remain without an object (`expect_partial`).
-            strict: True makes anything that does not match an error, as in `load_into`, before
-                anything is written; False restores what matches and leaves the rest unchanged.
-                None is TensorFlow's rule: existing objects must fit their values, and the
-                assertions of the status report the rest.
-            rename: name of a value in the checkpoint to name here, in the forms that
-                `ckptfmt.load` takes. A value's name is the path of its object ("model/kernel"), or
-                its key if it is not the value of a variable; without a graph, the tensor's name.
-            filter: which values to restore, by name in the checkpoint, in the forms that
-                `ckptfmt.load` takes. The objects of the others stay unchanged, which is not an
-                error.
 
         Returns:
             The status, whose assertions report what was matched.
@@ -340,7 +334,7 @@ class Checkpoint(Trackable):
             What `ckptfmt.open` and reading raise (arrays then have unspecified contents), and the
             objects' own methods.
         """
-        choose = functools.partial(Choice.of, cast, strict, rename, filter)
+        choose = functools.partial(Choice.of, names, filter, rename, cast, strict, may_defer=True)
         return self._restored(save_path, options, choose, partial, ())
 
     def restore(
@@ -348,15 +342,16 @@ class Checkpoint(Trackable):
         save_path: Path | None,
         options: CheckpointOptions | None = None,
         *,
-        cast: Any = None,
-        partial: bool = False,
-        strict: bool | None = None,
-        rename: Rename | None = None,
+        names: Names | None = None,
         filter: Filter | None = None,  # noqa: A002 (as in `load_into`)
+        rename: Rename | None = None,
+        cast: Cast | None = None,
+        strict: bool | None = None,
+        partial: bool = False,
     ) -> LoadStatus:
         """Restore the objects as `read` does, from a checkpoint that `save` saved: `save_counter`
         is created and restored."""
-        choose = functools.partial(Choice.of, cast, strict, rename, filter)
+        choose = functools.partial(Choice.of, names, filter, rename, cast, strict, may_defer=True)
         status = self._restored(save_path, options, choose, partial, (SAVE_COUNTER,))
         if save_path is not None:
             self.save_counter  # noqa: B018 (created when it is used)
@@ -372,8 +367,7 @@ class Checkpoint(Trackable):
     ) -> LoadStatus:
         def begin() -> Begun | None:
             choice, options = choose(), CheckpointOptions.of(given)
-            if not isinstance(partial, bool):
-                raise wrong("partial", "True or False", partial)
+            check_switch("partial", partial)
             if save_path is None:
                 return None
             if choice.strict and optional:

@@ -1,19 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which values of a checkpoint are restored, under what names and as what dtypes.
-
-`Choice.applied` changes an object graph into that of a checkpoint with the chosen values only under
-their new names, so that matching does not need to know of the choice.
-"""
+"""Changes an object graph into that of a checkpoint with the chosen values only, under their new
+names, so that matching does not need to know of the choice."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterable, Iterator
 
-from ckptfmt._base import dtypes
-from ckptfmt._base.arguments import wrong
-from ckptfmt.bundle.batch import check_used
+from ckptfmt.bundle.choosing import Choice
 from ckptfmt.bundle.graph import (
     ATTRIBUTES,
     OPTIMIZER_SLOT,
@@ -27,110 +20,38 @@ from ckptfmt.bundle.graph import (
     unescape,
 )
 from ckptfmt.bundle.selecting import (
-    Filter,
-    Rename,
     Transform,
-    by_text,
-    check_distinct,
-    filter_function,
-    no_match,
-    renamed,
 )
 from ckptfmt.errors import InvalidError
 from ckptfmt.objects.nodes import leaf_name
 
 
-@dataclass(frozen=True)
-class Choice:
-    """Which values of a checkpoint are restored, under what names and as what dtypes.
+def choose(
+    choice: Choice, graph: ObjectGraph, prefix: str | None
+) -> tuple[frozenset[int], dict[str, Transform]]:
+    """Change a graph into that of a checkpoint with the chosen values under their new names; return
+    the nodes of the values that are left out, and the transforms by name.
 
-    A value has the name that it has in a tree (`nodes.leaf_name`); an object of a registered saver
-    has the name that the saver knows.
-
-    Attributes:
-        cast: True converts numbers to the dtypes of their objects; otherwise a dtype for all
-            floating-point values, a mapping from names to dtypes, or None.
-        strict: True refuses anything that does not match, False restores what matches; None refuses
-            only a value that does not fit its object.
-        rename: name in the checkpoint to name here.
-        passes: whether to restore the value of a name in the checkpoint; None restores all.
-        filter: the caller's argument that became `passes`, for messages.
+    Raises:
+        TensorNotFoundError, InvalidError: as `Choice.chosen`.
     """
-
-    cast: Any = None
-    strict: bool | None = None
-    rename: Rename | None = None
-    passes: Callable[[str], object] | None = None
-    filter: Filter | None = None
-
-    @classmethod
-    def of(cls, cast: Any, strict: Any, rename: Rename | None, wanted: Filter | None) -> Choice:
-        """Return the choice of a caller.
-
-        Raises:
-            InvalidError: an argument of the wrong type.
-        """
-        if strict is not None and not isinstance(strict, bool):
-            raise wrong("strict", "True, False or None", strict)
-        if isinstance(rename, Mapping):
-            rename = by_text("rename", rename)
-        renamed([], rename)  # checks the argument before anything is read
-        if cast is False:
-            cast = None
-        elif isinstance(cast, Mapping):
-            cast = by_text("cast", cast)
-        elif cast is not None and cast is not True:
-            dtypes.code_of(cast)
-        return cls(cast, strict, rename, filter_function(wanted), wanted)
-
-    def check_casts(self, graph: ObjectGraph) -> None:
-        """Refuse a cast of a value that the checkpoint does not have, unless `strict` is False."""
-        if isinstance(self.cast, Mapping) and self.strict is not False:
-            check_used("cast", self.cast, [name for name, _, _ in _values(graph)])
-
-    def names(self, stored: list[str]) -> tuple[dict[str, str], dict[str, Transform]]:
-        """Return the new names by the stored names, without those that are dropped, and by stored
-        name the transforms of those that have one.
-
-        Raises:
-            InvalidError: two would get one name, or as `renamed`.
-        """
-        new_names, transforms = renamed(stored, self.rename)
-        pairs = zip(stored, new_names, strict=True)
-        found = {old: new for old, new in pairs if new is not None}
-        check_distinct(list(found), list(found.values()))
-        return found, transforms
-
-    def applied(self, graph: ObjectGraph) -> tuple[frozenset[int], dict[str, Transform]]:
-        """Change a graph into that of a checkpoint with the chosen values under their new names;
-        return the nodes of the values that the filter excludes, and the transforms by name.
-
-        Raises:
-            TensorNotFoundError: the filter matches no value.
-            InvalidError: two values would get one name.
-        """
-        if self.rename is None and self.passes is None:
-            return frozenset(), {}
-        values = list(_values(graph))
-        every = list(dict.fromkeys(name for name, _, _ in values))
-        new_names, transforms = self.names(every)
-        left_out = {name for name in every if self.passes is not None and not self.passes(name)}
-        if every and len(left_out) == len(every):
-            raise no_match(self.filter, len(every))
-        changed = [one for one in values if one[0] in left_out or new_names.get(one[0]) != one[0]]
-        _remove(graph, changed)
-        editor = _Editor(graph)
-        filtered = set()
-        for old, node_id, value in changed:
-            new = new_names.get(old)
-            if new is None:
-                continue
-            if old not in left_out:
-                editor.put(new, value)
-            else:
-                filtered.add(node_id if new == old else editor.place(new)[0])
-        mark_checkpoint_values(graph)
-        return frozenset(filtered), transforms
+    values = list(_values(graph))
+    every = list(dict.fromkeys(name for name, _, _ in values))
+    loaded, left_out, transforms = choice.chosen(every, prefix)
+    if choice.rename is None and not left_out:
+        return frozenset(), {}
+    changed = [one for one in values if loaded.get(one[0]) != one[0]]
+    _remove(graph, changed)
+    editor = _Editor(graph)
+    filtered = set()
+    for old, node_id, value in changed:
+        if old in loaded:
+            editor.put(loaded[old], value)
+        elif old in left_out:
+            new = left_out[old]
+            filtered.add(node_id if new == old else editor.place(new)[0])
+    mark_checkpoint_values(graph)
+    return frozenset(filtered), transforms
 
 
 # An attribute, or the name of a registered saver and the name of the object with it.

@@ -26,7 +26,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ckptfmt._base.targets import is_immutable
-from ckptfmt.bundle.batch import check_used
+from ckptfmt.bundle.choosing import Choice
 from ckptfmt.bundle.graph import (
     VARIABLE_VALUE,
     Attribute,
@@ -40,7 +40,7 @@ from ckptfmt.bundle.selecting import (
 from ckptfmt.errors import CkptfmtWarning
 from ckptfmt.objects import assigning
 from ckptfmt.objects.assigning import Assignment, Conversion, Misfit
-from ckptfmt.objects.choice import Choice
+from ckptfmt.objects.choice import choose
 from ckptfmt.objects.nodes import leaf_name
 from ckptfmt.objects.trackable import Trackable, waiting
 from ckptfmt.objects.traversal import (
@@ -242,13 +242,12 @@ class Restoration:
         skip_slots: bool = False,
         once: bool = False,
     ) -> None:
-        choice.check_casts(graph)
         self.reader = reader
         self.graph = graph
-        self.filtered, self.transforms = choice.applied(graph)
+        self.filtered, self.transforms = choose(choice, graph, reader.prefix)
         self.misfits: dict[Hashable, Misfit] = {}
         self._number = next(_numbers)
-        self._cast, self._strict, self._once = choice.cast, choice.strict, once
+        self._choice, self._strict, self._once = choice, choice.strict, once
         self._closed = False
         self._layouts: Mapping[str, Layout | None] | None = None
         self._reported: set[tuple[str, str]] = set()
@@ -415,7 +414,7 @@ class Restoration:
         if self._strict is False:
             self._leave_out(planned)
         if planned.assignments or ready is not None:
-            conversion = Conversion(self._cast, self.transforms)
+            conversion = Conversion(self._choice, self.transforms)
             assigning.run(self.reader, planned.assignments, conversion, ready=ready)
         for node_id, local in planned.given:
             self._left.given.add(node_id, local)
@@ -435,7 +434,7 @@ class Restoration:
             self._contradiction(f"{more} more objects", "others")
 
     def _misfits(self, assignments: list[Assignment]) -> list[Misfit]:
-        conversion = Conversion(self._cast, self.transforms)
+        conversion = Conversion(self._choice, self.transforms)
         return assigning.misfits(self.reader, assignments, conversion)
 
     def _is_done(self, node: int, local: Local) -> bool:
@@ -603,19 +602,16 @@ class NamedRestoration(Restoration):
         self._nodes: dict[str, int] = {}
         excluded = set()
         stored = list(reader)
-        if isinstance(choice.cast, Mapping) and choice.strict is not False:
-            check_used("cast", choice.cast, stored)
-        new_names, transforms = choice.names(stored)
-        for old, new in new_names.items():
+        loaded, left_out, transforms = choice.chosen(stored, reader.prefix)
+        for old, new in (loaded | left_out).items():
             self._nodes[new] = len(graph.nodes)
             node = Node(attributes=[Attribute(VARIABLE_VALUE, new, old)])
-            if choice.passes is not None and not choice.passes(old):
+            if old in left_out:
                 excluded.add(len(graph.nodes))
                 node.attributes = []
             graph.nodes.append(node)
-        cast = choice.cast
         super().__init__(reader, graph, Choice(strict=choice.strict), once=once)
-        self._cast, self.filtered = cast, frozenset(excluded)
+        self._choice, self.filtered = choice, frozenset(excluded)
         self.transforms = {leaf_name(old): one for old, one in transforms.items()}
         self.expect_partial = True
 

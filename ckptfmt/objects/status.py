@@ -6,13 +6,13 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Hashable
 from typing import Self
 
+from ckptfmt.bundle.choosing import Choice
 from ckptfmt.bundle.graph_keys import graph_of
 from ckptfmt.bundle.load import MatchReport, refuse
 from ckptfmt.bundle.reader import Reader
 from ckptfmt.bundle.selecting import some
 from ckptfmt.errors import MatchError
 from ckptfmt.objects.assigning import Misfit
-from ckptfmt.objects.choice import Choice
 from ckptfmt.objects.matching import NamedRestoration, Restoration
 from ckptfmt.objects.nodes import leaf_name
 from ckptfmt.objects.serializing import own_tensors, slot_locals

@@ -16,13 +16,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ckptfmt._base import dtypes, names
-from ckptfmt._base.arguments import Durability, Level, Verify, check_progress, wrong
+from ckptfmt._base.arguments import Durability, Level, Verify, check_progress
 from ckptfmt._base.arrays import Sources
 from ckptfmt._base.background import SaveFuture, SaveQueue
 from ckptfmt._base.names import prefix_text
 from ckptfmt._base.progress import Progress
 from ckptfmt.bundle import reader as reading
-from ckptfmt.bundle.batch import Batch, casts_of, check_used, select_batch
+from ckptfmt.bundle.batch import Batch, select_batch
+from ckptfmt.bundle.choosing import Cast, Choice, Names
 from ckptfmt.bundle.graph import OBJECT_GRAPH_KEY, ObjectGraph, decode_graph
 from ckptfmt.bundle.graph_keys import reachable, read_graph_bytes, stored_keys
 from ckptfmt.bundle.load import MatchReport
@@ -31,15 +32,11 @@ from ckptfmt.bundle.saving import save
 from ckptfmt.bundle.selecting import (
     Filter,
     Rename,
-    Transform,
-    filter_function,
-    no_match,
     transformed,
 )
 from ckptfmt.bundle.writer import write_sources
 from ckptfmt.errors import GenerationGoneError, InvalidError
 from ckptfmt.objects.build import build, from_names, to_names
-from ckptfmt.objects.choice import Choice
 from ckptfmt.objects.layouts import layouts_by_path
 from ckptfmt.objects.nodes import VARIANTS, leaf_name
 from ckptfmt.objects.saves import Together
@@ -202,14 +199,15 @@ def _check_exclusive(what: str, value: object, others: Mapping[str, object]) -> 
 def load_tree(
     path: Path,
     *,
+    names: Names | None = None,
+    filter: Filter | None = None,  # noqa: A002 (the name of the built-in)
+    rename: Rename | None = None,
+    cast: Cast | None = None,
+    strict: bool = True,
+    verify: Verify = "auto",
+    limits: Mapping[str, int] | None = None,
     layouts: Any = None,
     coordinator: Coordinator | None = None,
-    verify: Verify = "auto",
-    strict: bool = True,
-    rename: Rename | None = None,
-    cast: Any = None,
-    filter: Filter | None = None,  # noqa: A002 (the name of the built-in)
-    limits: Mapping[str, int] | None = None,
 ) -> Any:
     """Load a checkpoint as a tree: what `save_tree` saved, with its types.
 
@@ -222,27 +220,26 @@ def load_tree(
     Otherwise the names are split at slashes. If `w` and `w/Adam` are both names, `w` becomes a
     TreeNode with the tensor as its value.
 
-    The name of a leaf, for `rename`, `cast`, `filter` and `layouts`, is its path ("model/kernel");
-    of a tensor that is not the value of a variable, its key; without a graph, the tensor's name.
+    The name of a leaf, for all options, is its path ("model/kernel"); of a tensor that is not the
+    value of a variable, its key; without a graph, the tensor's name.
 
     Args:
         path: what `ckptfmt.open` takes.
+        names, filter: as in `ckptfmt.load_into`. Leaves that are left out are not read: containers
+            omit them, lists and tuples have None in their place.
+        rename, cast: as in `ckptfmt.load_into`; `cast` is a dtype or a mapping, and Python scalars
+            keep their types. `rename` is for checkpoints without a graph. Neither goes with a
+            coordinator.
+        strict: whether a tensor that the graph names must exist; False omits a missing one, such as
+            a variable that TensorFlow saved uninitialised, as `filter` does.
+        verify, limits: as in `ckptfmt.open`.
         layouts: with a coordinator, the layouts of leaves on meshes, as in `save_tree`; a leaf with
             a Layout is loaded as {device: array}.
         coordinator: joins the processes, each of which reads its own blocks.
-        verify, limits: as in `ckptfmt.open`.
-        strict: whether a tensor that the graph names must exist; False omits a missing one, such as
-            a variable that TensorFlow saved uninitialised, as `filter` does.
-        rename: without a graph: name of a leaf in the checkpoint to name in the tree, in the forms
-            that `ckptfmt.load` takes.
-        cast: a dtype for all floating-point arrays, or a mapping from names of leaves to dtypes.
-            Python scalars keep their types.
-        filter: which leaves to load, by name, in the forms that `ckptfmt.load` takes. The others
-            are not read: containers omit them, lists and tuples have None in their place.
 
     Raises:
-        TensorNotFoundError: the graph names a missing tensor (`strict`), or `filter` matches no
-            leaf.
+        TensorNotFoundError: the graph names a missing tensor (`strict`), a leaf in `names` is
+            missing, or `filter` matches none.
         CorruptError, LimitError: a damaged or oversized graph, or one whose kinds contradict its
             nodes or tensors.
         InvalidError: a layout or cast for a name that is not a leaf, arguments that exclude each
@@ -250,21 +247,16 @@ def load_tree(
         GenerationGoneError: the checkpoint was replaced meanwhile (with a coordinator).
         What `ckptfmt.open` and reading, with a coordinator `ckptfmt.sharded.restore` raise.
     """
-    filter_function(filter)  # checks the argument before anything is read
+    choice = Choice.of(names, filter, rename, cast, strict, has_targets=False)
     if coordinator is not None:
         _check_exclusive("coordinator", coordinator, {"cast": cast, "rename": rename})
-        return _load_on_mesh(path, layouts, coordinator, verify, strict, filter, limits)
+        return _load_on_mesh(path, layouts, coordinator, verify, choice, limits)
     _check_layouts_alone(layouts)
     with reading.open(path, verify=verify, limits=limits) as reader:
-        stored = _Stored(reader, strict, filter)
-        new_names = stored.renamed(rename)
+        stored = _Stored(reader, choice)
         batch = _batch_of(reader, stored)
-        by_key = cast
-        if isinstance(cast, Mapping):
-            keys = {leaf_name(key): key for key in stored.keys}
-            check_used("cast", cast, list(keys))
-            by_key = {keys[name]: dtype for name, dtype in cast.items()}
-        casts = casts_of(batch, by_key)
+        leaves = list(map(leaf_name, stored.keys))
+        casts = choice.casts(leaves, batch.dtypes)
         tensors = dict(zip(stored.keys, batch.read(None), strict=True))
     mark_variants(batch, tensors)
     for position, dtype in casts.items():
@@ -273,8 +265,8 @@ def load_tree(
             tensors[key] = tensors[key].astype(dtype)
     for key, transform in stored.transforms.items():
         tensors[key] = transformed(key, tensors[key], transform)
-    if new_names is not None:
-        tensors = {new_names[key]: array for key, array in tensors.items()}
+    if stored.graph is None:
+        tensors = {stored.new_names[key]: array for key, array in tensors.items()}
     return stored.built(tensors)
 
 
@@ -282,10 +274,11 @@ def load_tree_into(
     path: Path,
     tree: Any,
     *,
-    strict: bool = True,
-    rename: Rename | None = None,
-    cast: Any = None,
+    names: Names | None = None,
     filter: Filter | None = None,  # noqa: A002 (the name of the built-in)
+    rename: Rename | None = None,
+    cast: Cast | None = None,
+    strict: bool = True,
     verify: Verify = "auto",
     limits: Mapping[str, int] | None = None,
 ) -> MatchReport:
@@ -300,14 +293,8 @@ def load_tree_into(
     Args:
         path: what `ckptfmt.open` takes.
         tree: what `Checkpoint` takes, except that the root may be any container.
-        strict: True makes anything that does not match an error; False loads what matches and
-            leaves the rest of the tree unchanged.
-        rename: name of a value in the checkpoint to name in the tree, in the forms that
-            `ckptfmt.load` takes; names as in `load_tree`.
-        cast: True converts numbers to the dtypes of the tree; or a dtype or mapping as in
-            `load_tree`.
-        filter: which values to load, by name in the checkpoint, in the forms that `ckptfmt.load`
-            takes. The others stay unchanged, which is not an error.
+        names, filter, rename, cast, strict: as in `ckptfmt.load_into`; names as in `load_tree`.
+            Python scalars keep their types.
         verify, limits: as in `ckptfmt.open`.
 
     Returns:
@@ -321,9 +308,7 @@ def load_tree_into(
             wrong type.
         What `ckptfmt.open` and reading raise; arrays then have unspecified contents.
     """
-    if not isinstance(strict, bool):
-        raise wrong("strict", "True or False", strict)
-    choice = Choice.of(cast, strict, rename, filter)
+    choice = Choice.of(names, filter, rename, cast, strict)
     with reading.open(path, verify=verify, limits=limits) as reader:
         return restored(reader, View(tree), choice, once=True)[1].report
 
@@ -343,13 +328,12 @@ def _batch_of(reader: Reader, stored: _Stored) -> Batch:
 class _Stored:
     """The structure of a checkpoint, and the tensors of it that are loaded."""
 
-    def __init__(self, reader: Reader, strict: bool, wanted: Filter | None) -> None:
+    def __init__(self, reader: Reader, choice: Choice) -> None:
         self.prefix = reader.prefix
         self.content = b""
         self.graph: ObjectGraph | None = None
         self.scalars: set[str] = set()
         self.groups: dict[str, list[str]] = {}
-        self.transforms: dict[str, Transform] = {}
         if OBJECT_GRAPH_KEY in reader:
             self.content = read_graph_bytes(reader)
             self.graph = decode_graph(self.content, reader.prefix)
@@ -358,26 +342,18 @@ class _Stored:
             self.scalars = {
                 one.checkpoint_key for node in nodes if node.kind for one in node.attributes
             }
-            keys, self.groups = stored_keys(reader, self.graph, self.found, strict)
+            keys, self.groups = stored_keys(reader, self.graph, self.found, bool(choice.strict))
         else:
             keys = list(reader)
-        passes = filter_function(wanted)
-        self.keys = [key for key in keys if passes is None or passes(leaf_name(key))]
-        if keys and not self.keys:
-            raise no_match(wanted, len(keys), reader.prefix)
-
-    def renamed(self, rename: Rename | None) -> dict[str, str] | None:
-        """Return the new names by the stored ones; a tensor without a new name is not loaded."""
-        if rename is None:
-            return None
-        if self.graph is not None:
+        by_leaf = {leaf_name(key): key for key in keys}
+        loaded, _, self.transforms = choice.chosen(list(by_leaf), reader.prefix)
+        self.keys = [by_leaf[leaf] for leaf in loaded]
+        if choice.rename is not None and self.graph is not None:
             raise InvalidError(
                 "the checkpoint has an object graph: rename applies to names without a graph, and "
                 "to load_tree_into"
             )
-        found, self.transforms = Choice.of(None, None, rename, None).names(self.keys)
-        self.keys = list(found)
-        return found
+        self.new_names = {by_leaf[leaf]: new for leaf, new in loaded.items()}
 
     def built(self, tensors: Mapping[str, Any]) -> Any:
         if self.graph is None:
@@ -390,8 +366,7 @@ def _load_on_mesh(
     layouts: Any,
     coordinator: Coordinator,
     verify: Verify,
-    strict: bool,
-    wanted: Filter | None,
+    choice: Choice,
     limits: Mapping[str, int] | None,
 ) -> Any:
     team = Team(coordinator, "load_tree")
@@ -401,7 +376,7 @@ def _load_on_mesh(
     with team.guarded() as guard:
         by_name = {} if layouts is None else layouts_by_path(layouts)
         with reading.open(path, verify=verify, limits=limits) as reader:
-            stored = _Stored(reader, strict, wanted)
+            stored = _Stored(reader, choice)
             batch = _batch_of(reader, stored)
         if unknown := sorted(set(by_name).difference(map(leaf_name, stored.keys))):
             raise InvalidError(f"layouts names {unknown[0]!r}, which is not a leaf of the tree")

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ckptfmt._base.arguments import Durability, Level, wrong
+from ckptfmt._base.arguments import Durability, Level, check_switch, wrong
 from ckptfmt.bundle.writer import ALIGNMENT, check_options
 from ckptfmt.errors import InvalidError
 from ckptfmt.saving.sharding import ShardingCallback
@@ -102,13 +102,15 @@ class CheckpointOptions:
             "durability": durability,
             "level": level,
             "compression": compression,
-            "enable_async": _switch("enable_async", enable_async)
-            | _switch("experimental_enable_async_checkpoint", experimental_enable_async_checkpoint),
+            "enable_async": check_switch("enable_async", enable_async)
+            | check_switch(
+                "experimental_enable_async_checkpoint", experimental_enable_async_checkpoint
+            ),
             "write_callbacks": _callbacks("write_callbacks", written),
             "before_save_callbacks": _callbacks("before_save_callbacks", before_save_callbacks),
-            "skip_slot_variables": _switch("skip_slot_variables", skip_slot_variables)
-            | _switch("experimental_skip_slot_variables", experimental_skip_slot_variables),
-            "check_replicas": _switch("check_replicas", check_replicas),
+            "skip_slot_variables": check_switch("skip_slot_variables", skip_slot_variables)
+            | check_switch("experimental_skip_slot_variables", experimental_skip_slot_variables),
+            "check_replicas": check_switch("check_replicas", check_replicas),
         }
         for name, value in values.items():
             object.__setattr__(self, name, value)
@@ -176,12 +178,6 @@ def _one(name: str, ours: Any, theirs: Any) -> Any:
     if ours is not None and theirs is not None:
         raise InvalidError(f"{name} is given twice: as {name} and as experimental_{name}")
     return theirs if ours is None else ours
-
-
-def _switch(name: str, given: Any) -> bool:
-    if not isinstance(given, bool):
-        raise wrong(name, "True or False", given)
-    return given
 
 
 def _callbacks(name: str, given: Any) -> tuple[PathCallback, ...]:

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ckptfmt._base.arguments import wrong
+from ckptfmt._base.arguments import check_switch, wrong
 from ckptfmt._base.targets import as_target, share_memory
 from ckptfmt.bundle.tensor import TensorHandle
 from ckptfmt.errors import InvalidError, TensorNotFoundError
@@ -110,8 +110,7 @@ class ParallelVariable:
             components = [np.array(components) for _ in names]
         if isinstance(components, np.ndarray) or not hasattr(components, "__iter__"):
             raise wrong("components", "a list of numpy arrays", components)
-        if not isinstance(primary_only, bool):
-            raise wrong("primary_only", "True or False", primary_only)
+        check_switch("primary_only", primary_only)
         self.primary_only = primary_only
         self.components = tuple(components)
         if not self.components:

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from ckptfmt._base.arguments import wrong
+from ckptfmt._base.arguments import check_switch, wrong
 from ckptfmt.errors import InvalidError
 
 _VALID_NAME = re.compile(r"[a-zA-Z0-9._-]+")
@@ -69,8 +69,7 @@ def register_checkpoint_saver(
     for what, given in (("predicate", predicate), ("save_fn", save_fn), ("restore_fn", restore_fn)):
         if not callable(given):
             raise wrong(what, "a function", given)
-    if not isinstance(strict_predicate_restore, bool):
-        raise wrong("strict_predicate_restore", "True or False", strict_predicate_restore)
+    check_switch("strict_predicate_restore", strict_predicate_restore)
     full_name = f"{package}.{name}"
     if not _VALID_NAME.fullmatch(full_name):
         raise InvalidError(

@@ -61,14 +61,16 @@ class Matching:
         # The parameters of optimizers, with the optimizer's name.
         self._optimized: list[tuple[str, torch.Tensor]] = []
 
-    def report(self, unexpected: tuple[str, ...] = ()) -> MatchReport:
-        """Return what matched and what did not, with more names that are unexpected."""
+    def report(self, unexpected: Names, filtered: Names) -> MatchReport:
+        """Return what matched and what did not, with more names that are unexpected, and those of
+        targets whose tensors are left out."""
         return MatchReport(
             tuple(self._matched),
-            tuple(self._missing),
+            tuple(name for name in self._missing if name not in filtered),
             without_bookkeeping((*self._unexpected, *unexpected), self._reader),
             tuple(self._shapes),
             tuple(self._dtypes),
+            filtered,
             structure_mismatch=tuple(self._structures),
         )
 

@@ -5,22 +5,24 @@ from __future__ import annotations
 
 import os
 import random
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import torch
 
-from ckptfmt._base.arguments import Verify
+from ckptfmt._base.arguments import Durability, Level, Verify
 from ckptfmt._base.background import SaveFuture
 from ckptfmt._base.progress import Progress
 from ckptfmt.bundle import reader as reading
 from ckptfmt.bundle import saving
+from ckptfmt.bundle.choosing import Cast, Choice, Names
 from ckptfmt.bundle.load import MatchReport, refuse
-from ckptfmt.bundle.selecting import Rename
+from ckptfmt.bundle.selecting import Filter, Rename
 from ckptfmt.errors import InvalidError
+from ckptfmt.torch.choosing import chosen_state, chosen_tensors
 from ckptfmt.torch.making import New
 from ckptfmt.torch.matching import Matching, check_whole
-from ckptfmt.torch.renamed import renamed_structure
 from ckptfmt.torch.structure import (
     KEY,
     Packed,
@@ -31,7 +33,19 @@ from ckptfmt.torch.structure import (
 Path = str | bytes | os.PathLike[Any]
 
 
-def save(state: Any, prefix: Path, **options: Any) -> None:
+def save(
+    state: Any,
+    prefix: Path,
+    *,
+    metadata: Mapping[str, Any] | None = None,
+    level: Level = "v2+",
+    alignment: int | None = None,
+    durability: Durability = "full",
+    base: Path | None = None,
+    progress: Progress | None = None,
+    compression: str | None = None,
+    shards: int | None = None,
+) -> None:
     """Save a module, a state dict, or a whole training state as one checkpoint, all or nothing.
 
     A tensor is stored under its path: "0.weight" of a module, "model.0.weight" of a dict with that
@@ -43,46 +57,89 @@ def save(state: Any, prefix: Path, **options: Any) -> None:
         state: a module, a state dict, or a dict of tensors, Python and NumPy values, and objects
             with `state_dict` and `load_state_dict` (modules, optimizers, schedulers, RandomState).
         prefix: the checkpoint's prefix.
-        options: as in `ckptfmt.save`.
+        metadata, level, alignment, durability, compression: as in `ckptfmt.Writer`.
+        base, progress, shards: as in `ckptfmt.save`.
 
     Raises:
         InvalidError: a value that cannot be stored, by its name; nothing is written.
         What `ckptfmt.save` raises.
     """
-    packed, options = _packed(state, options)
-    saving.save(prefix, packed.tensors, **options)
+    packed, metadata = _packed(state, metadata, level)
+    saving.save(
+        prefix,
+        packed.tensors,
+        metadata=metadata,
+        level=level,
+        alignment=alignment,
+        durability=durability,
+        base=base,
+        progress=progress,
+        compression=compression,
+        shards=shards,
+    )
 
 
-def save_async(state: Any, prefix: Path, **options: Any) -> SaveFuture:
+def save_async(
+    state: Any,
+    prefix: Path,
+    *,
+    metadata: Mapping[str, Any] | None = None,
+    level: Level = "v2+",
+    alignment: int | None = None,
+    durability: Durability = "full",
+    base: Path | None = None,
+    progress: Progress | None = None,
+    compression: str | None = None,
+    shards: int | None = None,
+) -> SaveFuture:
     """Save as `save` does, in the background. Returns when the tensors are copied: training may go
     on and change them.
 
     Args:
         state, prefix: as in `save`.
-        options: as in `ckptfmt.save_async`.
+        metadata, level, alignment, durability, compression: as in `ckptfmt.Writer`.
+        base, progress, shards: as in `ckptfmt.save_async`.
 
     Returns:
         A future of the prefix. Errors of the write are raised by it.
     """
-    packed, options = _packed(state, options)
-    return saving.save_async(prefix, packed.tensors, **options)
+    packed, metadata = _packed(state, metadata, level)
+    return saving.save_async(
+        prefix,
+        packed.tensors,
+        metadata=metadata,
+        level=level,
+        alignment=alignment,
+        durability=durability,
+        base=base,
+        progress=progress,
+        compression=compression,
+        shards=shards,
+    )
 
 
-def _packed(state: Any, options: dict[str, Any]) -> tuple[Packed, dict[str, Any]]:
+def _packed(
+    state: Any, metadata: Mapping[str, Any] | None, level: Level
+) -> tuple[Packed, Mapping[str, Any] | None]:
+    """Return the state taken apart, and the metadata with what is not tensors."""
     if isinstance(state, (str, bytes, os.PathLike)):
         raise InvalidError("save(state, prefix): the state comes first. Are the arguments swapped?")
     packed = Packed(state)
     if torch.cuda.is_initialized():
         torch.cuda.synchronize()  # for copies in pinned memory
-    if options.get("level") == "v2" and packed.is_plain:
-        return packed, options
-    return packed, options | {"metadata": {**(options.get("metadata") or {}), KEY: packed.text}}
+    if level == "v2" and packed.is_plain:
+        return packed, metadata
+    return packed, {**(metadata or {}), KEY: packed.text}
 
 
 def load(
     path: Path,
     device: Any = "cpu",
     *,
+    names: Names | None = None,
+    filter: Filter | None = None,  # noqa: A002 (as in `ckptfmt.load_into`)
+    rename: Rename | None = None,
+    cast: Cast | None = None,
     verify: Verify = "auto",
     progress: Progress | None = None,
 ) -> dict[str, Any]:
@@ -95,6 +152,10 @@ def load(
     Args:
         path: any path that `ckptfmt.open` takes.
         device: where the tensors go. "meta" reads no data: the tensors have only shape and dtype.
+        names, filter: as in `ckptfmt.load_into`, by path. Dicts omit the tensors that are left out,
+            lists and tuples have None in their place.
+        rename: as in `ckptfmt.load_into`, for a state dict and what other programs wrote.
+        cast: as in `ckptfmt.load_into`: a dtype of torch or NumPy, or a mapping to these.
         verify: as in `ckptfmt.open`.
         progress: as in `ckptfmt.load`.
 
@@ -102,12 +163,16 @@ def load(
         The saved dict. Tensors that were tied are one tensor.
 
     Raises:
-        InvalidError: a tensor of a dtype that torch lacks.
+        TensorNotFoundError: one of `names` is missing, or `filter` matches no tensor.
+        InvalidError: a tensor of a dtype that torch lacks; an argument of a wrong type.
         CorruptError: the stored structure is damaged.
         What `ckptfmt.open` and reading raise.
     """
+    choice = Choice.of(names, filter, rename, cast, has_targets=False)
     with reading.open(path, verify=verify) as reader:
         structure = structure_of(reader)
+        if not choice.is_default:
+            structure = chosen_state(structure, choice, reader)
         new = New(_device(device))
         new.add(structure)
         new.read(reader, [], progress)
@@ -119,10 +184,12 @@ def load_into(
     target: Any,
     path: Path,
     *,
+    names: Names | None = None,
+    filter: Filter | None = None,  # noqa: A002 (as in `ckptfmt.load_into`)
+    rename: Rename | None = None,
+    cast: Cast | None = None,
     strict: bool = True,
     assign: bool = False,
-    cast: bool = False,
-    rename: Rename | None = None,
     device: Any = "cpu",
     verify: Verify = "auto",
     progress: Progress | None = None,
@@ -138,12 +205,11 @@ def load_into(
     Args:
         target: what to load into: a module, another object with `load_state_dict`, or a dict.
         path: any path that `ckptfmt.open` takes.
-        strict: True raises an error if anything does not match; False loads what matches.
+        names, filter, rename, cast, strict: as in `ckptfmt.load_into`. All but `strict` and
+            `cast=True` are for a module or a dict of tensors; see `ckptfmt.huggingface` for
+            checkpoints of other names.
         assign: True replaces the parameters and buffers of modules by new tensors with the stored
             dtype, as `load_state_dict(assign=True)`. Make the optimizer afterwards.
-        cast: True converts stored tensors to the dtype of their targets.
-        rename: stored name to name in the module or state dict of tensors, and transforms, as in
-            `ckptfmt.load_into`: for checkpoints of other programs, see `ckptfmt.huggingface`.
         device: where new tensors go.
         verify, progress: as in `ckptfmt.load`.
 
@@ -165,15 +231,17 @@ def load_into(
             "load_into(target, path): target must be a module, a state dict or a dict of these, "
             f"not {type(target).__name__}"
         )
+    choice = Choice.of(names, filter, rename, cast, strict)
     with reading.open(path, verify=verify) as reader:
-        matching = Matching(reader, New(_device(device)), assign, cast)
-        structure, unexpected = structure_of(reader), tuple[str, ...]()
-        if rename is not None:
-            structure, unexpected = renamed_structure(structure, rename, target)
+        matching = Matching(reader, New(_device(device)), assign, choice.cast is True)
+        structure, unexpected, filtered = structure_of(reader), tuple[str, ...](), tuple[str, ...]()
+        if not choice.is_default:
+            found = chosen_tensors(structure, choice, reader, target)
+            structure, unexpected, filtered = found
         elif is_stateful(target):
             check_whole(target, structure, path)
         finish = matching.match(target, structure, ())
-        report = matching.report(unexpected)
+        report = matching.report(unexpected, filtered)
         if strict and not report:
             refuse(reader.prefix, report, castable=True)
         matching.new.read(reader, matching.fills(), progress)

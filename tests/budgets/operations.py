@@ -101,7 +101,9 @@ def merge_of(count: int, inputs: str) -> Callable[[Path], Operation]:
 def manager_save(directory: Path) -> Operation:
     """A save by a manager that then removes its oldest checkpoint."""
     checkpoint = Checkpoint()
-    manager = CheckpointManager(checkpoint, directory, 3, durability="none")
+    manager = CheckpointManager(
+        checkpoint, directory, 3, options=ckptfmt.tf.CheckpointOptions(durability="none")
+    )
     for _ in range(4):
         manager.save()
     return manager.save

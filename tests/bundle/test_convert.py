@@ -188,7 +188,7 @@ def test_what_numpy_cannot_hold_is_refused_before_anything_is_written(
     [
         ({"level": "v3"}, "level must be one of"),
         ({"level": "v2", "compression": "zstd"}, "level 'v2' has no place for compressed values"),
-        ({"verify": "auto"}, "verify must be one of 'full', 'off', not 'auto'"),
+        ({"check_result": "auto"}, "check_result must be True or False, not str"),
         ({"progress": 1}, "progress must be a function of two numbers"),
     ],
 )

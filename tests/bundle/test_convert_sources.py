@@ -193,7 +193,7 @@ def sliced(extents: list[ix.Extent], *stored: ix.Extent) -> list[ix.Row]:
     ]
 
 
-@pytest.mark.parametrize("verify", ["full", "off"])
+@pytest.mark.parametrize("checks", [True, False])
 @pytest.mark.parametrize(
     ("rows", "tensor", "message"),
     [
@@ -211,11 +211,11 @@ def sliced(extents: list[ix.Extent], *stored: ix.Extent) -> list[ix.Row]:
     ids=["slices that leave a hole", "a slice that is missing", "a slice of no tensor"],
 )
 def test_parts_of_checkpoints_are_named(
-    tmp_path: Path, rows: list[ix.Row], tensor: str, message: str, verify: str
+    tmp_path: Path, rows: list[ix.Row], tensor: str, message: str, checks: bool
 ) -> None:
     write(tmp_path / "a", *rows, data=THREE)
     with pytest.raises(CorruptError) as found:
-        ckptfmt.convert(tmp_path / "a", tmp_path / "b", verify=verify)
+        ckptfmt.convert(tmp_path / "a", tmp_path / "b", check_result=checks)
     assert found.value.message.startswith(message)
     assert (found.value.tensor, found.value.failure) == (tensor, "BAD_SLICE")
     assert found.value.path == f"{tmp_path}/a.index"

@@ -262,9 +262,7 @@ def test_two_tensors_for_one_array(prefix: Path) -> None:
     for strict in (False, True):
         error = refusal(InvalidError, prefix, {"x": 0}, rename=lambda _: "x", strict=strict)
         assert error.message == "rename gives the name 'x' to 'd' as well"
-    # Names without a target may be equal.
-    report = load_into(prefix, {}, rename=lambda _: "x", strict=False)
-    assert report.unexpected == ("d", "h", "i", "s")
+    refusal(InvalidError, prefix, {}, rename=lambda _: "x", strict=False)
 
 
 def test_filtered_arrays_are_left_alone(prefix: Path) -> None:
@@ -315,11 +313,6 @@ def test_shapes_are_never_cast(prefix: Path) -> None:
     report = load_into(prefix, blank(d=np.zeros(1, np.float32)), cast=True, strict=False)
     assert report.shape_mismatch == (Mismatch("d", "d", (4,), (1,)),)
     assert report.dtype_mismatch == ()
-
-
-def test_cast_is_true_or_false(prefix: Path) -> None:
-    with pytest.raises(InvalidError, match=r"^cast must be True or False, not str$"):
-        load_into(prefix, blank(), cast="float32")  # type: ignore[arg-type]
 
 
 # ---- odd and damaged files -----------------------------------------------------------------------

@@ -102,7 +102,9 @@ def test_one_directory_back_and_forth(
         else:
             checkpoint = Ours(theirs)
             clock.later(60)
-            manager = CheckpointManager(checkpoint, tmp_path, 3, durability="none")
+            manager = CheckpointManager(
+                checkpoint, tmp_path, 3, options=ckptfmt.tf.CheckpointOptions(durability="none")
+            )
             expected = manager.checkpoints
             if count:
                 assert manager.restore_latest().path == manager.latest_checkpoint
@@ -150,7 +152,10 @@ class Pair:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of the clock
             self.manager = CheckpointManager(
-                self.checkpoint, self.here, durability="none", **arguments
+                self.checkpoint,
+                self.here,
+                options=ckptfmt.tf.CheckpointOptions(durability="none"),
+                **arguments,
             )
 
     def save(self) -> None:

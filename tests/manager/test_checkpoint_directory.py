@@ -66,7 +66,9 @@ def test_a_new_directory_is_synced_once(
         if kind == "manager":
             place = tmp_path / "a" / "b"
             checkpoint = ckptfmt.Checkpoint(x=[1])
-            ckptfmt.CheckpointManager(checkpoint, place, 1, durability=durability).save()
+            ckptfmt.CheckpointManager(
+                checkpoint, place, 1, options=ckptfmt.tf.CheckpointOptions(durability=durability)
+            ).save()
         else:
             ckptfmt.Saver({"x": {"x": [1]}}).save(tmp_path / "a" / "b" / "ckpt", options)
 

@@ -237,12 +237,16 @@ def test_directories_of_every_kind(tmp_path: Path, kind: Callable[[Path], Any]) 
 def test_relative_directories(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     for directory in ("d", "./d/", "", "."):
-        manager = CheckpointManager(Checkpoint(), directory, 1, durability="none")
+        manager = CheckpointManager(
+            Checkpoint(), directory, 1, options=ckptfmt.tf.CheckpointOptions(durability="none")
+        )
         assert manager.save() == os.path.join(directory, "ckpt-1")
         assert manager.latest_checkpoint == os.path.join(directory, "ckpt-1")
         state = Path(directory, "checkpoint").read_text()
         assert state.startswith('model_checkpoint_path: "ckpt-1"\n')
-        again = CheckpointManager(Checkpoint(), directory, 1, durability="none")
+        again = CheckpointManager(
+            Checkpoint(), directory, 1, options=ckptfmt.tf.CheckpointOptions(durability="none")
+        )
         assert again.checkpoints == manager.checkpoints
 
 
@@ -312,7 +316,7 @@ def test_checkpoint_interval_and_restoring(tmp_path: Path) -> None:
             "checkpoint_name must be the beginning of a file name, without '/', not ''",
         ),
         ({"keep_every_n_steps": 0}, "keep_every_n_steps must be a positive integer, not 0"),
-        ({"durability": "some"}, "durability"),
+        ({"options": "some"}, "options"),
         ({"max_to_keep": "3"}, "Expected a positive integer or `None` for `max_to_keep`, got '3'."),
         ({"keep_every_n_steps": 1.5}, "keep_every_n_steps must be a positive integer, not 1.5"),
         (

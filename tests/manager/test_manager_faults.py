@@ -133,7 +133,7 @@ def test_paths_out_of_the_directory_are_never_removed(tmp_path: Path, path: str)
 
 def test_the_order_of_a_save(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """N13: the checkpoint, the state file with all, the indexes, the data files, the state file."""
-    manager = manager_of(tmp_path, 1, durability="full")
+    manager = manager_of(tmp_path, 1, options=ckptfmt.tf.CheckpointOptions(durability="full"))
     manager.save()
     calls: list[str] = []
     unlink, rename, sync = os.unlink, os.rename, os.fsync
@@ -249,8 +249,8 @@ def kill_points(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> int:
     """Ends a save at each of its renames, unlinks and syncs in turn; how many there are."""
     for point in range(1, 100):
         path = tmp_path / str(point)
-        manager_of(path, 2, durability="full").save(1)
-        manager = manager_of(path, 2, durability="full")
+        manager_of(path, 2, options=ckptfmt.tf.CheckpointOptions(durability="full")).save(1)
+        manager = manager_of(path, 2, options=ckptfmt.tf.CheckpointOptions(durability="full"))
         manager.save(2)
         with monkeypatch.context() as patch:
             deadly = Deadly(patch, point)
@@ -500,8 +500,8 @@ def test_steps(tmp_path: Path) -> None:
 # ---- damage --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("verify", ["full", "auto"])
-def test_restoring_falls_back_to_what_is_sound(tmp_path: Path, verify: str) -> None:
+@pytest.mark.parametrize("first", [True, False])
+def test_restoring_falls_back_to_what_is_sound(tmp_path: Path, first: bool) -> None:
     """N20"""
     checkpoint = Checkpoint()
     manager = manager_of(tmp_path, 4, checkpoint=checkpoint)
@@ -512,13 +512,13 @@ def test_restoring_falls_back_to_what_is_sound(tmp_path: Path, verify: str) -> N
     flip(tmp_path / "ckpt-4.data-00000-of-00001", 3)
     (tmp_path / "ckpt-3.data-00000-of-00001").unlink()
     with pytest.warns(CkptfmtWarning, match="not restored: ") as caught:
-        found = manager_of(tmp_path, 4, checkpoint=checkpoint).restore_latest(verify)
+        found = manager_of(tmp_path, 4, checkpoint=checkpoint).restore_latest(check_first=first)
     assert [one.filename for one in caught if "not restored" in str(one.message)] == [__file__] * 2
     assert found
     assert (found.path, found.status) == (paths[1], "status of ckpt-2")
     assert (checkpoint.value, checkpoint.save_counter) == (2.0, 2)
     assert [one.path for one in found.rejected] == [paths[3], paths[2]]
-    if verify == "full":
+    if first:
         (finding,) = found.rejected[0].findings
         assert (finding.failure, finding.tensor) == ("CHECKSUM", "v/.ATTRIBUTES/VARIABLE_VALUE")
         assert finding.path is not None
@@ -552,8 +552,8 @@ def test_nothing_at_all(tmp_path: Path) -> None:
     assert not found
     assert (found.path, found.rejected) == (None, [])
     assert not manager_of(tmp_path / "none").restore_latest()
-    with pytest.raises(InvalidError, match="verify"):
-        manager_of(tmp_path).restore_latest("some")
+    with pytest.raises(InvalidError, match="check_first"):
+        manager_of(tmp_path).restore_latest(check_first="some")  # type: ignore[arg-type]
 
 
 def test_permanent_checkpoints_are_restored_last(tmp_path: Path) -> None:
@@ -594,9 +594,9 @@ TRANSIENT = [errno.EMFILE, errno.EIO, errno.ESTALE]
 
 
 @pytest.mark.parametrize("number", TRANSIENT)
-@pytest.mark.parametrize("verify", ["full", "auto"])
+@pytest.mark.parametrize("first", [True, False])
 def test_a_transient_error_does_not_restore_an_older_checkpoint(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, verify: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, first: bool
 ) -> None:
     checkpoint = Checkpoint()
     manager = manager_of(tmp_path, 2, checkpoint=checkpoint)
@@ -610,21 +610,21 @@ def test_a_transient_error_does_not_restore_an_older_checkpoint(
         return Report(path, [found])
 
     with monkeypatch.context() as patch:
-        if verify == "auto":
+        if not first:
             patch.setattr(checkpoint, "restore", fail)
         else:
             patch.setattr(managing, "verify_prefix", finding)
         with pytest.raises(StorageError, match=re.escape(os.strerror(number))):
-            manager.restore_latest(verify)  # type: ignore[arg-type]
+            manager.restore_latest(check_first=first)
         patch.setattr(managing, "verify_prefix", fail)
         with pytest.raises(StorageError, match=re.escape(os.strerror(number))):
             manager.restore_latest()
-    assert manager.restore_latest(verify).path == paths[1]  # type: ignore[arg-type]
+    assert manager.restore_latest(check_first=first).path == paths[1]  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("verify", ["full", "auto"])
+@pytest.mark.parametrize("first", [True, False])
 def test_a_checkpoint_replaced_while_it_is_restored_is_tried_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, verify: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first: bool
 ) -> None:
     """The index is of one generation and the data files are of the next: that is no damage."""
     checkpoint = Checkpoint()
@@ -640,11 +640,11 @@ def test_a_checkpoint_replaced_while_it_is_restored_is_tried_again(
         Checkpoint(left).write(path)
         raise ckptfmt.errors.ShardMissingError("the data file is missing", path=path)
 
-    if verify == "auto":
+    if not first:
         monkeypatch.setattr(checkpoint, "restore", partial(replaced, checkpoint.restore))
     else:
         monkeypatch.setattr(managing, "verify_prefix", partial(replaced, managing.verify_prefix))
-    found = manager.restore_latest(verify)  # type: ignore[arg-type]
+    found = manager.restore_latest(check_first=first)
     assert (found.path, found.rejected, left) == (path, [], 0)
 
 

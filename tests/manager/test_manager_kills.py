@@ -75,7 +75,8 @@ class Model:
         assert (found["a"] == found["n"]).all() and (found["b"] == found["n"]).all()
 
 def work():
-    manager = managing.CheckpointManager(Model(), directory, int(kept), durability="rename")
+    quick = ckptfmt.tf.CheckpointOptions(durability="rename")
+    manager = managing.CheckpointManager(Model(), directory, int(kept), options=quick)
     manager.restore_or_initialize()
     shared[1] = 1
     while True:
@@ -140,7 +141,9 @@ def left_over(directory: Path) -> list[str]:
 def check(directory: Path, saved: int) -> int:
     """What a start after a kill finds: the number that was restored."""
     reader = Reader()
-    manager = CheckpointManager(reader, directory, KEPT, durability="none")
+    manager = CheckpointManager(
+        reader, directory, KEPT, options=ckptfmt.tf.CheckpointOptions(durability="none")
+    )
     restored = manager.restore_or_initialize()
     if restored is None:
         assert saved == 0
@@ -184,7 +187,9 @@ def run(tmp_path: Path, kind: str, kills: int, seed: int) -> Counter[str]:
             shared[8:16] = struct.pack("<q", number)
             assert tree(sentinel) == before
     # The next save ends what was begun.
-    ending = CheckpointManager(Checkpoint(), directory, KEPT, durability="none")
+    ending = CheckpointManager(
+        Checkpoint(), directory, KEPT, options=ckptfmt.tf.CheckpointOptions(durability="none")
+    )
     for number in (10**9, 10**9 + 1, 10**9 + 2):
         ending.save(number)
     assert left_over(directory) == []

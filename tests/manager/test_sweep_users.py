@@ -22,7 +22,9 @@ MOVES: dict[str, Move] = {"copy": shutil.copyfile, "preserve": shutil.copy2, "mo
 @pytest.fixture
 def manager(tmp_path: Path) -> CheckpointManager:
     """One that has saved checkpoints."""
-    manager = CheckpointManager(Checkpoint(), tmp_path / "d", 2, durability="none")
+    manager = CheckpointManager(
+        Checkpoint(), tmp_path / "d", 2, options=ckptfmt.tf.CheckpointOptions(durability="none")
+    )
     for _ in range(3):
         manager.save()
     return manager
@@ -73,7 +75,9 @@ def test_a_checkpoint_that_is_replaced_file_by_file(
 
 def test_an_index_that_is_away_for_a_moment(tmp_path: Path) -> None:
     place = tmp_path / "d"
-    manager = CheckpointManager(Checkpoint(), place, None, durability="none")
+    manager = CheckpointManager(
+        Checkpoint(), place, None, options=ckptfmt.tf.CheckpointOptions(durability="none")
+    )
     for _ in range(3):
         manager.save()
     ckptfmt.save(place / "ckpt-900", {"x": [1]}, durability="none")
@@ -84,7 +88,9 @@ def test_an_index_that_is_away_for_a_moment(tmp_path: Path) -> None:
         index.rename(away)
         for _ in range(3):
             manager.save()
-        CheckpointManager(Checkpoint(), place, None, durability="none").save(10**6)
+        CheckpointManager(
+            Checkpoint(), place, None, options=ckptfmt.tf.CheckpointOptions(durability="none")
+        ).save(10**6)
         assert set(before) <= set(files(place))
         away.rename(index)
         assert ckptfmt.verify(place / name).ok

@@ -121,7 +121,9 @@ def test_a_backup_of_the_legacy_class(tmp_path: Path) -> None:
     """It has no batch; what was known of one is over."""
     weights = np.full(3, 6.0)
     legacy = Checkpoint(model={"w": weights}, ckpt_saved_epoch=np.array(4, np.int64))
-    CheckpointManager(legacy, tmp_path / "chief", 1, durability="none").save(options=QUICK)
+    CheckpointManager(
+        legacy, tmp_path / "chief", 1, options=ckptfmt.tf.CheckpointOptions(durability="none")
+    ).save(options=QUICK)
     job = Job(tmp_path / "own")
     job.back_up(1.0, 2, 3)
     shutil.rmtree(tmp_path / "own" / "chief")
@@ -344,8 +346,7 @@ WRONG: list[Any] = [
     ({"task_id": -1}, "task_id must not be negative, but is -1"),
     ({"is_chief": 1}, "is_chief must be True or False, not int"),
     ({"options": {}}, "options must be a CheckpointOptions, not dict"),
-    ({"verify": "some"}, "verify must be one of 'full', 'auto', not 'some'"),
-    ({"verify": True}, "verify must be one of 'full', 'auto', not True"),
+    ({"check_first": "some"}, "check_first must be True or False, not str"),
 ]
 
 

@@ -239,13 +239,13 @@ def workers_only(path: Path) -> None:
     leave_behind(path / "workertemp_0")
 
 
-@pytest.mark.parametrize("verify", ["auto", "full"])
+@pytest.mark.parametrize("first", [True, False])
 @pytest.mark.parametrize(
     "make", [nothing_there, empty_directory, files_of_others, a_file, workers_only]
 )
-def test_no_backup(tmp_path: Path, make: Callable[[Path], None], verify: str) -> None:
+def test_no_backup(tmp_path: Path, make: Callable[[Path], None], first: bool) -> None:
     make(tmp_path)
-    job = Job(tmp_path, 5.0, verify=verify)
+    job = Job(tmp_path, 5.0, check_first=first)
     before = files(tmp_path)
     assert job.state.restore() is False
     assert job.has(5.0)
@@ -254,12 +254,12 @@ def test_no_backup(tmp_path: Path, make: Callable[[Path], None], verify: str) ->
 
 
 @pytest.mark.filterwarnings(INCOMPLETE)
-@pytest.mark.parametrize("verify", ["auto", "full"])
+@pytest.mark.parametrize("first", [True, False])
 @pytest.mark.parametrize("part", backup(1)[1:])
-def test_a_damaged_backup(tmp_path: Path, part: str, verify: str) -> None:
+def test_a_damaged_backup(tmp_path: Path, part: str, first: bool) -> None:
     Job(tmp_path).back_up(1.0, 4, 2)
     damage(tmp_path / "chief" / part)
-    job = Job(tmp_path, 5.0, verify=verify)
+    job = Job(tmp_path, 5.0, check_first=first)
     with (
         pytest.warns(CkptfmtWarning, match="^not restored: .*/chief/ckpt-1: "),
         pytest.raises(CorruptError) as caught,
@@ -268,7 +268,7 @@ def test_a_damaged_backup(tmp_path: Path, part: str, verify: str) -> None:
     assert caught.value.message == "none of the 1 checkpoints can be restored"
     assert caught.value.path == str(tmp_path / "chief")
     assert job.position == (100, 0)
-    if verify == "full" or part.endswith(".index"):
+    if first or part.endswith(".index"):
         assert job.has(5.0)
     # A training that begins anew takes its place.
     job.back_up(7.0, 0)
@@ -279,7 +279,7 @@ def test_a_damaged_backup(tmp_path: Path, part: str, verify: str) -> None:
 
 
 @pytest.mark.filterwarnings(INCOMPLETE)
-@pytest.mark.parametrize("verify", ["auto", "full"])
+@pytest.mark.parametrize("first", [True, False])
 @pytest.mark.parametrize(
     ("part", "warning"),
     [
@@ -287,7 +287,7 @@ def test_a_damaged_backup(tmp_path: Path, part: str, verify: str) -> None:
         ("ckpt-2.index", "/chief/ckpt-2', the newest it names, is not complete"),
     ],
 )
-def test_an_older_backup_is_a_way_out(tmp_path: Path, part: str, warning: str, verify: str) -> None:
+def test_an_older_backup_is_a_way_out(tmp_path: Path, part: str, warning: str, first: bool) -> None:
     job = Job(tmp_path)
     job.back_up(1.0, 0)
     for name in backup(1)[1:]:
@@ -297,7 +297,7 @@ def test_an_older_backup_is_a_way_out(tmp_path: Path, part: str, warning: str, v
         (tmp_path / name).rename(tmp_path / "chief" / name)
     damage(tmp_path / "chief" / part)
     with pytest.warns(CkptfmtWarning, match=warning):
-        again = Job(tmp_path, verify=verify)
+        again = Job(tmp_path, check_first=first)
         assert again.state.restore()
     assert again.has(1.0)
     assert again.position == (1, 0)
@@ -308,9 +308,9 @@ def test_an_older_backup_is_a_way_out(tmp_path: Path, part: str, warning: str, v
     assert files(tmp_path) == []
 
 
-@pytest.mark.parametrize("given", [{}, {"verify": "auto"}, {"verify": "full"}])
+@pytest.mark.parametrize("given", [{}, {"check_first": False}, {"check_first": True}])
 def test_what_is_checked_before(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: dict[str, str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: dict[str, bool]
 ) -> None:
     Job(tmp_path).back_up(1.0, 0)
     checked: list[str] = []
@@ -320,7 +320,7 @@ def test_what_is_checked_before(
     )
     assert Job(tmp_path, **given).state.restore()
     full = [str(tmp_path / "chief" / "ckpt-1")]
-    assert checked == (full if given.get("verify") == "full" else [])
+    assert checked == (full if given.get("check_first") else [])
 
 
 def test_another_model(tmp_path: Path) -> None:

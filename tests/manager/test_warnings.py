@@ -22,7 +22,9 @@ QUICK = ckptfmt.tf.CheckpointOptions(durability="none")
 
 def manager(directory: Path, **more: Any) -> CheckpointManager:
     checkpoint = Checkpoint(x=np.zeros(4, np.float32))
-    return CheckpointManager(checkpoint, directory, 3, durability="none", **more)
+    return CheckpointManager(
+        checkpoint, directory, 3, options=ckptfmt.tf.CheckpointOptions(durability="none"), **more
+    )
 
 
 def state(directory: Path) -> TrainingState:
@@ -96,7 +98,7 @@ CALLS: dict[str, Callable[[Path], object]] = {
     "manager.checkpoints": lambda path: manager(path).checkpoints,
     "restore_or_initialize": lambda path: manager(path).restore_or_initialize(),
     "restore_latest": lambda path: manager(path).restore_latest(),
-    "restore_latest(full)": lambda path: manager(path).restore_latest(verify="full"),
+    "restore_latest(False)": lambda path: manager(path).restore_latest(check_first=False),
     "save": lambda path: manager(path, keep_best=ckptfmt.KeepBest("loss", "min")).save(
         metrics={"loss": 0.0}
     ),
@@ -155,7 +157,11 @@ def test_metrics_of_others_that_cannot_be_compared(tmp_path: Path) -> None:
     saved(tmp_path)
     best = ckptfmt.KeepBest(lambda metrics: metrics["accuracy"], "max")
     one = CheckpointManager(
-        Checkpoint(x=np.zeros(4)), tmp_path, 9, keep_best=best, durability="none"
+        Checkpoint(x=np.zeros(4)),
+        tmp_path,
+        9,
+        keep_best=best,
+        options=ckptfmt.tf.CheckpointOptions(durability="none"),
     )
     save = functools.partial(one.save, metrics={"accuracy": 1})
     found = caught_by(save, save, lambda: one.best_checkpoint)

@@ -352,7 +352,7 @@ class Manager(Scenario):
         self.kept.save(checkpoint_number=step, **metrics)
 
     def judge(self, root: Path, moment: Moment) -> None:
-        manager = self.manager(root, 0, durability="none")
+        manager = self.manager(root, 0, options=ckptfmt.tf.CheckpointOptions(durability="none"))
         restored = manager.restore_latest()
         assert not restored.rejected, restored.rejected
         found = int(self.values["x"][0])
@@ -366,7 +366,7 @@ class Manager(Scenario):
             value[...] = LAST
         metrics = {"metrics": {"loss": 0}} if "keep_best" in self.policy else {}
         manager.save(**metrics)
-        again = self.manager(root, 0, durability="none")
+        again = self.manager(root, 0, options=ckptfmt.tf.CheckpointOptions(durability="none"))
         again.restore_latest()
         assert (self.values["x"] == LAST).all()
 

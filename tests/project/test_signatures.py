@@ -19,9 +19,10 @@ _SAVE = (
 SIGNATURES: dict[str, str] = {
     "save": _SAVE,
     "save_async": _SAVE,
-    "load": "(path, names=None, *, verify='auto', progress=None)",
-    "load_into": "(path, targets, *, strict=True, rename=None, cast=False, verify='auto', "
+    "load": "(path, names=None, *, filter=None, rename=None, cast=None, verify='auto', "
     "progress=None)",
+    "load_into": "(path, targets, *, names=None, filter=None, rename=None, cast=None, strict=True, "
+    "verify='auto', progress=None)",
     "save_v2": "(prefix, tensor_names, shape_and_slices, tensors)",
     "restore_v2": "(prefix, tensor_names, shape_and_slices, dtypes=None)",
     "merge_v2_checkpoints": "(checkpoint_prefixes, destination_prefix, delete_old_dirs=True, "

@@ -166,7 +166,10 @@ def verify(root: Path, counts: Counts) -> Iterator[None]:
 def manager(root: Path, values: Any) -> Any:
     checkpoint = ckptfmt.Checkpoint(x=values, y=np.arange(7.0))
     return ckptfmt.CheckpointManager(
-        checkpoint, root / "runs", max_to_keep=KEPT, durability="rename"
+        checkpoint,
+        root / "runs",
+        max_to_keep=KEPT,
+        options=ckptfmt.tf.CheckpointOptions(durability="rename"),
     )
 
 

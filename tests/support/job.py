@@ -214,7 +214,9 @@ class Managed:
             checkpoint = ckptfmt.Checkpoint(
                 coordinator=self.coordinator, layouts=by_path, model=model
             )
-            self.manager = ckptfmt.CheckpointManager(checkpoint, what, 2, durability="rename")
+            self.manager = ckptfmt.CheckpointManager(
+                checkpoint, what, 2, options=ckptfmt.tf.CheckpointOptions(durability="rename")
+            )
         elif verb == "keep":
             self.fill(int(what))
             self.manager.save()

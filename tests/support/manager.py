@@ -95,5 +95,5 @@ def files(directory: Path) -> list[str]:
 
 def manager_of(path: Path, max_to_keep: int | None = 3, **more: Any) -> CheckpointManager:
     checkpoint = more.pop("checkpoint", None) or Checkpoint()
-    more.setdefault("durability", "none")
+    more.setdefault("options", ckptfmt.tf.CheckpointOptions(durability="none"))
     return CheckpointManager(checkpoint, path, max_to_keep, **more)

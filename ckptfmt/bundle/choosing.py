@@ -1,0 +1,196 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Choice: which tensors of a checkpoint are loaded, under what names and as what dtypes. The
+functions that load have the same options, which `ckptfmt.load_into` describes; they are checked
+and applied here."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ckptfmt._base import dtypes
+from ckptfmt._base.arguments import listed, wrong
+from ckptfmt._base.names import tensor_name
+from ckptfmt.bundle.selecting import (
+    Filter,
+    Rename,
+    Transform,
+    by_text,
+    check_distinct,
+    filter_function,
+    near,
+    no_match,
+    renamed,
+    some,
+)
+from ckptfmt.errors import InvalidError, TensorNotFoundError
+
+Names = Iterable[str | bytes]
+# What `np.dtype` or `ckptfmt` knows as a dtype, a mapping to these, or True where targets have
+# dtypes.
+Cast = Any
+
+
+class Chosen(NamedTuple):
+    """What a choice makes of stored names.
+
+    Attributes:
+        loaded: stored name to new name of the tensors to load, in the order of `names` if it is
+            given.
+        left_out: the same of the tensors that `names` and `filter` leave out, unless a tensor that
+            is loaded has that new name.
+        transforms: by stored name, of the tensors to load.
+    """
+
+    loaded: dict[str, str]
+    left_out: dict[str, str]
+    transforms: dict[str, Transform]
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Which tensors are loaded, under what names and as what dtypes.
+
+    A tensor has its stored name, a value of a tree or object the name of `nodes.leaf_name`.
+
+    Attributes:
+        names: those to load; None loads all.
+        filter: which of them to load; None loads all.
+        rename: stored name to name of a target.
+        cast: True casts numbers to the dtypes of their targets; otherwise a dtype for all
+            floating-point tensors, a mapping from stored names to dtypes, or None.
+        strict: True refuses anything that does not match, False loads what matches; None refuses
+            only a value that does not fit its target.
+    """
+
+    names: tuple[str, ...] | None = None
+    filter: Filter | None = None
+    rename: Rename | None = None
+    cast: Cast | None = None
+    strict: bool | None = True
+
+    @classmethod
+    def of(
+        cls,
+        names: Names | None,
+        filter: Filter | None,  # noqa: A002 (as the option)
+        rename: Rename | None,
+        cast: Cast | None,
+        strict: bool | None = True,
+        *,
+        has_targets: bool = True,
+        may_defer: bool = False,
+    ) -> Choice:
+        """Return the choice of a caller, checked before anything is read.
+
+        Args:
+            has_targets: whether there are dtypes that `cast=True` can mean.
+            may_defer: whether `strict` may be None.
+
+        Raises:
+            InvalidError: an argument of the wrong type.
+        """
+        if not isinstance(strict, bool) and not (may_defer and strict is None):
+            raise wrong("strict", "True, False or None" if may_defer else "True or False", strict)
+        if names is not None:
+            names = tuple(dict.fromkeys(map(tensor_name, listed("names", names, "names"))))
+        filter_function(filter)
+        if isinstance(rename, Mapping):
+            rename = by_text("rename", rename)
+        renamed([], rename)
+        if cast is False:
+            cast = None
+        elif isinstance(cast, Mapping):
+            cast = by_text("cast", cast)
+            for dtype in cast.values():
+                if dtype is not None:
+                    dtypes.code_of(dtype)
+        elif cast is True and not has_targets:
+            raise wrong("cast", "a dtype or a mapping from names to dtypes", cast)
+        elif cast is not None and cast is not True:
+            dtypes.code_of(cast)
+        return cls(names, filter, rename, cast, strict)
+
+    @property
+    def is_default(self) -> bool:
+        """Whether all tensors are read under their stored names and as their stored dtypes."""
+        given = self.names, self.filter, self.rename
+        return given == (None, None, None) and (self.cast is None or self.cast is True)
+
+    def chosen(self, stored: Sequence[str], prefix: str | None = None) -> Chosen:
+        """Return what is loaded of these stored names.
+
+        Raises:
+            TensorNotFoundError: one of `names` is not there, or nothing passes the filter.
+            InvalidError: two tensors that are loaded get one name, or as `renamed`; `cast` names
+                what is not there, unless `strict` is False.
+        """
+        present = frozenset(stored)
+        for name in self.names or ():
+            if name not in present:
+                message = "there is no tensor of this name" + near(name, present)
+                raise TensorNotFoundError(message, path=prefix, tensor=name)
+        if isinstance(self.cast, Mapping) and self.strict is not False:
+            _check_used(self.cast, present)
+        given, passes = frozenset(self.names or present), filter_function(self.filter)
+        if self.names is not None and not self.names:
+            given = frozenset()
+        kept = [name for name in stored if name in given and (passes is None or passes(name))]
+        if given and not kept:
+            raise no_match(self.filter, len(stored), prefix)
+        if self.names is not None:
+            kept = [name for name in self.names if name in frozenset(kept)]
+        new_names, transforms = renamed(stored, self.rename)
+        new = dict(zip(stored, new_names, strict=True))
+        loaded = {old: to for old in kept if (to := new[old]) is not None}
+        check_distinct(list(loaded), list(loaded.values()))
+        taken = frozenset(loaded.values())
+        others = {
+            old: name
+            for old, name in new.items()
+            if old not in loaded and name is not None and name not in taken
+        }
+        return Chosen(loaded, others, {o: one for o, one in transforms.items() if o in loaded})
+
+    def dtype_of(self, name: str, stored: np.dtype[Any] | None) -> np.dtype[Any] | None:
+        """Return the dtype that a tensor is cast to when it is read: its own, unless `cast` is a
+        dtype or a mapping.
+
+        Raises:
+            InvalidError: the two are not both numbers or both strings.
+        """
+        if self.cast is None or self.cast is True:
+            return stored
+        if isinstance(self.cast, Mapping):
+            wanted = self.cast.get(name)
+        else:
+            is_float = stored is not None and dtypes.is_floating(dtypes.code_of(stored))
+            wanted = self.cast if is_float else None
+        if wanted is None:
+            return stored
+        new = dtypes.numpy_dtype(dtypes.code_of(wanted))
+        if stored is None or new is None or (stored.kind == "O") != (new.kind == "O"):
+            kind = "its dtype" if stored is None else dtypes.numpy_name_of(dtypes.code_of(stored))
+            raise InvalidError(f"cannot cast {kind} to {wanted!r}", tensor=name)
+        return new
+
+    def casts(
+        self, names: Sequence[str], stored: Sequence[np.dtype[Any] | None]
+    ) -> dict[int, np.dtype[Any]]:
+        """Return what `dtype_of` gives tensors that it changes, by position."""
+        if self.cast is None or self.cast is True:
+            return {}
+        every = map(self.dtype_of, names, stored)
+        pairs = enumerate(zip(every, stored, strict=True))
+        return {p: new for p, (new, old) in pairs if new is not None and new != old}
+
+
+def _check_used(cast: Mapping[str, Any], present: Collection[str]) -> None:
+    """Refuse names in `cast` that are not there: they are probably misspelt."""
+    if unused := set(cast).difference(present):
+        name, *others = sorted(unused)
+        more = f", nor are {some(others)}" if others else ""
+        raise InvalidError(f"cast names a tensor that is not loaded{more}", tensor=name)

@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The structure of a checkpoint with the chosen tensors only, under their new names."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from ckptfmt.bundle.choosing import Choice
+from ckptfmt.bundle.reader import Reader
+from ckptfmt.bundle.selecting import Transform
+from ckptfmt.errors import InvalidError
+from ckptfmt.torch.structure import Stored, leaves, path_name
+
+_OMITTED = object()
+
+
+def chosen_state(structure: Any, choice: Choice, reader: Reader) -> Any:
+    """Return a structure with the chosen tensors: dicts omit the others, lists and tuples have None
+    in their place.
+
+    Raises:
+        TensorNotFoundError, InvalidError: as `Choice.chosen`; `rename`, and the structure is not
+            a dict of tensors.
+    """
+    stored = {path_name(path): leaf for path, leaf in leaves(structure)}
+    if choice.rename is not None and not all(isinstance(v, Stored) for v in structure.values()):
+        raise InvalidError("rename= is for a dict of tensors, and the state is more than that")
+    loaded, _, transforms = choice.chosen(list(stored), reader.prefix)
+
+    def chosen(value: Any, path: tuple[str, ...]) -> Any:
+        name = path_name(path)
+        if isinstance(value, Stored):
+            if name not in loaded:
+                return _OMITTED
+            return _converted(value, name, choice, reader, transforms.get(name))
+        if isinstance(value, dict):
+            pairs = [(key, chosen(one, (*path, str(key)))) for key, one in value.items()]
+            if choice.rename is not None:  # which is of strings
+                pairs = [(loaded.get(key), one) for key, one in pairs]
+            made = type(value)((key, one) for key, one in pairs if one is not _OMITTED)
+            if hasattr(value, "_metadata"):
+                made._metadata = value._metadata  # type: ignore[attr-defined]
+            return made
+        if type(value) in (list, tuple):
+            several = [chosen(one, (*path, str(i))) for i, one in enumerate(value)]
+            return type(value)(None if one is _OMITTED else one for one in several)
+        return value
+
+    return chosen(structure, ())
+
+
+def chosen_tensors(
+    structure: Any, choice: Choice, reader: Reader, target: Any
+) -> tuple[dict[str, Stored], tuple[str, ...], tuple[str, ...]]:
+    """Return the chosen tensors by their new names, of those that the target has; the stored names
+    of those that it has not; and the names of the target's tensors that are left out.
+
+    Args:
+        target: a module or a dict of tensors.
+
+    Raises:
+        TensorNotFoundError, InvalidError: as `Choice.chosen`; the target has other values
+            than tensors.
+    """
+    own = target if isinstance(target, dict) else target.state_dict(keep_vars=True)
+    for name, value in own.items():
+        if not isinstance(value, torch.Tensor):
+            raise InvalidError(
+                "names=, filter=, rename= and cast= with dtypes are for a module or a dict of "
+                "tensors",
+                tensor=str(name),
+            )
+    stored = {path_name(path): leaf for path, leaf in leaves(structure)}
+    loaded, left_out, transforms = choice.chosen(list(stored), reader.prefix)
+    chosen = {
+        new: _converted(stored[old], old, choice, reader, transforms.get(old))
+        for old, new in loaded.items()
+        if new in own
+    }
+    unexpected = tuple(old for old, new in loaded.items() if new not in own)
+    return chosen, unexpected, tuple(new for new in left_out.values() if new in own)
+
+
+def _converted(
+    leaf: Stored, name: str, choice: Choice, reader: Reader, transform: Transform | None
+) -> Stored:
+    """Return a tensor that is cast as the choice says, and then transformed."""
+    if leaf.kind != "tensor" or leaf.note:
+        return leaf if transform is None else replace(leaf, transform=transform)
+    stored = reader[leaf.name].dtype
+    wanted = choice.dtype_of(name, stored)
+    if wanted != stored:
+        transform = _then(wanted, transform)
+    return leaf if transform is None else replace(leaf, transform=transform)
+
+
+def _then(dtype: np.dtype[Any] | None, transform: Transform | None) -> Transform:
+    def cast(array: NDArray[Any]) -> NDArray[Any]:
+        result = array.astype(dtype)
+        return result if transform is None else transform(result)
+
+    return cast

@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The options of loading mean the same in the calls of the adapters."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import torch
+from hypothesis import strategies as st
+from support.choices import STORED, Call, check, flat, nested, options
+from support.strategies import counted, property_test
+
+import ckptfmt
+import ckptfmt.jax
+import ckptfmt.torch
+
+
+@pytest.fixture(scope="module", autouse=True)
+def x64() -> Any:
+    import jax  # noqa: PLC0415
+
+    before = jax.config.jax_enable_x64
+    jax.config.update("jax_enable_x64", True)
+    yield
+    jax.config.update("jax_enable_x64", before)
+
+
+def _torch_load(path: Path, _targets: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
+    return {name: one.numpy() for name, one in ckptfmt.torch.load(path, **given).items()}
+
+
+def _torch_load_into(path: Path, targets: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
+    state = {name: torch.from_numpy(one) for name, one in targets.items()}
+    ckptfmt.torch.load_into(state, path, **given)
+    return {name: one.numpy() for name, one in state.items()}
+
+
+def _jax_load(path: Path, targets: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
+    like = {name: jnp.asarray(one) for name, one in targets.items()}
+    found = flat(ckptfmt.jax.load(path, nested(like), **given))
+    return {name: np.asarray(one) for name, one in found.items()}
+
+
+CALLS = {
+    "torch.load": Call(_torch_load, with_targets=False, lacks=("strict",)),
+    "torch.load_into": Call(_torch_load_into),
+    "jax.load": Call(_jax_load),
+}
+
+
+@pytest.fixture(scope="module")
+def prefixes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[bool, Path]]:
+    folder = tmp_path_factory.mktemp("choices")
+    ckptfmt.save(folder / "plain", STORED)
+    ckptfmt.torch.save({name: torch.from_numpy(one) for name, one in STORED.items()}, folder / "pt")
+    ckptfmt.jax.save(folder / "jax", nested(STORED))
+    return {name: {False: folder / name} for name in ("plain", "pt", "jax")}
+
+
+@property_test(600, 20_000, data=st.data())
+def test_options_of_loading_mean_the_same_in_adapters(
+    data: Any, prefixes: dict[str, dict[bool, Path]]
+) -> None:
+    call = CALLS[data.draw(st.sampled_from(sorted(CALLS)))]
+    stored = prefixes[data.draw(st.sampled_from(sorted(prefixes)))]
+    counted("choices", **{check(call, data.draw(options()), stored): 1})
+
+
+def test_leaves_without_values_must_be_loaded(tmp_path: Path) -> None:
+    """A pytree of descriptions has nothing to return for what is left out."""
+    import jax  # noqa: PLC0415
+
+    ckptfmt.jax.save(tmp_path / "ck", {"a": jnp.ones(2), "b": jnp.ones(3)})
+    like: Any = {"a": jax.ShapeDtypeStruct((2,), np.float64), "b": jnp.zeros(3)}
+    assert ckptfmt.jax.load(tmp_path / "ck", like, names=["a"])["b"].tolist() == [0, 0, 0]
+    with pytest.raises(ckptfmt.InvalidError) as caught:
+        ckptfmt.jax.load(tmp_path / "ck", like, filter="b")
+    assert caught.value.tensor == "a"
+    like["c"] = jax.ShapeDtypeStruct((2,), np.float32)
+    with pytest.raises(ckptfmt.TensorNotFoundError):
+        ckptfmt.jax.load(tmp_path / "ck", like, strict=False)
+
+
+def test_parts_of_a_training_state(tmp_path: Path) -> None:
+    """torch.load keeps the structure of a state, and its types."""
+    state = {"model": {"w": torch.ones(2), "b": torch.zeros(1)}, "list": [torch.ones(1), 3]}
+    ckptfmt.torch.save(state, tmp_path / "ck")
+    loaded = ckptfmt.torch.load(tmp_path / "ck", filter="model.*", cast=torch.bfloat16)
+    assert loaded["list"] == [None, 3]
+    assert {name: one.dtype for name, one in loaded["model"].items()} == {
+        "w": torch.bfloat16,
+        "b": torch.bfloat16,
+    }
+    assert ckptfmt.torch.load(tmp_path / "ck", names=["list.0"])["model"] == {}
+    with pytest.raises(ckptfmt.InvalidError):
+        ckptfmt.torch.load(tmp_path / "ck", rename=("^model", "net"))
+    with pytest.raises(ckptfmt.InvalidError):
+        ckptfmt.torch.load_into(state, tmp_path / "ck", filter="model.*")
+    loaded = ckptfmt.torch.load(tmp_path / "ck", "meta", cast="float64")
+    assert loaded["model"]["w"].is_meta
