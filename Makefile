@@ -222,7 +222,7 @@ instructions: needs-c ## report the instructions of the hot paths (valgrind)
 bench: python ## the benchmark (twenty minutes), or the cases in BENCH, beside the libraries that are installed
 	$(Q)$(PY) bench/run.py $(BENCH_SIDES) $(BENCH)
 
-bench-smoke: python ## all rows of the benchmark once, with small data, and tests of the report
+bench-smoke: python ## all rows of the benchmark once, with small data
 	$(Q)$(PY) -m pytest -q tests/bench
 
 bench-full: python ## all rows and settings, more samples (much longer)

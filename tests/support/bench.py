@@ -25,7 +25,3 @@ def module(name: str) -> ModuleType:
     sys.modules[spec.name] = found  # where dataclasses look
     spec.loader.exec_module(found)
     return found
-
-
-def cells(line: str) -> list[str]:
-    return [cell.strip() for cell in line.strip().strip("|").split("|")]
