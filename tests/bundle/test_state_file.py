@@ -51,38 +51,6 @@ def test_two_answers() -> None:
 # ---- paths, as TensorFlow writes and reads them --------------------------------------------------
 
 
-def test_absolute_directory(tmp_path: Path) -> None:
-    ckptfmt.tf.update_checkpoint_state(tmp_path, tmp_path / "model-0")
-    assert text_of(tmp_path) == (
-        f'model_checkpoint_path: "{tmp_path}/model-0"\n'
-        f'all_model_checkpoint_paths: "{tmp_path}/model-0"\n'
-    )
-    assert read(tmp_path) == CheckpointState(f"{tmp_path}/model-0", (f"{tmp_path}/model-0",))
-
-
-def test_relative_path_in_an_absolute_directory(tmp_path: Path) -> None:
-    """It is from the directory already."""
-    ckptfmt.tf.update_checkpoint_state(tmp_path, "train/model-0")
-    assert text_of(tmp_path).startswith('model_checkpoint_path: "train/model-0"\n')
-    assert read(tmp_path).model_checkpoint_path == f"{tmp_path}/train/model-0"
-
-
-def test_relative_path_in_a_relative_directory(here: Path) -> None:
-    (here / "train").mkdir()
-    ckptfmt.tf.update_checkpoint_state("train", "train/model-0")
-    assert text_of("train").startswith('model_checkpoint_path: "model-0"\n')
-    assert read("train").model_checkpoint_path == "train/model-0"
-    assert read(here / "train").model_checkpoint_path == f"{here}/train/model-0"
-
-
-def test_the_working_directory(here: Path) -> None:
-    for directory in ("", "."):
-        ckptfmt.tf.update_checkpoint_state(directory, "model-0")
-        assert text_of(here).startswith('model_checkpoint_path: "model-0"\n')
-    assert read("").model_checkpoint_path == "model-0"
-    assert read(".").model_checkpoint_path == "./model-0"
-
-
 @pytest.mark.parametrize("given", [None, [], ["/d/m-1"], ["/d/m-1", "/d/m-2"]])
 def test_the_newest_is_added_to_all(tmp_path: Path, given: list[str] | None) -> None:
     before = list(given) if given is not None else None
@@ -91,18 +59,6 @@ def test_the_newest_is_added_to_all(tmp_path: Path, given: list[str] | None) -> 
     state = read(tmp_path)
     assert state.model_checkpoint_path == state.all_model_checkpoint_paths[-1] == "/d/m-2"
     assert list(state.all_model_checkpoint_paths[:-1]) == [p for p in given or () if p != "/d/m-2"]
-
-
-@pytest.mark.parametrize("latest_filename", [None, "other"])
-def test_mixed_paths(here: Path, latest_filename: str | None) -> None:
-    (here / "train").mkdir()
-    absolute, relative = f"{here}/elsewhere/model-0", "train/model-2"
-    ckptfmt.tf.update_checkpoint_state(
-        "train", relative, [absolute, relative], latest_filename=latest_filename
-    )
-    assert os.listdir("train") == [latest_filename or "checkpoint"]
-    state = ckptfmt.tf.get_checkpoint_state("train", latest_filename)
-    assert state == CheckpointState(relative, (absolute, relative))
 
 
 @pytest.mark.parametrize("relative_directory", [False, True])
@@ -119,36 +75,6 @@ def test_relative_paths_wanted(here: Path, relative_directory: bool) -> None:
         'all_model_checkpoint_paths: "../model-0"\n'
         'all_model_checkpoint_paths: "s/model-1"\n'
         'all_model_checkpoint_paths: "model-2"\n'
-    )
-
-
-def test_times(tmp_path: Path) -> None:
-    ckptfmt.tf.update_checkpoint_state(
-        tmp_path,
-        "m-2",
-        ["m-1", "m-2"],
-        all_model_checkpoint_timestamps=[1795212156.6255136, np.float64(5)],
-        last_preserved_timestamp=7,
-    )
-    assert text_of(tmp_path).splitlines()[3:] == [
-        "all_model_checkpoint_timestamps: 1795212156.6255136",
-        "all_model_checkpoint_timestamps: 5.0",
-        "last_preserved_timestamp: 7.0",
-    ]
-    state = read(tmp_path)
-    assert state.all_model_checkpoint_timestamps == (1795212156.6255136, 5.0)
-    assert state.last_preserved_timestamp == 7.0
-
-
-def test_completes_relative_paths(tmp_path: Path) -> None:
-    (tmp_path / "checkpoint").write_text(
-        'model_checkpoint_path: "./model.ckpt-687529"\n'
-        'all_model_checkpoint_paths: "./model.ckpt-687500"\n'
-        'all_model_checkpoint_paths: "./model.ckpt-687529"\n'
-    )
-    assert read(tmp_path) == CheckpointState(
-        f"{tmp_path}/./model.ckpt-687529",
-        (f"{tmp_path}/./model.ckpt-687500", f"{tmp_path}/./model.ckpt-687529"),
     )
 
 

@@ -7,8 +7,6 @@ import collections
 import dataclasses
 import itertools
 import math
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,7 +21,7 @@ import torch
 from flax import nnx
 from hypothesis import strategies as st
 from jax.sharding import NamedSharding, PartitionSpec, SingleDeviceSharding
-from support.pages import ROOT, run_page
+from support.pages import run_page
 from support.strategies import property_test
 
 import ckptfmt
@@ -694,10 +692,3 @@ def test_many_leaves_are_read_in_batches(tmp_path: Path, monkeypatch: pytest.Mon
 
 def test_page(tmp_path: Path) -> None:
     assert "checkpoints/state" in run_page("docs/jax.md", tmp_path)
-
-
-def test_benchmark(tmp_path: Path) -> None:
-    program = [sys.executable, str(ROOT / "bench" / "jax_formats.py"), "--smoke"]
-    ran = subprocess.run(program, cwd=tmp_path, capture_output=True, text=True, check=True)
-    assert ran.stdout.count("\n") == 5
-    assert not list(tmp_path.iterdir())

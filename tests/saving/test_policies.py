@@ -190,18 +190,6 @@ def test_descriptions() -> None:
 # ---- up to a size: as TensorFlow -----------------------------------------------------------------
 
 
-def test_cuts_are_balanced() -> None:
-    """10 floats into 36 bytes: not 9 and 1."""
-    shards = MaxShardSizePolicy(36)([floats("w", 10)])
-    assert texts(shards) == [{"w": ["10 0,5", "10 5,3", "10 8,1"]}, {"w": ["10 9,1"]}]
-    assert [array.tolist() for shard in shards for array in shard["w"].values()] == [
-        [0, 1, 2, 3, 4],
-        [5, 6, 7],
-        [8],
-        [9],
-    ]
-
-
 def test_the_room_left_is_used() -> None:
     """4x6 floats into 40 bytes: the first later axis is taken where it makes fewer slabs."""
     assert checked(MaxShardSizePolicy(40), [floats("w", 4, 6), floats("v", 2)]) == [
@@ -209,30 +197,6 @@ def test_the_room_left_is_used() -> None:
         {"w": ["4 6 0,2:2,4", "4 6 2,2:2,1"]},
         {"w": ["4 6 2,2:3,3"], "v": ["2 0,2"]},
     ]
-
-
-def test_slices_are_cut_within_their_tensor() -> None:
-    tensors = [floats("w", 2, 6, spec="4 6 2,2:0,6")]
-    shards = MaxShardSizePolicy(24)(tensors)
-    validate_shards(MaxShardSizePolicy(24), tensors, shards)
-    assert texts(shards) == [{"w": ["4 6 2,1:0,6"]}, {"w": ["4 6 3,1:0,6"]}]
-    assert shards[1]["w"]["4 6 3,1:0,6"].tolist() == [[6, 7, 8, 9, 10, 11]]
-
-
-def test_scalars_and_the_object_graph() -> None:
-    graph = shardable(OBJECT_GRAPH, b"x" * 1000)
-    tensors = [floats("a"), floats("b"), shardable("c", b"x" * 9), floats("d"), graph]
-    assert checked(MaxShardSizePolicy(8), tensors) == [
-        {"a": [""], "b": [""]},
-        {"d": [""], OBJECT_GRAPH: [""]},
-        {"c": [""]},
-    ]
-
-
-def test_strings_count_their_bytes() -> None:
-    strings = shardable("s", np.array([b"a", "ä", b"ccc", ""], object))
-    assert checked(MaxShardSizePolicy(6), [strings]) == [{"s": ["4 0,4"]}]
-    assert checked(MaxShardSizePolicy(5), [strings]) == [{"s": [f"4 {row},1"]} for row in range(4)]
 
 
 def test_variants_count_nothing() -> None:
@@ -245,14 +209,6 @@ def test_variants_count_nothing() -> None:
 
 
 # ---- up to a size: where TensorFlow does not end, or loses something -----------------------------
-
-
-def test_tensors_without_elements_stay() -> None:
-    tensors = [floats("e", 0, 3), floats("w", 2), shardable("s", np.zeros((2, 0), object))]
-    for size in (0, 4, 100):
-        shards = checked(MaxShardSizePolicy(size), tensors)
-        assert shards[0]["e"] == [""]
-        assert any(shard.get("s") == [""] for shard in shards)
 
 
 def test_slabs_that_never_fit() -> None:
@@ -268,15 +224,6 @@ def test_slabs_that_never_fit() -> None:
         {"w": ["3 5 0,3:1,1"]},
         {"w": ["3 5 0,1:2,3"]},
     ]
-
-
-def test_elements_that_never_fit() -> None:
-    for size in (0, 3):
-        assert checked(MaxShardSizePolicy(size), [floats("w", 3), floats("v"), floats("u", 1)]) == [
-            {"w": ["3 0,3"]},
-            {"v": [""]},
-            {"u": ["1 0,1"]},
-        ]
 
 
 def test_strings_that_never_fit() -> None:
