@@ -38,6 +38,7 @@ def __dir__() -> list[str]:
     return __all__
 
 
+_RULE = re.compile(r"([A-Z]{3}-[0-9]+): ")
 NAME_SHOWN_MAX = 200  # characters of a tensor's name in a message
 
 
@@ -55,6 +56,7 @@ class CkptfmtError(Exception):
         tensor: name of the tensor concerned (bytes that are not UTF-8 as surrogate escapes), or
             None.
         errno: what the operating system answered, or None.
+        argument: the name of the Python argument concerned, or None.
         report: the MatchReport, where `load_into` found that not everything matches; else None.
     """
 
@@ -71,25 +73,38 @@ class CkptfmtError(Exception):
         offset: int | None = None,
         tensor: str | None = None,
         errno: int | None = None,
+        argument: str | None = None,
     ) -> None:
-        self.message = message
-        super().__init__(self.message)
+        self._message = masked(message)
+        super().__init__(self._message)
         self.status = self.default_status
         self.failure = failure or (self.failures[0] if self.failures else self.default_status)
         self.path = None if path is None else os.fsdecode(path)
         self.offset = offset
         self.tensor = tensor
         self.errno = errno
+        self.argument = argument
 
     @property
     def message(self) -> str:
         """The sentence, with the credentials of URLs masked; `args` has it as well."""
         return self._message
 
-    @message.setter
-    def message(self, message: str) -> None:
-        self._message = masked(message)
-        self.args = (self._message, *self.args[1:])
+    @property
+    def rule(self) -> str | None:
+        """The rule of `spec/format.md` that is broken, such as "BLK-4", or None."""
+        found = _RULE.match(self._message)
+        return found and found[1]
+
+    def hint(self, text: str) -> None:
+        """Append a hint to the message."""
+        self._message += masked(text)
+        self.args = (self._message,)
+
+    def details(self) -> dict[str, Any]:
+        """Return the keyword arguments that construct an error like this one."""
+        names = ("failure", "path", "offset", "tensor", "errno", "argument")
+        return {name: getattr(self, name) for name in names}
 
     @property
     def path(self) -> str | None:
@@ -114,19 +129,12 @@ class CkptfmtError(Exception):
         return printable(f"{head}: {self.message}" if head else self.message)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        details = {
-            "failure": self.failure,
-            "path": self.path,
-            "offset": self.offset,
-            "tensor": self.tensor,
-            "errno": self.errno,
-        }
         state: dict[str, Any] = {}
         if hasattr(self, "__notes__"):
             state["__notes__"] = list(self.__notes__)
         if self.report is not None:
             state["report"] = self.report
-        return _rebuild, (type(self), self.message, details), state or None
+        return _rebuild, (type(self), self.message, self.details()), state or None
 
 
 class CkptfmtWarning(UserWarning):
@@ -134,12 +142,14 @@ class CkptfmtWarning(UserWarning):
 
 
 @contextlib.contextmanager
-def about(tensor: str) -> Iterator[None]:
-    """Add the tensor's name to an error that is raised inside without one."""
+def about(tensor: str | None = None, *, argument: str | None = None) -> Iterator[None]:
+    """Add the names of the tensor and the argument to an error that is raised inside without."""
     try:
         yield
     except CkptfmtError as error:
-        error.tensor = error.tensor or tensor
+        error.tensor = tensor if error.tensor is None else error.tensor
+        if isinstance(error, InvalidError):
+            error.argument = error.argument or argument
         raise
 
 

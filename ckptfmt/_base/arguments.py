@@ -17,15 +17,17 @@ Level = Literal["v2", "v2+", "ckptfmt"]
 Durability = Literal["full", "rename", "none"]
 
 
-def wrong(what: str, wanted: str, given: object) -> InvalidError:
-    """Return the error for an argument `what` that must be `wanted`."""
-    return InvalidError(f"{what} must be {wanted}, not {type(given).__name__}")
+def wrong(what: str, wanted: str, given: object, argument: str | None = None) -> InvalidError:
+    """Return the error for `what`, an argument or a part of `argument`, that must be `wanted`."""
+    found = type(given).__name__
+    return InvalidError(f"{what} must be {wanted}, not {found}", argument=argument or what)
 
 
 def check_choice(what: str, given: object, choices: Collection[str]) -> None:
     """Refuse anything but one of these words."""
     if not isinstance(given, str) or given not in choices:
-        raise InvalidError(f"{what} must be one of {', '.join(map(repr, choices))}, not {given!r}")
+        wanted = f"one of {', '.join(map(repr, choices))}"
+        raise InvalidError(f"{what} must be {wanted}, not {given!r}", argument=what)
 
 
 def check_switch(what: str, given: object) -> bool:
@@ -75,7 +77,7 @@ def check_limits(limits: object) -> None:
 def check_sized(what: str, given: Any, things: str) -> None:
     """Refuse anything but a sized iterable; also str and bytes."""
     if isinstance(given, (str, bytes)):
-        raise InvalidError(f"{what} must be a sequence of {things}, not one")
+        raise InvalidError(f"{what} must be a sequence of {things}, not one", argument=what)
     if not hasattr(given, "__len__") or not hasattr(given, "__iter__"):
         raise wrong(what, f"a sequence of {things}", given)
 
@@ -83,7 +85,7 @@ def check_sized(what: str, given: Any, things: str) -> None:
 def listed(what: str, given: Iterable[Any], things: str) -> list[Any]:
     """Return the elements of an iterable as a list; refuse str and bytes."""
     if isinstance(given, (str, bytes)):
-        raise InvalidError(f"{what} must be a list of {things}, not one")
+        raise InvalidError(f"{what} must be a list of {things}, not one", argument=what)
     if not hasattr(given, "__iter__"):
         raise wrong(what, f"a list of {things}", given)
     return list(given)

@@ -460,4 +460,6 @@ def _element(name: bytes, element: Any) -> bytes:
             raise _invalid(name, f"a string cannot be encoded: {error.reason}") from None
     if isinstance(element, (bytearray, memoryview)):
         return bytes(element)
-    raise _invalid(name, refused("object arrays can store bytes and str", element).message)
+    refusal = refused("object arrays can store bytes and str", element)
+    refusal.tensor = names.tensor_text(name)
+    raise refusal

@@ -114,11 +114,10 @@ def why_unsound(prefix: str, *, progress: Callable[[int, int], object] | None = 
     if report.ok:
         return None
     for problem in report.problems:
-        about: dict[str, Any] = {"path": problem.path, "tensor": problem.tensor}
         if problem.failure == "OS":
-            raise StorageError(problem.message, **about)
+            raise problem.error(StorageError)
         if problem.status == "UNSUPPORTED":
-            raise UnsupportedError(problem.message, **about)
+            raise problem.error(UnsupportedError)
         if problem.status == "NO_MEMORY":
             raise MemoryError(problem.message)
     more = f" and {len(report.problems) - 1} more" if len(report.problems) > 1 else ""

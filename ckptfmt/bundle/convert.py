@@ -40,7 +40,7 @@ HELD_MAX = 256 << 20
 # Bytes that are compared at once.
 STEP_BYTES = 4 << 20
 # Hint in errors about metadata that cannot be written.
-DROPPING = "drop_metadata=True leaves the metadata out"
+DROPPING = " (drop_metadata=True leaves the metadata out)"
 
 _STAND_IN = re.compile(re.escape(names.SHARD_STAND_IN) + "[0-9]+")
 
@@ -206,14 +206,8 @@ def _check_source(reader: Reader) -> None:
         return
     # Slices without a tensor would be lost; only verification reports them.
     for finding in reader.verify().problems:
-        if finding.message.startswith("KEY-7"):
-            raise CorruptError(
-                finding.message,
-                failure=finding.failure,
-                path=finding.path,
-                offset=finding.offset,
-                tensor=finding.tensor,
-            )
+        if finding.error().rule == "KEY-7":
+            raise finding.error(CorruptError)
 
 
 def _stands_in(handle: TensorHandle) -> bool:
@@ -235,10 +229,11 @@ def _metadata(reader: Reader, level: Level, drop: bool) -> dict[str, Any] | None
     try:
         metadata = reader.metadata
     except CorruptError as error:
-        if not error.message.startswith("EXT-7"):
+        if error.rule != "EXT-7":
             raise
         if not drop:
-            error.message += f" ({DROPPING})"
+            error.hint(DROPPING)
+            error.argument = "drop_metadata"
             raise
         return None
     try:
@@ -247,7 +242,9 @@ def _metadata(reader: Reader, level: Level, drop: bool) -> dict[str, Any] | None
         check_options(metadata, level, None, "none")
     except InvalidError as error:
         if not drop:
-            raise InvalidError(f"{error.message} ({DROPPING})", path=reader.prefix) from None
+            error.hint(DROPPING)
+            error.argument, error.path = "drop_metadata", reader.prefix
+            raise
         return None
     return metadata
 
@@ -380,13 +377,7 @@ def check_result(part: str, limits: Mapping[str, int] | None) -> None:
         is_transient = finding.status == "IO"
         kind = StorageError if is_transient else CorruptError
         what = "cannot be read back" if is_transient else "was not written right"
-        raise kind(
-            f"the result {what}: {finding.message}",
-            failure=finding.failure,
-            path=finding.path,
-            offset=finding.offset,
-            tensor=finding.tensor,
-        )
+        raise finding.error(kind, f"the result {what}: ")
 
 
 def other_values(name: str | None) -> CorruptError:

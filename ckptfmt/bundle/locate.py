@@ -26,7 +26,6 @@ from ckptfmt.bundle.places import (
 from ckptfmt.errors import (
     CheckpointNotFoundError,
     CkptfmtError,
-    CorruptError,
     UnsupportedError,
     masked,
 )
@@ -298,12 +297,7 @@ def explained(error: CkptfmtError, prefix: str) -> CkptfmtError:
         except OSError:
             return error
         if kind not in (foreign.V1, foreign.UNKNOWN):
-            return CorruptError(
-                f"{error.message} ({kind.seems})",
-                failure=error.failure,
-                path=path,
-                offset=error.offset,
-            )
+            error.hint(f" ({kind.seems})")
     return error
 
 

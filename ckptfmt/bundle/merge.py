@@ -145,9 +145,7 @@ def add_finished(error: CheckpointNotFoundError, prefixes: list[str], destinatio
     if len(prefixes) > 1:
         more = f" and {len(prefixes) - NAMED_MAX} more" * (len(prefixes) > NAMED_MAX)
         inputs = f"; {', '.join(prefixes[:NAMED_MAX])}{more} do not exist"
-    error.message += (
-        f"{inputs}; {destination} exists and is whole; an earlier call may have finished"
-    )
+    error.hint(f"{inputs}; {destination} exists and is whole; an earlier call may have finished")
 
 
 def check_one_store(prefixes: list[str], destination: str) -> None:
@@ -192,7 +190,7 @@ def _locate(prefix: Path, there: set[str], missing: list[CheckpointNotFoundError
     try:
         return locate(prefix)
     except CheckpointNotFoundError as error:
-        error.message += "; an input of the merge did not exist"  # TensorFlow's words
+        error.hint("; an input of the merge did not exist")  # TensorFlow's words
         missing.append(error)
         text = text.removesuffix(".index")
         data = parse_data_name(text)

@@ -254,7 +254,7 @@ class Reader(Mapping[str, TensorHandle]):
         # A large index is not listed only for this.
         if error.tensor is not None and self.header.index_size <= LISTED_FOR_A_HINT_MAX:
             with contextlib.suppress(CkptfmtError):  # damage elsewhere in the index
-                error.message += selecting.near(error.tensor, self._names())
+                error.hint(selecting.near(error.tensor, self._names()))
         return error
 
     def _rows_from(self, start: bytes) -> tuple[_core.Selection, range]:

@@ -266,7 +266,8 @@ class TensorHandle:
         try:
             return as_target(target)
         except InvalidError as error:
-            raise self._invalid(error.message) from None
+            error.tensor, error.path = self.name, self._reader.prefix
+            raise
 
     def expected(self) -> tuple[np.dtype[Any], tuple[int, ...]]:
         """Return the dtype and shape of an array that this tensor can be read into."""

@@ -11,6 +11,7 @@ from typing import Any
 from ckptfmt import _core
 from ckptfmt._base.arguments import check_limits, check_progress
 from ckptfmt._base.foreign import LFS
+from ckptfmt._base.progress import Progress
 from ckptfmt.bundle import graph, graph_keys
 from ckptfmt.bundle.codec import Zstd
 from ckptfmt.bundle.locate import explained, kind_of_file, locate, unmasked
@@ -48,15 +49,18 @@ class Finding:
     offset: int | None
     tensor: str | None
 
-    def __str__(self) -> str:
-        error = CkptfmtError(
-            self.message,
+    def error(self, kind: type[CkptfmtError] = CkptfmtError, before: str = "") -> CkptfmtError:
+        """Return the finding as an error of this class, with text before its message."""
+        return kind(
+            before + self.message,
             failure=self.failure,
             path=self.path,
             offset=self.offset,
             tensor=self.tensor,
         )
-        return f"{self.severity}: {error}"
+
+    def __str__(self) -> str:
+        return f"{self.severity}: {self.error()}"
 
 
 Finding.__module__ = "ckptfmt.types"
@@ -108,7 +112,7 @@ def verify(
     path: str | bytes | os.PathLike[Any],
     *,
     strict: bool = False,
-    progress: Callable[[int, int], object] | None = None,
+    progress: Progress | None = None,
     limits: Mapping[str, int] | None = None,
     follow_symlinks: bool = True,
 ) -> Report:
@@ -162,7 +166,7 @@ def _graph_findings(
                 yield _finding(_core.Finding(_core.SEVERITY_NOTE + 1, error), prefix)
                 return
     except CkptfmtError as error:
-        if error.message.startswith("OBJ-"):  # other damage is a finding of the verifier
+        if (error.rule or "").startswith("OBJ-"):  # other damage is a finding of the verifier
             yield _finding(_core.Finding(_core.SEVERITY_NOTE + 1, error), prefix)
         return
     for name in missing:
@@ -218,7 +222,11 @@ def _finding(found: _core.Finding, prefix: str) -> Finding:
     error = found.error
     if not isinstance(error, CkptfmtError):
         return Finding(severity, "NO_MEMORY", "NO_MEMORY", str(error), None, None, None)
-    error = explained(error, prefix)
+    return finding_of(explained(error, prefix), severity)
+
+
+def finding_of(error: CkptfmtError, severity: str = "problem") -> Finding:
+    """Return an error as a finding."""
     return Finding(
         severity, error.status, error.failure, error.message, error.path, error.offset, error.tensor
     )

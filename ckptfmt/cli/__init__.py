@@ -134,7 +134,7 @@ def _run(arguments: Sequence[str] | None) -> int:
     except CkptfmtError as error:
         if getattr(options, "json", False):
             Output().document({"schema": 1, "error": error_fields(error)})
-        return complain(error)
+        return complain(error, options)
     except MemoryError:
         return _complain("out of memory", TROUBLE)
     return status
@@ -146,9 +146,17 @@ def error_fields(error: CkptfmtError) -> dict[str, object]:
     return {name: getattr(error, name) for name in names}
 
 
-def complain(error: CkptfmtError) -> int:
-    """Print an error to standard error, and return the exit status that it causes."""
-    return _complain(str(error), PROBLEMS if isinstance(error, DAMAGE) else TROUBLE)
+def complain(error: CkptfmtError, options: argparse.Namespace | None = None) -> int:
+    """Print an error to standard error, after the option that it is about, and return the exit
+    status that it causes."""
+    actions = [] if options is None or error.argument is None else options.parser._actions
+    option = [
+        f"{action.option_strings[-1] if action.option_strings else action.metavar}: "
+        for action in actions
+        if action.dest == error.argument
+    ]
+    status = PROBLEMS if isinstance(error, DAMAGE) else TROUBLE
+    return _complain("".join(option) + str(error), status)
 
 
 def _complain(message: str, status: int) -> int:

@@ -21,6 +21,7 @@ from ckptfmt._base.names import data_name, index_name, parse_data_name
 from ckptfmt._core.remembering import cached_property
 from ckptfmt.bundle.places import file_size, names_in
 from ckptfmt.bundle.reader import Header
+from ckptfmt.bundle.verify import finding_of
 from ckptfmt.formats.convert import Format
 from ckptfmt.formats.opening import files_of, open_tensors
 from ckptfmt.formats.tensors import FileTensor
@@ -339,19 +340,6 @@ def _size(path: str) -> int | None:
         return file_size(path)
     except OSError:
         return None
-
-
-def finding_of(error: CkptfmtError) -> Finding:
-    """Return an error as a finding."""
-    return Finding(
-        "problem",
-        error.status,
-        error.failure,
-        error.message,
-        error.path,
-        error.offset,
-        error.tensor,
-    )
 
 
 def _files(reader: Reader, tensors: Tensors | None) -> Iterator[DataFile]:

@@ -8,8 +8,7 @@ import os
 import re
 
 import ckptfmt
-from ckptfmt import CkptfmtError, InvalidError, huggingface
-from ckptfmt.bundle.convert import DROPPING
+from ckptfmt import InvalidError, huggingface
 from ckptfmt.bundle.locate import locate
 from ckptfmt.bundle.places import names_in
 from ckptfmt.cli import text
@@ -85,6 +84,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     add(
         "--max-shard-size",
+        dest="max_shard_bytes",
         metavar="SIZE",
         help="divide a safetensors result into files of at most SIZE (such as 5GB), with an index",
     )
@@ -104,7 +104,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="replace what is at DESTINATION, which may be SOURCE",
     )
-    add("--no-verify", action="store_true", help="do not read the result back")
+    add(
+        "--no-verify",
+        dest="check_result",
+        action="store_false",
+        help="do not read the result back",
+    )
     add("-q", "--quiet", action="store_true", help="print nothing on success")
 
 
@@ -121,30 +126,21 @@ def run(options: argparse.Namespace) -> int:
     if result == "tensorflow":
         check_destination(options.destination, overwrite=options.overwrite)
     elif not options.overwrite:
-        _check_new(options.destination, in_several=options.max_shard_size is not None)
+        _check_new(options.destination, in_several=options.max_shard_bytes is not None)
     with Progress("converting", quiet=options.quiet) as progress:
-        try:
-            done = ckptfmt.convert(
-                source,
-                options.destination,
-                to=result,
-                cast=casts(options.cast),
-                rename=None if options.rename is None else TABLES[options.rename],
-                max_shard_bytes=_size(options.max_shard_size),
-                level=options.level,
-                compression=options.compression,
-                drop_metadata=options.drop_metadata,
-                check_result=not options.no_verify,
-                progress=progress.update,
-            )
-        except CkptfmtError as error:
-            for ours, option in (
-                (DROPPING, "--drop-metadata drops them"),
-                ("max_shard_bytes", "--max-shard-size"),
-                ("`cast`", "--cast"),
-            ):
-                error.message = error.message.replace(ours, option)
-            raise
+        done = ckptfmt.convert(
+            source,
+            options.destination,
+            to=result,
+            cast=casts(options.cast),
+            rename=None if options.rename is None else TABLES[options.rename],
+            max_shard_bytes=_size(options.max_shard_bytes),
+            level=options.level,
+            compression=options.compression,
+            drop_metadata=options.drop_metadata,
+            check_result=options.check_result,
+            progress=progress.update,
+        )
     if not options.quiet:
         output = Output()
         for what in done.dropped:
@@ -181,6 +177,8 @@ def _size(given: str | None) -> int | None:
         return None
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(i?)B?", given.strip(), re.IGNORECASE)
     if match is None:
-        raise InvalidError(f"--max-shard-size {given!r}: expected a size such as 5GB or 500MiB")
+        raise InvalidError(
+            f"{given!r} is not a size such as 5GB or 500MiB", argument="max_shard_bytes"
+        )
     power = " KMGT".index(match[2].upper() or " ")
     return int(float(match[1]) * (1024 if match[3] else 1000) ** power)

@@ -20,12 +20,12 @@ import ckptfmt
 from ckptfmt import InvalidError
 from ckptfmt.bundle.locate import locate
 from ckptfmt.bundle.selecting import no_match
+from ckptfmt.bundle.verify import finding_of
 from ckptfmt.cli import DAMAGE, inspect_graph, inspect_json, inspect_text, inspect_tree
 from ckptfmt.cli.contents import (
     RESERVED,
     Contents,
     Tensors,
-    finding_of,
     gather,
     gather_file,
     gather_unopened,

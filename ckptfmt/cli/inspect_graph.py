@@ -21,9 +21,9 @@ from ckptfmt.bundle.graph import (
     escape,
 )
 from ckptfmt.bundle.graph_keys import graph_of, key_groups, missing_keys
-from ckptfmt.bundle.verify import MISSING_MESSAGE, MISSING_TENSOR
+from ckptfmt.bundle.verify import MISSING_MESSAGE, MISSING_TENSOR, finding_of
 from ckptfmt.cli import text
-from ckptfmt.cli.contents import Contents, Tensors, finding_of
+from ckptfmt.cli.contents import Contents, Tensors
 from ckptfmt.cli.inspect_tree import Line
 from ckptfmt.objects.naming import ObjectPaths
 from ckptfmt.objects.nodes import NONE

@@ -14,8 +14,8 @@ from ckptfmt import CheckpointNotFoundError, CkptfmtError
 from ckptfmt.bundle.findings import grouped
 from ckptfmt.bundle.locate import locate_all
 from ckptfmt.bundle.places import is_directory
+from ckptfmt.bundle.verify import finding_of
 from ckptfmt.cli import DAMAGE, error_fields, text
-from ckptfmt.cli.contents import finding_of
 from ckptfmt.cli.options import count
 from ckptfmt.cli.output import COLORS, Output
 from ckptfmt.cli.progress import Progress

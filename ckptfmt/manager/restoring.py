@@ -151,13 +151,7 @@ class Decisions:
             findings = verify_prefix(path).problems
             _raise_transient(findings)
             for one in findings:
-                raise CorruptError(
-                    one.message,
-                    failure=one.failure,
-                    path=one.path,
-                    offset=one.offset,
-                    tensor=one.tensor,
-                )
+                raise one.error(CorruptError)
 
         self.agreed(check)
         return []
@@ -232,4 +226,4 @@ def _raise_transient(findings: list[Finding]) -> None:
         if one.status == "NO_MEMORY":
             raise MemoryError(one.message)
         if one.status == "IO" and one.failure not in _MISSING:
-            raise StorageError(one.message, path=one.path, offset=one.offset, tensor=one.tensor)
+            raise one.error(StorageError)

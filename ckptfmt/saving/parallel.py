@@ -282,7 +282,9 @@ def _check_component(index: int, component: Any, first: NDArray[Any]) -> None:
     try:
         as_target(component)
     except InvalidError as error:
-        raise InvalidError(f"{what}: {error.message}") from None
+        error.argument = "components"
+        error.hint(f" ({what})")
+        raise
     if component.dtype.kind in "SU":
         raise InvalidError(
             f"{what} is of dtype {component.dtype}, into which strings of other lengths do not "

@@ -341,11 +341,8 @@ class Saver:
                 try:
                     found.append(locate(one))
                 except CheckpointNotFoundError as error:
-                    raise CheckpointNotFoundError(
-                        f"the registered saver '{saver.name}' returned a prefix without a "
-                        f"checkpoint: {error.message}",
-                        path=one,
-                    ) from None
+                    error.hint(f"; the registered saver '{saver.name}' returned this prefix")
+                    raise
         return found
 
     def _tensors(self, options: CheckpointOptions) -> list[ShardableTensor]:

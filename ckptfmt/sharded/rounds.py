@@ -179,10 +179,7 @@ def _reported(error: BaseException, rank: int | None) -> bytes:
     """Encode an error for the other processes."""
     kind, details = type(error).__name__, {}
     if isinstance(error, CkptfmtError):
-        message = error.message
-        details = {
-            name: getattr(error, name) for name in ("failure", "path", "offset", "tensor", "errno")
-        }
+        message, details = error.message, error.details()
     else:
         text = str(error)
         kind, message = "", f"{kind}: {text}" if text else kind

@@ -77,12 +77,22 @@ BUILTINS = (
     FileNotFoundError,
 )
 BUILTINS += (ckptfmt.StorageError, ckptfmt.InvalidError)
-DETAILS = {"path": "/d/ck.index", "offset": 4097, "tensor": "layer/w", "errno": errno.EIO}
+DETAILS = {
+    "path": "/d/ck.index",
+    "offset": 4097,
+    "tensor": "layer/w",
+    "errno": errno.EIO,
+    "argument": "cast",
+}
 
 
 def attributes(error: errors.CkptfmtError) -> dict[str, object]:
-    names = ("message", "status", "failure", "path", "offset", "tensor", "errno")
-    return {name: getattr(error, name) for name in names} | {"args": error.args}
+    return {
+        "message": error.message,
+        "status": error.status,
+        "args": error.args,
+        **error.details(),
+    }
 
 
 def each_class() -> pytest.MarkDecorator:
@@ -149,6 +159,7 @@ def test_record_of_c_becomes_attributes() -> None:
         "offset": 12,
         "tensor": "a\udcfeb",
         "errno": 5,
+        "argument": None,
         "args": ("BLK-4: wrong",),
     }
 
@@ -175,7 +186,8 @@ def test_no_memory_is_the_builtin() -> None:
 def test_attributes(kind: type[errors.CkptfmtError]) -> None:
     bare = kind("a sentence")
     assert (bare.path, bare.offset, bare.tensor, bare.errno) == (None, None, None, None)
-    assert bare.message == "a sentence"
+    assert (bare.message, bare.argument, bare.rule) == ("a sentence", None, None)
+    assert kind("BLK-4: wrong").rule == "BLK-4"
     assert bare.args == ("a sentence",)
     full = kind("a sentence", **DETAILS)
     assert {name: getattr(full, name) for name in DETAILS} == DETAILS
@@ -185,7 +197,7 @@ def test_attributes(kind: type[errors.CkptfmtError]) -> None:
 def test_a_message_with_more(kind: type[errors.CkptfmtError]) -> None:
     """`args`, `repr` and a copy have what was added, masked."""
     error = kind("a sentence", **DETAILS)
-    error.message += "; see s3://key:word@bucket/m"
+    error.hint("; see s3://key:word@bucket/m")
     expected = "a sentence; see s3://***@bucket/m"
     for one in (error, pickle.loads(pickle.dumps(error))):
         assert (one.message, one.args) == (expected, (expected,))

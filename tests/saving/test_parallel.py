@@ -97,8 +97,9 @@ def read_only() -> np.ndarray:
         (
             [read_only()],
             None,
-            "component 0 of a parallel variable: cannot read into numpy.ndarray of dtype float64: "
-            "it is read-only (array.flags.writeable): use ckptfmt.load, which returns new arrays",
+            "cannot read into numpy.ndarray of dtype float64: it is read-only "
+            "(array.flags.writeable): use ckptfmt.load, which returns new arrays (component 0 of a "
+            "parallel variable)",
         ),
         (
             [np.zeros(2), np.zeros(3)],

@@ -288,7 +288,7 @@ def test_a_registered_saver_without_a_checkpoint_is_named(tmp_path: Path) -> Non
     register("Lost", lambda file_prefix, **_: [file_prefix])
     with pytest.raises(CheckpointNotFoundError) as caught:
         Saver({"all": {"a": np.ones(1)}}, {"Custom.Lost": {}}).save(tmp_path / "ckpt", QUICK)
-    assert "the registered saver 'Custom.Lost' returned a prefix" in caught.value.message
+    assert "the registered saver 'Custom.Lost' returned this prefix" in caught.value.message
     assert caught.value.path == str(tmp_path / "ckpt-Custom.Lost")
     assert files(tmp_path) == before
 
