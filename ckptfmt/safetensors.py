@@ -14,7 +14,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from ckptfmt._base.arguments import check_choice
+from ckptfmt._base.arguments import check_choice, check_order
 from ckptfmt._base.arrays import as_source
 from ckptfmt._base.names import path_text
 from ckptfmt.bundle.indexing import box_of
@@ -179,6 +179,7 @@ def save_file(
         InvalidError: an array of a dtype that safetensors lacks, or a name that is not UTF-8.
         StorageError, DurabilityUnknownError: as in `ckptfmt.save`.
     """
+    check_order("save_file(tensors, path)", "path", path, tensors)
     arrays = {name: as_source(value) for name, value in tensors.items()}
     for name, array in arrays.items():
         if not safetensors.holds(array.dtype.newbyteorder("=")):

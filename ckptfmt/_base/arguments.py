@@ -5,6 +5,7 @@ expected and what was given."""
 from __future__ import annotations
 
 import operator
+import os
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any, Literal
 
@@ -21,6 +22,22 @@ def wrong(what: str, wanted: str, given: object, argument: str | None = None) ->
     """Return the error for `what`, an argument or a part of `argument`, that must be `wanted`."""
     found = type(given).__name__
     return InvalidError(f"{what} must be {wanted}, not {found}", argument=argument or what)
+
+
+def check_order(call: str, what: str, path: object, other: object) -> None:
+    """Refuse a path that is not one, with a hint if the other argument is.
+
+    Args:
+        call: how the arguments are given, such as "save(prefix, tensors)".
+        what: the name of the path there.
+    """
+    paths = (str, bytes, os.PathLike)
+    if not isinstance(path, paths):
+        hint = ". Are the arguments swapped?" if isinstance(other, paths) else ""
+        kind = type(path).__name__
+        raise InvalidError(
+            f"{call}: {what} must be str, bytes or os.PathLike, not {kind}{hint}", argument=what
+        )
 
 
 def check_choice(what: str, given: object, choices: Collection[str]) -> None:

@@ -148,7 +148,7 @@ class Batch:
     def _kinds(self) -> _Kinds:
         """Return the dtypes and shapes of the arrays to read into."""
         for position in np.flatnonzero(self._column("rank") > _core.NUMPY_RANK_MAX).tolist():
-            self.handle(position).check_rank()
+            self.handle(position)._check_rank()
         kinds, firsts = self.selection.kinds
         rows = self.selection.rows[firsts]
         codes: list[int] = rows["dtype"].tolist()
@@ -202,7 +202,7 @@ class Batch:
         for position in np.flatnonzero(direct & (destinations == 0)).tolist():
             if arrays[position] is None:
                 dtype, shape = kinds.of(position)
-                arrays[position] = self.handle(position).new_array(
+                arrays[position] = self.handle(position)._new_array(
                     shape, dtype or OBJECT, self.boxes.get(position)
                 )
             destinations[position] = _core.address(arrays[position])
@@ -215,7 +215,7 @@ class Batch:
         self._read_direct(np.flatnonzero(direct), sizes, destinations, meter)
         for position in others:
             shape = kinds.of(position)[1]
-            array = self.handle(position).read_box(self.boxes.get(position), shape, None)
+            array = self.handle(position)._read_box(self.boxes.get(position), shape, None)
             if arrays[position] is None:
                 arrays[position] = array
             else:
@@ -270,7 +270,7 @@ class Batch:
                 yield from kinds.views(kind, blocks[block_of[first]], starts[first:end])
             except ValueError as error:  # no elements, but sizes that numpy cannot hold
                 shape, handle = kinds.shapes[kind], self.handle(int(positions[first]))
-                raise handle.unsupported(f"{shape}: {error}") from None
+                raise handle._unsupported(f"{shape}: {error}") from None
 
     def _read_direct(
         self,

@@ -87,8 +87,7 @@ def convert(
         check_result: whether to read the result before it becomes visible, and compare all
             checksums, or the values where checksums differ, with the source. The source is always
             verified.
-        progress: called as `progress(bytes_done, bytes_total)` from this thread, with bytes of
-            arrays.
+        progress: as in `ckptfmt.load`.
         limits: as in `ckptfmt.open`.
 
     Raises:
@@ -196,9 +195,9 @@ def _check_source(reader: Reader) -> None:
                 path=reader.prefix,
                 tensor=name,
             )
-        handle.check_rank()
+        handle._check_rank()
         if handle.dtype is None:
-            raise handle.unsupported(f"the elements of {handle.dtype_name} are not known")
+            raise handle._unsupported(f"the elements of {handle.dtype_name} are not known")
     # Do the slices of each partitioned tensor cover it?
     for row in np.flatnonzero(selection.rows["slice_count"]).tolist():
         reader._handle.check_one(selection, row, None)
@@ -308,7 +307,7 @@ def piece_value(piece: Piece, folder: str | None) -> NDArray[Any]:
     handle, size = piece.handle, piece_size(piece)
     if size > HELD_MAX and handle.dtype != np.dtype(object):
         return _spooled(piece, folder)
-    return handle.read_box(piece.box, piece.shape, "full")
+    return handle._read_box(piece.box, piece.shape, "full")
 
 
 def _spooled(piece: Piece, folder: str | None) -> NDArray[Any]:

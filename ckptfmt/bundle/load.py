@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from ckptfmt._base import slices
-from ckptfmt._base.arguments import Verify, check_progress, check_sized
+from ckptfmt._base.arguments import Verify, check_order, check_progress, check_sized
 from ckptfmt._base.names import tensor_bytes
 from ckptfmt._base.progress import Progress
 from ckptfmt._base.targets import Target
@@ -61,6 +61,7 @@ def load(
         InvalidError: an argument of a wrong type; two tensors get the same name.
         What `ckptfmt.open` and reading raise.
     """
+    check_order("load(path, names)", "path", path, names)
     check_progress(progress)
     choice = Choice.of(names, filter, rename, cast, has_targets=False)
     with reading.open(path, verify=verify) as reader:
@@ -218,6 +219,7 @@ def load_into(
             a wrong type.
         What `ckptfmt.open` and reading raise; the content of the targets is then unspecified.
     """
+    check_order("load_into(path, targets)", "path", path, targets)
     check_progress(progress)
     targets = by_text("targets", targets)
     choice = Choice.of(names, filter, rename, cast, strict)
@@ -295,9 +297,9 @@ def _compared(
     shapes, dtypes = [], []
     for position, name in enumerate(wanted):
         handle = batch.handle(position)
-        target = handle.borrow(targets[name])
+        target = handle._borrow(targets[name])
         array = target.array
-        stored, shape = handle.expected()
+        stored, shape = handle._expected()
         given = casts.get(position, stored)
         transform = transforms.get(handle.name)
         if transform is not None:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
 from ckptfmt import _core
-from ckptfmt._base.arguments import Durability, check_choice, check_limits, listed
+from ckptfmt._base.arguments import Durability, check_choice, check_limits, check_order, listed
 from ckptfmt._base.names import index_name, is_url, parse_data_name, path_text, prefix_text
 from ckptfmt.bundle.completeness import missing_data
 from ckptfmt.bundle.locate import locate
@@ -62,6 +62,7 @@ def merge(
         InvalidError: no inputs, a repeated input, an input that is the destination, or a name of
             the destination that a prefix cannot have.
     """
+    check_order("merge(prefixes, destination)", "destination", destination, prefixes)
     check_choice("inputs", inputs, ("keep", "consume"))
     check_choice("durability", durability, _core.DURABILITY)
     check_limits(limits)

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from ckptfmt import _core
 from ckptfmt._base import dtypes, names
 from ckptfmt._base.arguments import Verify, check_choice, check_limits
+from ckptfmt._base.progress import Progress
 from ckptfmt._core.remembering import cached_property
 from ckptfmt.bundle import selecting
 from ckptfmt.bundle.codec import Zstd
@@ -129,6 +130,10 @@ class Reader(Mapping[str, TensorHandle]):
     that begin with `_CKPTFMT_` belong to the format: they are left out of listings, and found when
     asked for. Any number of threads may use a reader; it can be pickled (by path), and must be
     opened anew after a fork.
+
+    Args:
+        prefix: its path without extension.
+        verify, limits, follow_symlinks: as in `open`, which also finds checkpoints by other paths.
 
     Attributes:
         prefix: its path without extension.
@@ -374,13 +379,18 @@ class Reader(Mapping[str, TensorHandle]):
         compression, crc32c, crc_good (as `ckptfmt_region` in `ckptfmt.h`)."""
         return self._handle.regions()
 
-    def verify(self, **options: Any) -> Report:
-        """Check every byte of the checkpoint; as `ckptfmt.verify` with the options of this
+    def verify(self, *, strict: bool = False, progress: Progress | None = None) -> Report:
+        """Check every byte of the checkpoint, as `ckptfmt.verify` does, with the limits of this
         reader."""
         from ckptfmt.bundle.verify import verify_all  # noqa: PLC0415 (most readers never check)
 
-        given = {"limits": self._limits, "follow_symlinks": self._follow_symlinks, **options}
-        return verify_all(self._absolute, **given)
+        return verify_all(
+            self._absolute,
+            strict=strict,
+            progress=progress,
+            limits=self._limits,
+            follow_symlinks=self._follow_symlinks,
+        )
 
     def digest(self) -> str:
         """SHA-256 of the contents, as hex: the same for the same tensors, however they are stored.

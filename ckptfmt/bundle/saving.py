@@ -12,13 +12,13 @@ import itertools
 import operator
 import os
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from ckptfmt import _core
 from ckptfmt._base import names, slices
 from ckptfmt._base.adapters import refused
-from ckptfmt._base.arguments import Durability, Level, check_progress, check_sized
+from ckptfmt._base.arguments import Durability, Level, check_order, check_progress, check_sized
 from ckptfmt._base.arrays import BATCH, Sources
 from ckptfmt._base.background import SaveFuture, SaveQueue, Work, wait_for_saves
 from ckptfmt._base.progress import Progress
@@ -60,8 +60,7 @@ def save(
         base: an earlier checkpoint, any path that `ckptfmt.open` takes; it may be the one at
             `prefix`, which the new one replaces. Linked tensors stay as the base stores them: those
             of a base of level "v2" have no chunk checksums.
-        progress: called as `progress(bytes_done, bytes_total)` from this thread, with bytes of
-            array data; unchanged ones are done once they have been compared.
+        progress: as in `ckptfmt.load`; unchanged tensors are done once they have been compared.
         shards: the number of data files, as in Writer, each written by its own thread. None: one
             for each whole 64 MiB of array data, but at most 16, at most the processors that this
             process may use, and at most the total size divided by that of the largest array,
@@ -76,7 +75,7 @@ def save(
         StorageError: as in Writer.
     """
     check_progress(progress)
-    check_order(prefix, tensors)
+    check_order("save(prefix, tensors)", "prefix", prefix, tensors)
     wait_for_saves()
     writing.write_sources(
         names.prefix_text(prefix, urls=True),
@@ -128,24 +127,45 @@ def save_async(
         MemoryError: not enough memory for the copies; nothing is written.
         Errors of the write itself are raised by the future.
     """
+    check_order("save_async(prefix, tensors)", "prefix", prefix, tensors)
+    return save_sources_async(
+        prefix,
+        lambda: collect(tensors),
+        progress,
+        metadata=metadata,
+        level=level,
+        alignment=alignment,
+        durability=durability,
+        base=base,
+        compression=compression,
+        shards=shards,
+    )
+
+
+def save_sources_async(
+    prefix: Path,
+    take: Callable[[], Sources],
+    progress: Progress | None,
+    *,
+    metadata: Mapping[str, Any] | None,
+    base: Path | None = None,
+    shards: int | None = None,
+    **options: Any,
+) -> SaveFuture:
+    """Save what `take` returns in the background; its arrays are copied before this returns.
+
+    Raises:
+        As `save_async`.
+    """
     check_progress(progress)
-    check_order(prefix, tensors)
-    writing.check_options(metadata, level, alignment, durability, compression, shards)
+    writing.check_options(metadata, shards=shards, **options)
     target = names.prefix_text(prefix, urls=True)
     place = names.absolute(target)
     _core.path_bytes(place)
     earlier = None if base is None else names.absolute(names.path_text(base, urls=True))
     wait_for_saves()
-    sources = collect(tensors)
-    options: dict[str, Any] = {
-        "metadata": copy.deepcopy(metadata),
-        "level": level,
-        "alignment": alignment,
-        "durability": durability,
-        "base": earlier,
-        "compression": compression,
-        "shards": shards,
-    }
+    sources = take()
+    options |= {"metadata": copy.deepcopy(metadata), "base": earlier, "shards": shards}
 
     def prepare() -> Work:
         snapshot = Snapshot([sources])
@@ -193,17 +213,6 @@ def save_v2(
     wait_for_saves()
     target = names.path_text(prefix, urls=True)
     writing.write_sources(target, sources, None, level="v2", shards=1)
-
-
-def check_order(prefix: object, tensors: object) -> None:
-    """Refuse tensors that are not a mapping, with a hint if they come first."""
-    is_text = isinstance(tensors, (str, bytes, os.PathLike))
-    if is_text or isinstance(prefix, Mapping):
-        hint = ". Are the arguments swapped?" if isinstance(prefix, Mapping) else ""
-        raise InvalidError(
-            "save(prefix, tensors): tensors must be a mapping of names to arrays, not "
-            f"{type(tensors).__name__}{hint}"
-        )
 
 
 def collect(
@@ -266,7 +275,7 @@ def _plain_names(given: list[Any]) -> list[Any] | None:
 
 def _pairs(tensors: Iterable[tuple[str | bytes, Any]]) -> Iterator[tuple[str | bytes, Any]]:
     wanted = "tensors must be a mapping of names to arrays, or pairs of these"
-    if not hasattr(tensors, "__iter__"):
+    if isinstance(tensors, (str, bytes)) or not hasattr(tensors, "__iter__"):
         raise refused(wanted, tensors)
     for pair in tensors:
         if not isinstance(pair, (tuple, list)) or len(pair) != 2:

@@ -199,7 +199,7 @@ def update_checkpoint_state(
         last_preserved_timestamp: when the last one that is kept permanently was made.
         save_relative_paths: write absolute paths relative to `save_dir` too, so that the directory
             can be moved.
-        durability: "full" (synced), "rename" (atomic for other processes) or "none" (as "rename").
+        durability: as in `ckptfmt.Writer`; "none" is as "rename".
 
     Raises:
         InvalidError: an empty path; numbers of timestamps and paths that differ; the newest path,

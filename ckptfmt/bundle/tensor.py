@@ -229,7 +229,7 @@ class TensorHandle:
         reader = self._reader
         mode = reader._default_mode if verify is None else reader._verify_mode(verify)
         array = reader._handle.read_small(self.raw_name, mode, dtypes.NUMPY)
-        return self.read_box(None, self.shape, verify) if array is None else array
+        return self._read_box(None, self.shape, verify) if array is None else array
 
     def read_into(self, array: Any, *, verify: Verify | None = None) -> NDArray[Any]:
         """Read the whole tensor into `array` and return it as a numpy array.
@@ -244,8 +244,8 @@ class TensorHandle:
             CorruptError, StorageError, LimitError: as in `read`; the content of the array is then
                 unspecified.
         """
-        target = self.borrow(array)
-        self.check_kind(target.array.dtype, target.array.shape)
+        target = self._borrow(array)
+        self._check_kind(target.array.dtype, target.array.shape)
         target.mark_written()
         if self.dtype == np.dtype(object) or not target.array.flags.c_contiguous:
             target.array[...] = self.read(verify=verify)
@@ -253,15 +253,15 @@ class TensorHandle:
             self._fetch(None, target.array, verify)
         return target.array
 
-    def check_kind(self, dtype: np.dtype[Any], shape: tuple[int, ...]) -> None:
+    def _check_kind(self, dtype: np.dtype[Any], shape: tuple[int, ...]) -> None:
         """Refuse an array of another dtype or shape than this tensor."""
-        expected, own = self.expected()
+        expected, own = self._expected()
         if dtype != expected:
             raise self._invalid(f"cannot read dtype {expected} into an array of dtype {dtype}")
         if shape != own:
             raise self._invalid(f"cannot read shape {own} into an array of shape {shape}")
 
-    def borrow(self, target: Any) -> Target:
+    def _borrow(self, target: Any) -> Target:
         """Return the memory of `target`, of any dtype and shape, to read into."""
         try:
             return as_target(target)
@@ -269,7 +269,7 @@ class TensorHandle:
             error.tensor, error.path = self.name, self._reader.prefix
             raise
 
-    def expected(self) -> tuple[np.dtype[Any], tuple[int, ...]]:
+    def _expected(self) -> tuple[np.dtype[Any], tuple[int, ...]]:
         """Return the dtype and shape of an array that this tensor can be read into."""
         if self.dtype is None:
             return np.dtype(np.uint8), (self.stored_nbytes,)
@@ -289,7 +289,7 @@ class TensorHandle:
                 these cannot be mapped.
             CorruptError, StorageError.
         """
-        self.check_rank()
+        self._check_rank()
         raw = self._reader._handle.map(
             self._selection, self._row, self._reader._verify_mode(verify)
         )
@@ -297,7 +297,7 @@ class TensorHandle:
         try:
             return raw if dtype is None else np.ndarray(self.shape, dtype, raw)
         except ValueError as error:  # as in new_array
-            raise self.unsupported(f"shape {self.shape}: {error}") from None
+            raise self._unsupported(f"shape {self.shape}: {error}") from None
 
     def __getitem__(self, key: Any) -> Any:
         """Return `read()[key]` as a new array, reading only the smallest box that contains it.
@@ -315,23 +315,23 @@ class TensorHandle:
                 return self.read()
             with contextlib.suppress(UnsupportedError):  # a better message follows
                 self._fetch(np.zeros(2 * self.ndim + 1, np.int64), np.empty(0, np.uint8), None)
-            raise self.unsupported(
+            raise self._unsupported(
                 f"the element size of {self.dtype_name} is not known: read() returns the bytes"
             )
         box = indexing.box_of(key, self.shape)
         whole = box.shape == self.shape
         corner = None if whole else np.array([*box.start, *box.shape, 0], np.int64)
-        array = self.read_box(corner, box.shape, None)
+        array = self._read_box(corner, box.shape, None)
         picked = array[box.rest]
         if isinstance(picked, np.ndarray) and picked.base is not None and picked.size < array.size:
             return picked.copy()
         return picked
 
-    def read_box(
+    def _read_box(
         self, box: NDArray[np.int64] | None, shape: tuple[int, ...], verify: Verify | None
     ) -> NDArray[Any]:
         """Return a box (starts, then lengths; None for all) with this shape as a new array."""
-        self.check_rank()
+        self._check_rank()
         dtype = self.dtype
         if dtype is not None and dtype.hasobject:
             mode = self._reader._verify_mode(verify)
@@ -341,16 +341,16 @@ class TensorHandle:
             try:
                 return strings.reshape(shape)
             except ValueError as error:  # an empty tensor whose other dimensions are too large
-                raise self.unsupported(f"shape {shape}: {error}") from None
+                raise self._unsupported(f"shape {shape}: {error}") from None
         array = (
-            self.new_array((self.stored_nbytes,), np.dtype(np.uint8))
+            self._new_array((self.stored_nbytes,), np.dtype(np.uint8))
             if dtype is None
-            else self.new_array(shape, dtype, box)
+            else self._new_array(shape, dtype, box)
         )
         self._fetch(box, array, verify)
         return array
 
-    def new_array(
+    def _new_array(
         self,
         shape: tuple[int, ...],
         dtype: np.dtype[Any],
@@ -358,13 +358,13 @@ class TensorHandle:
     ) -> NDArray[Any]:
         """Return an array for a box (None: all) with this shape, a large one only if the data files
         have as many bytes as the index claims."""
-        self.check_rank()
+        self._check_rank()
         if math.prod(shape) * dtype.itemsize > PROBED_BYTES:
             self._reader._handle.check_one(self._selection, self._row, box)
         try:
             return _core.new_array(shape, dtype, self.offset if box is None else None)
         except ValueError as error:  # empty, but the other sizes overflow in numpy
-            raise self.unsupported(f"shape {shape}: {error}") from None
+            raise self._unsupported(f"shape {shape}: {error}") from None
 
     def _fetch(
         self, box: NDArray[np.int64] | None, array: NDArray[Any], verify: Verify | None
@@ -373,14 +373,14 @@ class TensorHandle:
         mode = reader._default_mode if verify is None else reader._verify_mode(verify)
         reader._handle.read_one(self._selection, self._row, box, array, mode)
 
-    def check_rank(self) -> None:
+    def _check_rank(self) -> None:
         """Refuse a rank above the limit of numpy."""
         if len(self.shape) > _core.NUMPY_RANK_MAX:
-            raise self.unsupported(
+            raise self._unsupported(
                 f"{self.ndim} dimensions are more than the {_core.NUMPY_RANK_MAX} of numpy arrays"
             )
 
-    def unsupported(self, message: str) -> UnsupportedError:
+    def _unsupported(self, message: str) -> UnsupportedError:
         """Return an UnsupportedError that names this tensor."""
         return UnsupportedError(message, tensor=self.name, path=self._reader.prefix)
 

@@ -122,7 +122,7 @@ def verify(
     Args:
         path: any path that `ckptfmt.open` takes.
         strict: whether deviations from what a canonical writer writes make the report not ok.
-        progress: called as `progress(bytes_done, bytes_total)` from this thread.
+        progress: as in `ckptfmt.load`, with bytes of the files.
         limits, follow_symlinks: as in `ckptfmt.open`.
 
     Raises:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from ckptfmt import _core
 from ckptfmt._base import names
-from ckptfmt._base.arguments import Durability, check_choice, check_progress, listed
+from ckptfmt._base.arguments import Durability, check_choice, check_order, check_progress, listed
 from ckptfmt._base.arrays import Sources
 from ckptfmt._base.background import wait_for_saves
 from ckptfmt._base.names import prefix_text
@@ -91,7 +91,7 @@ def average(
         dry_run: True checks the sources and writes nothing. Tensors that would be averaged are not
             read; the sizes of all data files are checked.
         durability: as in Writer.
-        progress: called as `progress(bytes_done, bytes_total)` with bytes of arrays of all sources.
+        progress: as in `ckptfmt.load`, with bytes of the arrays of all sources.
         limits: as in `ckptfmt.open`.
 
     Raises:
@@ -99,6 +99,7 @@ def average(
         CheckpointNotFoundError, CorruptError, LimitError, UnsupportedError: of a source.
         StorageError, BusyError, DurabilityUnknownError: as in Writer.
     """
+    check_order("average(sources, destination)", "destination", destination, sources)
     check_progress(progress)
     check_choice("durability", durability, _core.DURABILITY)
     if isinstance(sources, os.PathLike):

@@ -12,11 +12,12 @@ import numpy as np
 
 from ckptfmt import _core
 from ckptfmt._base import dtypes
-from ckptfmt._base.arguments import Durability, check_choice, check_progress, wrong
+from ckptfmt._base.arguments import Durability, check_choice, check_progress
 from ckptfmt._base.background import wait_for_saves
 from ckptfmt._base.names import prefix_text, saved_name
 from ckptfmt._base.progress import Progress
 from ckptfmt.bundle.casting import cast_dtype, castable, dtype_text, is_float
+from ckptfmt.bundle.choosing import Cast
 from ckptfmt.bundle.graph import OBJECT_GRAPH_KEY, ObjectGraph, encode_graph
 from ckptfmt.bundle.graph_keys import graph_of, missing_keys
 from ckptfmt.bundle.locate import locate
@@ -42,7 +43,6 @@ from ckptfmt.objects.roles import ModelRole, model_roles
 
 Path = str | bytes | os.PathLike[Any]
 Filters = Filter | Sequence[Filter]
-Cast = str | Mapping[Any, str]
 
 
 @dataclass(frozen=True)
@@ -158,7 +158,7 @@ def edit(
         compact: True copies the tensors that stay in every data file that loses one.
         dry_run: True writes nothing; what casts lose is not counted.
         durability: as in Writer.
-        progress: called as `progress(bytes_done, bytes_total)` with bytes of copied arrays.
+        progress: as in `ckptfmt.load`, with bytes of copied arrays.
         limits: as in `ckptfmt.open`.
 
     Raises:
@@ -447,10 +447,8 @@ def _casts(
             (one, all_names.passing(_function(one), [one]), cast_dtype(to))
             for one, to in cast.items()
         ]
-    elif isinstance(cast, str):
-        everything = cast_dtype(cast)
     else:
-        raise wrong("cast", "a dtype, or a mapping of filters to dtypes", cast)
+        everything = cast_dtype(cast)
     found: dict[str, tuple[np.dtype[Any], np.dtype[Any]]] = {}
     matched = [False] * len(rules)
     table = reader.table()

@@ -22,7 +22,6 @@ from ckptfmt._base.arguments import (
     check_choice,
     check_progress,
     check_switch,
-    wrong,
 )
 from ckptfmt._base.arrays import Sources
 from ckptfmt._base.background import wait_for_saves
@@ -30,6 +29,7 @@ from ckptfmt._base.names import path_text, prefix_text
 from ckptfmt._base.progress import Progress
 from ckptfmt.bundle import convert as levels
 from ckptfmt.bundle.casting import cast_dtype, cast_values, castable, dtype_text
+from ckptfmt.bundle.choosing import Cast
 from ckptfmt.bundle.convert import HELD_MAX, Options, build, check_result, mapped_array
 from ckptfmt.bundle.graph import OBJECT_GRAPH_KEY
 from ckptfmt.bundle.graph_keys import missing_tensors
@@ -48,7 +48,6 @@ from ckptfmt.objects.roles import OPTIMIZER_STATES
 
 Path = str | bytes | os.PathLike[Any]
 Format = Literal["tensorflow", "safetensors", "npz", "hdf5", "dcp"]
-Cast = str | Mapping[str, str]
 
 # What other formats have no place for: TensorFlow's description of objects.
 _GRAPH = OBJECT_GRAPH_KEY
@@ -139,8 +138,9 @@ def convert(
         destination: a prefix, or the path of a file of another format, which is replaced.
         to: the format of the result; default by the extension of `destination`, without a known
             one "tensorflow".
-        level, compression, alignment, drop_metadata, limits: of TensorFlow checkpoints; see
-            `ckptfmt.save` and `ckptfmt.open`.
+        level, compression, alignment: as in `ckptfmt.Writer`, of a TensorFlow checkpoint.
+        drop_metadata: whether to omit metadata that the result cannot hold.
+        limits: as in `ckptfmt.open`.
         cast: dtype for the tensors whose dtype the result cannot hold; or a mapping of glob
             patterns of names to dtypes, for any tensors. Complex numbers are only cast to
             complex dtypes. Values are converted as numpy's `astype`
@@ -153,7 +153,7 @@ def convert(
         shards: number of data files of a TensorFlow checkpoint on a fresh prefix, 1 to 1024.
         check_result: whether to read the result back before it becomes visible, and compare it with
             the source. A TensorFlow source is always verified.
-        progress: called as `progress(bytes_done, bytes_total)` from this thread.
+        progress: as in `ckptfmt.load`.
 
     Returns:
         What was written, cast and dropped. The object graph of TensorFlow is dropped where the
@@ -242,9 +242,8 @@ class _Casts:
     """Which dtype each tensor gets."""
 
     def __init__(self, cast: Cast | None) -> None:
-        if cast is not None and not isinstance(cast, (str, Mapping)):
-            raise wrong("cast", "a dtype, or a mapping of glob patterns to dtypes", cast)
-        self._default = cast_dtype(cast) if isinstance(cast, str) else None
+        is_dtype = cast is not None and not isinstance(cast, Mapping)
+        self._default = cast_dtype(cast) if is_dtype else None
         self._patterns = (
             [(glob, cast_dtype(one)) for glob, one in cast.items()]
             if isinstance(cast, Mapping)
@@ -576,9 +575,9 @@ class _Handle:
     def __init__(self, reader: Reader, name: str) -> None:
         self._handle = reader[name]
         self.name, self.shape = name, self._handle.shape
-        self._handle.check_rank()
+        self._handle._check_rank()
         if self._handle.dtype is None:
-            raise self._handle.unsupported(
+            raise self._handle._unsupported(
                 f"the elements of {self._handle.dtype_name} are not known"
             )
         self.dtype = self._handle.dtype

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from ckptfmt._base.arguments import Durability, Level, Verify
+from ckptfmt._base.arguments import Durability, Level, Verify, check_order
 from ckptfmt._base.arrays import Columns
 from ckptfmt._base.background import SaveFuture, SaveQueue, Work, wait_for_saves
 from ckptfmt._base.names import (
@@ -169,7 +169,7 @@ class _Save:
         answer = b""
         with self._team.guarded() as guard:
             check_options(**vars(options))
-            _check_path("save(prefix, pytree): prefix", prefix, pytree)
+            check_order("save(prefix, pytree)", "prefix", prefix, pytree)
             check_pytree("pytree must be a pytree of arrays", pytree)
             self._target = absolute(prefix_text(prefix, urls=True))
             self.content = content_of(pytree, rank, world_size)
@@ -315,7 +315,7 @@ def load(
         seen, result, text = b"", None, ""
         with team.guarded() as guard:
             wait_for_saves()
-            _check_path("load(path, like): path", path, like)
+            check_order("load(path, like)", "path", path, like)
             text = path_text(path, urls=True)
             choice = Choice.of(names, filter, rename, cast, strict)
             leaves = _wanted(like, sharding)
@@ -328,15 +328,6 @@ def load(
             result = jax.tree.unflatten(jax.tree.structure(like), found)
         team.round(guard.error, seen, lambda answers: compare_seen(answers, text))
         return result
-
-
-def _check_path(what: str, given: Any, other: Any) -> None:
-    if not isinstance(given, (str, bytes, os.PathLike)):
-        swapped = isinstance(other, (str, bytes, os.PathLike))
-        hint = ". Are the arguments swapped?" if swapped else ""
-        raise InvalidError(
-            f"{what} must be str, bytes or os.PathLike, not {type(given).__name__}{hint}"
-        )
 
 
 def _wanted(like: Any, sharding: Any) -> dict[str, Wanted]:
@@ -408,7 +399,7 @@ def _matched(
             (filtered if name in kept else missing).append(name)
             continue
         handle = reader[old]
-        dtype, shape = handle.expected()
+        dtype, shape = handle._expected()
         dtype = (choice.dtype_of(old, handle.dtype) if handle.dtype is not None else None) or dtype
         source = _Source(old, dtype, transforms.get(old))
         if source.transform is not None:

@@ -10,7 +10,7 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
-from ckptfmt._base.arguments import Durability, Level, check_choice, check_switch
+from ckptfmt._base.arguments import Durability, Level, check_choice, check_order, check_switch
 from ckptfmt._base.names import path_text, prefix_text
 from ckptfmt.bundle import reader as reading
 from ckptfmt.bundle.choosing import Cast, Choice, Names
@@ -80,6 +80,7 @@ def load_weights(
             argument. The attribute `report` of both is the MatchReport.
         What `ckptfmt.open` and reading raise; the model then has some of the values.
     """
+    check_order("load_weights(model, path)", "path", path, model)
     if by is not None:
         check_choice("by", by, get_args(By))
     check_switch("optimizer", optimizer)
@@ -149,6 +150,7 @@ def save_weights(
             a layer was called in a tf.data pipeline of another framework; an argument.
         What `ckptfmt.save` raises.
     """
+    check_order("save_weights(model, prefix)", "prefix", prefix, model)
     text = path_text(prefix)
     if by is not None:
         check_choice("by", by, get_args(By))

@@ -84,7 +84,7 @@ def _check_checkpoint(given: Any, *methods: str) -> None:
         message += ": wrap it, as in ckptfmt.Checkpoint(state=state)"
     elif isinstance(given, (str, bytes, os.PathLike)):
         message += ". Are the arguments swapped?"
-    raise InvalidError(message)
+    raise InvalidError(message, argument="checkpoint")
 
 
 class CheckpointManager:

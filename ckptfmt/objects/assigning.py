@@ -485,7 +485,7 @@ class _Part:
                 "rename: a transform takes whole tensors, and this object takes a slice",
                 tensor=handle.name,
             )
-        return transformed_kind(handle.name, *handle.expected(), transform)
+        return transformed_kind(handle.name, *handle._expected(), transform)
 
     def _set_block(
         self, position: int, block: tuple[Layout, int], full: tuple[int, ...]

@@ -16,9 +16,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ckptfmt._base import dtypes, names
-from ckptfmt._base.arguments import Durability, Level, Verify, check_progress
+from ckptfmt._base.arguments import (
+    Durability,
+    Level,
+    Verify,
+    check_order,
+    check_progress,
+    check_switch,
+)
 from ckptfmt._base.arrays import Sources
-from ckptfmt._base.background import SaveFuture, SaveQueue
+from ckptfmt._base.background import SaveFuture, SaveQueue, wait_for_saves
 from ckptfmt._base.names import prefix_text
 from ckptfmt._base.progress import Progress
 from ckptfmt.bundle import reader as reading
@@ -28,7 +35,7 @@ from ckptfmt.bundle.graph import OBJECT_GRAPH_KEY, ObjectGraph, decode_graph
 from ckptfmt.bundle.graph_keys import reachable, read_graph_bytes, stored_keys
 from ckptfmt.bundle.load import MatchReport
 from ckptfmt.bundle.reader import Reader
-from ckptfmt.bundle.saving import save
+from ckptfmt.bundle.saving import collect, save_sources_async
 from ckptfmt.bundle.selecting import (
     Filter,
     Rename,
@@ -40,7 +47,7 @@ from ckptfmt.objects.build import build, from_names, to_names
 from ckptfmt.objects.layouts import layouts_by_path
 from ckptfmt.objects.nodes import VARIANTS, leaf_name
 from ckptfmt.objects.saves import Together
-from ckptfmt.objects.serializing import content_of, saver_of
+from ckptfmt.objects.serializing import content_of
 from ckptfmt.objects.status import restored
 from ckptfmt.objects.traversal import TreeView, View
 from ckptfmt.saving.mesh import Layout
@@ -63,15 +70,14 @@ def save_tree(
     prefix: Path,
     tree: Any,
     *,
-    options: CheckpointOptions | None = None,
     metadata: Mapping[str, Any] | None = None,
-    level: Level | None = None,
+    level: Level = "v2+",
     alignment: int | None = None,
-    durability: Durability | None = None,
+    durability: Durability = "full",
+    compression: str | None = None,
     progress: Progress | None = None,
     layouts: Any = None,
     coordinator: Coordinator | None = None,
-    compression: str | None = None,
     graph: bool = True,
 ) -> str:
     """Save a tree as one checkpoint, all or nothing, and return its prefix as str.
@@ -86,8 +92,9 @@ def save_tree(
     Args:
         prefix: the checkpoint's prefix.
         tree: the tree.
-        options: how it is saved, with a sharding policy and callbacks, instead of the next four.
-        metadata, level, alignment, durability, progress, compression: as in `ckptfmt.save`.
+        metadata, level, alignment, durability, compression: as in `ckptfmt.Writer`. For sharding
+            policies and callbacks see `Checkpoint`.
+        progress: as in `ckptfmt.save`; not with a coordinator.
         layouts: with a coordinator, the layouts of leaves on meshes: a tree of Layout and None with
             the shape of this tree, or a mapping from paths ("model/kernel") to these. A leaf with a
             Layout is {device: array}, for the devices of this process. All other leaves are
@@ -95,91 +102,100 @@ def save_tree(
         coordinator: joins the processes that save one tree together, as in `ckptfmt.sharded.save`.
         graph: False saves arrays and scalars by the names of their paths ("model/kernel"), without
             an object graph, as `ckptfmt.save`: for what `load_tree` loaded from such a checkpoint.
-            The tree then has dicts only, and no options or coordinator.
+            The tree then has dicts only, and no coordinator.
 
     Raises:
         InvalidError: a key that is not a str, an object that a tree cannot contain, an int of more
             than 64 bits, or arguments that exclude each other; the message names the path. With a
             coordinator, in all processes: their trees have different structures.
         UnsupportedError: a TreeNode that was saved by a registered saver.
-        What `ckptfmt.save`, with `options` `Saver.save`, with a coordinator
-            `ckptfmt.sharded.save` raise.
+        What `ckptfmt.save`, with a coordinator `ckptfmt.sharded.save` raise.
     """
-    asked = {
-        "metadata": metadata,
-        "level": level,
-        "alignment": alignment,
-        "durability": durability,
-        "compression": compression,
-    }
-    given: dict[str, Any] = {name: value for name, value in asked.items() if value is not None}
-    _check_exclusive("options", options, {**given, "progress": progress})
-    if not graph:
-        _check_exclusive("graph=False", graph, {"options": options, "coordinator": coordinator})
-        save(prefix, to_names(tree), progress=progress, **given)
-        return prefix_text(prefix, urls=True)
-    if options is not None and options.enable_async:
-        raise InvalidError("save_tree does not take enable_async: call save_tree_async")
+    check_order("save_tree(prefix, tree)", "prefix", prefix, tree)
+    check_switch("graph", graph)
+    check_progress(progress)
+    given: dict[str, Any] = {"level": level, "alignment": alignment, "durability": durability}
+    given["compression"] = compression
     if coordinator is not None:
-        _check_exclusive("coordinator", coordinator, {"progress": progress})
-        together = Together(coordinator, "save_tree", SaveQueue())
-        with together.guarded():
-            given.pop("metadata", None)
-            chosen = (
-                CheckpointOptions(**given) if options is None else CheckpointOptions.of(options)
-            )
-            target = prefix_text(prefix, urls=True)
-            chosen.before_save(target)
-            together.collect(_view_on_mesh(tree, layouts), target, chosen, metadata=metadata)
+        together = _together(prefix, tree, metadata, given, layouts, coordinator, progress, graph)
         return together.run()
     _check_layouts_alone(layouts)
-    if options is not None:
-        return saver_of(TreeView(tree)).save(prefix, options)
+    wait_for_saves()
+    target, sources = prefix_text(prefix, urls=True), _sources_of(tree, graph)
+    write_sources(target, sources, progress, metadata=metadata, **given)
+    return target
+
+
+def _sources_of(tree: Any, graph: bool) -> Sources:
+    if not graph:
+        return collect(to_names(tree))
     content = content_of(TreeView(tree))
-    tensors = content.tensors
-    check_progress(progress)
     sources = Sources()
-    for key, value in tensors.items():
+    for key, value in content.tensors.items():
         is_spec = isinstance(value, SaveSpec)
         tensor, dtype = (value.tensor, value.dtype) if is_spec else (value, None)
         sources.add(names.user_name(key), tensor, dtype)
     sources.add(OBJECT_GRAPH_KEY.encode(), content.graph)
-    target = prefix_text(prefix, urls=True)
-    write_sources(target, sources, progress, **given)
-    return target
+    return sources
+
+
+def _together(
+    prefix: Path,
+    tree: Any,
+    metadata: Mapping[str, Any] | None,
+    given: dict[str, Any],
+    layouts: Any,
+    coordinator: Coordinator,
+    progress: Progress | None,
+    graph: bool,
+) -> Together:
+    """Return the save of several processes, whose parts are collected."""
+    together = Together(coordinator, "save_tree", SaveQueue())
+    with together.guarded():
+        unused = {"progress": progress, "graph=False": None if graph else True}
+        _check_exclusive("coordinator", unused)
+        options, target = CheckpointOptions(**given), prefix_text(prefix, urls=True)
+        view = TreeView(tree, None, {} if layouts is None else layouts_by_path(layouts))
+        together.collect(view, target, options, metadata=metadata)
+    return together
 
 
 def save_tree_async(
     prefix: Path,
     tree: Any,
     *,
-    options: CheckpointOptions | None = None,
+    metadata: Mapping[str, Any] | None = None,
+    level: Level = "v2+",
+    alignment: int | None = None,
+    durability: Durability = "full",
+    compression: str | None = None,
+    progress: Progress | None = None,
     layouts: Any = None,
     coordinator: Coordinator | None = None,
+    graph: bool = True,
 ) -> SaveFuture:
     """Save a tree as `save_tree` does, in the background, and return a future of the prefix once
     all arrays are copied.
 
     Args:
-        prefix, tree, options, layouts, coordinator: as in `save_tree`. The coordinator belongs to
-            the save until the future is done.
+        As in `save_tree`. `progress` is called from the background thread. The coordinator belongs
+        to the save until the future is done.
 
     Raises:
-        As `save_tree`; errors of writing and of the callbacks after it are raised by the future.
+        As `save_tree`; errors of writing are raised by the future.
     """
-    if coordinator is None:
-        _check_layouts_alone(layouts)
-        return saver_of(TreeView(tree)).save_async(prefix, options)
-    together = Together(coordinator, "save_tree", SaveQueue())
-    with together.guarded():
-        chosen, target = CheckpointOptions.of(options), prefix_text(prefix, urls=True)
-        chosen.before_save(target)
-        together.collect(_view_on_mesh(tree, layouts), target, chosen)
-    return together.run_async()
-
-
-def _view_on_mesh(tree: Any, layouts: Any) -> TreeView:
-    return TreeView(tree, None, {} if layouts is None else layouts_by_path(layouts))
+    check_order("save_tree_async(prefix, tree)", "prefix", prefix, tree)
+    check_switch("graph", graph)
+    check_progress(progress)
+    given: dict[str, Any] = {"level": level, "alignment": alignment, "durability": durability}
+    given["compression"] = compression
+    if coordinator is not None:
+        together = _together(prefix, tree, metadata, given, layouts, coordinator, progress, graph)
+        return together.run_async()
+    _check_layouts_alone(layouts)
+    return save_sources_async(
+        prefix, lambda: _sources_of(tree, graph), progress, metadata=metadata, **given
+    )
 
 
 def _check_layouts_alone(layouts: Any) -> None:
@@ -187,10 +203,10 @@ def _check_layouts_alone(layouts: Any) -> None:
         raise InvalidError("layouts need a coordinator, which knows the processes")
 
 
-def _check_exclusive(what: str, value: object, others: Mapping[str, object]) -> None:
+def _check_exclusive(what: str, others: Mapping[str, object]) -> None:
     names = [name for name, other in others.items() if other is not None]
-    if value is not None and names:
-        raise InvalidError(f"{what} and {names[0]} exclude each other")
+    if names:
+        raise InvalidError(f"{what} and {names[0]} exclude each other", argument=what)
 
 
 # ---- loading -------------------------------------------------------------------------------------
@@ -249,7 +265,7 @@ def load_tree(
     """
     choice = Choice.of(names, filter, rename, cast, strict, has_targets=False)
     if coordinator is not None:
-        _check_exclusive("coordinator", coordinator, {"cast": cast, "rename": rename})
+        _check_exclusive("coordinator", {"cast": cast, "rename": rename})
         return _load_on_mesh(path, layouts, coordinator, verify, choice, limits)
     _check_layouts_alone(layouts)
     with reading.open(path, verify=verify, limits=limits) as reader:
@@ -308,6 +324,7 @@ def load_tree_into(
             wrong type.
         What `ckptfmt.open` and reading raise; arrays then have unspecified contents.
     """
+    check_order("load_tree_into(path, tree)", "path", path, tree)
     choice = Choice.of(names, filter, rename, cast, strict)
     with reading.open(path, verify=verify, limits=limits) as reader:
         return restored(reader, View(tree), choice, once=True)[1].report

@@ -32,12 +32,7 @@ class CheckpointOptions:
         io_device: the device that does the input and output, for callers that place work. A Saver
             works in its own process; it refuses the option for tensors on a mesh, as TensorFlow
             does.
-        alignment: bytes; every tensor of a data file starts at a multiple. None is 64, for level
-            "v2" 1.
-        durability: as in Writer: "full", "rename" or "none".
-        level: "v2" for exactly what TensorFlow writes, "v2+" for checksums of chunks as well,
-            "ckptfmt" for compressed values, which TensorFlow refuses.
-        compression: None, "zstd" or "zstd:3", as in Writer.
+        level, alignment, durability, compression: as in `ckptfmt.Writer`.
         enable_async: whether a save returns as soon as everything is copied and continues in the
             background, as in TensorFlow; the next save raises what failed. (The methods named
             `*_async` return a future even without it.)

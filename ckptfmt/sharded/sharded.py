@@ -32,7 +32,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ckptfmt._base import dtypes, names
-from ckptfmt._base.arguments import Durability, Level, Verify, listed
+from ckptfmt._base.arguments import Durability, Level, Verify, check_order, listed
 from ckptfmt._base.arrays import Sources
 from ckptfmt._base.background import SaveFuture, SaveQueue, Work, wait_for_saves
 from ckptfmt._base.names import absolute, path_text, prefix_text, sharded_filename
@@ -132,6 +132,7 @@ def save(
     team = Team(coordinator, "sharded.save")
     with team.guarded() as guard:
         wait_for_saves()
+        check_order("save(prefix, tensors, layouts, coordinator)", "prefix", prefix, tensors)
         options = CheckpointOptions(
             level=level,
             alignment=alignment,
@@ -180,6 +181,7 @@ def save_async(
     team = Team(coordinator, "sharded.save")
     with team.guarded() as guard:
         wait_for_saves()
+        check_order("save(prefix, tensors, layouts, coordinator)", "prefix", prefix, tensors)
         options = CheckpointOptions(
             level=level,
             alignment=alignment,
@@ -240,6 +242,7 @@ def restore(
     seen = b""
     with team.guarded() as guard:
         wait_for_saves()
+        check_order("restore(prefix, layouts, coordinator)", "prefix", prefix, layouts)
         request = _Request.of(layouts, devices, team)
         path = locate(prefix)
         with contextlib.ExitStack() as stack:
@@ -624,7 +627,7 @@ def _read(reader: reading.Reader, request: _Request) -> dict[str, Any]:
             result[name].update(dict.fromkeys(box.devices))
             if box.extents is not None and dtypes.numpy_dtype(codes[row]) is None:
                 handle = TensorHandle(reader, selection, row, name)
-                raise handle.unsupported(
+                raise handle._unsupported(
                     f"elements of {handle.dtype_name} are not known: it can only be restored whole"
                 )
             if box.empty:

@@ -214,7 +214,7 @@ class Matching:
         handle = self._reader[stored.name]
         if stored.transform is None:
             return tensors.kind_of(handle.dtype_code, handle.shape, stored.note)
-        dtype, shape = transformed_kind(stored.name, *handle.expected(), stored.transform)
+        dtype, shape = transformed_kind(stored.name, *handle._expected(), stored.transform)
         found = dtypes.code_of_array(dtype)
         return None if found is None else tensors.dtype_of(found[0]), shape
 

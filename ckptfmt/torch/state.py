@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from ckptfmt._base.arguments import Durability, Level, Verify
+from ckptfmt._base.arguments import Durability, Level, Verify, check_order
 from ckptfmt._base.background import SaveFuture
 from ckptfmt._base.progress import Progress
 from ckptfmt.bundle import reader as reading
@@ -64,6 +64,7 @@ def save(
         InvalidError: a value that cannot be stored, by its name; nothing is written.
         What `ckptfmt.save` raises.
     """
+    check_order("save(state, prefix)", "prefix", prefix, state)
     packed, metadata = _packed(state, metadata, level)
     saving.save(
         prefix,
@@ -103,6 +104,7 @@ def save_async(
     Returns:
         A future of the prefix. Errors of the write are raised by it.
     """
+    check_order("save_async(state, prefix)", "prefix", prefix, state)
     packed, metadata = _packed(state, metadata, level)
     return saving.save_async(
         prefix,
@@ -122,8 +124,6 @@ def _packed(
     state: Any, metadata: Mapping[str, Any] | None, level: Level
 ) -> tuple[Packed, Mapping[str, Any] | None]:
     """Return the state taken apart, and the metadata with what is not tensors."""
-    if isinstance(state, (str, bytes, os.PathLike)):
-        raise InvalidError("save(state, prefix): the state comes first. Are the arguments swapped?")
     packed = Packed(state)
     if torch.cuda.is_initialized():
         torch.cuda.synchronize()  # for copies in pinned memory
@@ -224,8 +224,7 @@ def load_into(
             cannot be written; the checkpoint has the target's state only under a key.
         What `ckptfmt.open` and reading raise; the content of the targets is then unspecified.
     """
-    if isinstance(target, (str, bytes, os.PathLike)):
-        raise InvalidError("load_into(target, path): the target comes first. Are they swapped?")
+    check_order("load_into(target, path)", "path", path, target)
     if not isinstance(target, dict) and not is_stateful(target):
         raise InvalidError(
             "load_into(target, path): target must be a module, a state dict or a dict of these, "

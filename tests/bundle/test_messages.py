@@ -72,11 +72,11 @@ MISTAKES: dict[str, tuple[Callable[[], Any], list[str]]] = {
     ),
     "swapped arguments": (
         lambda: ckptfmt.save({"x": X}, "ck"),  # type: ignore[arg-type]
-        ["tensors must be a mapping of names to arrays, not str. Are the arguments swapped?"],
+        ["save(prefix, tensors): prefix must be", "not dict. Are the arguments swapped?"],
     ),
     "no mapping": (
         lambda: ckptfmt.save_async("new", "x"),  # type: ignore[arg-type]
-        ["save(prefix, tensors): tensors must be a mapping of names to arrays, not str"],
+        ["tensors must be a mapping of names to arrays, or pairs of these, not str"],
     ),
     "wrong shape": (
         lambda: load_into("ck", {"model/kernel": KERNEL.T.copy(), "model/bias": BIAS}),

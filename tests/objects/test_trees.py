@@ -26,9 +26,7 @@ from ckptfmt.bundle.graph import OBJECT_GRAPH_KEY, attribute_key, decode_graph
 from ckptfmt.errors import InvalidError, TensorNotFoundError, UnsupportedError
 from ckptfmt.objects.nodes import Slot, TreeNode
 from ckptfmt.objects.trees import load_tree, save_tree
-from ckptfmt.saving.options import CheckpointOptions
 from ckptfmt.saving.parallel import ParallelVariable
-from ckptfmt.saving.policies import BalancedPolicy
 from ckptfmt.sharded.coordinator import SingleProcess
 
 keys = st.text(st.characters(exclude_categories=["Cs"]), max_size=6)
@@ -169,19 +167,6 @@ def test_a_long_chain_needs_no_deep_stack(tmp_path: Path) -> None:
     assert_same_tree(round_trip(root, tmp_path), root)
 
 
-def test_options_cut_and_call_back(tmp_path: Path) -> None:
-    heard: list[str] = []
-    options = CheckpointOptions(
-        sharding_callback=BalancedPolicy(3), durability="rename", write_callbacks=[heard.append]
-    )
-    tree = {"a": np.arange(30.0), "b": [np.arange(20), "x"], "step": 3}
-    prefix = save_tree(tmp_path / "ckpt", tree, options=options)
-    assert heard == [prefix] == [str(tmp_path / "ckpt")]
-    assert_same_tree(load_tree(prefix), tree)
-    with ckptfmt.open(prefix) as reader:
-        assert reader.header.num_shards == 3
-
-
 def test_metadata_and_progress(tmp_path: Path) -> None:
     seen: list[tuple[int, int]] = []
     tree = {"a": np.arange(30.0)}
@@ -289,15 +274,14 @@ def test_attributes_of_several_tensors(tmp_path: Path) -> None:
     )
 
 
-@pytest.mark.parametrize("options", [None, CheckpointOptions(durability="none")])
-def test_variants_stay_variants(tmp_path: Path, options: CheckpointOptions | None) -> None:
+def test_variants_stay_variants(tmp_path: Path) -> None:
     payloads = np.array([b"one", b"two"], object)
     with ckptfmt.Writer(tmp_path / "theirs") as writer:
         writer.add("it", payloads, "variant")
         writer.add("text", payloads)
     tree = load_tree(tmp_path / "theirs")
     assert_same_tree(tree, {"it": payloads, "text": payloads.copy()})
-    save_tree(tmp_path / "ours", tree, options=options)
+    save_tree(tmp_path / "ours", tree)
     with ckptfmt.open(tmp_path / "ours") as reader:
         dtypes = [reader[attribute_key(name)].dtype_code for name in tree]
         theirs = ckptfmt.open(tmp_path / "theirs")
@@ -388,14 +372,11 @@ def test_registered_savers_are_refused(tmp_path: Path) -> None:
 
 
 def test_arguments_that_do_not_go_together(tmp_path: Path) -> None:
-    options = CheckpointOptions()
-    for given_too, message in [
-        ({"options": options, "level": "v2"}, "options and level exclude"),
-        ({"options": options, "progress": print}, "options and progress exclude"),
-        ({"layouts": {}}, "layouts need a coordinator"),
-    ]:
-        with pytest.raises(InvalidError, match=message):
-            save_tree(tmp_path / "ckpt", {}, **given_too)
+    for save in (save_tree, ckptfmt.save_tree_async):
+        with pytest.raises(InvalidError, match="layouts need a coordinator"):
+            save(tmp_path / "ckpt", {}, layouts={})
+        with pytest.raises(InvalidError, match="coordinator and progress exclude"):
+            save(tmp_path / "ckpt", {}, coordinator=SingleProcess(), progress=print)
     save_tree(tmp_path / "ckpt", {"a": 1})
     with pytest.raises(InvalidError, match="layouts need a coordinator"):
         load_tree(tmp_path / "ckpt", layouts={})
@@ -472,15 +453,23 @@ def test_names_without_a_graph(tmp_path: Path) -> None:
 
 def test_background_saves_of_trees(tmp_path: Path) -> None:
     array = np.arange(4.0)
-    heard: list[str] = []
-    options = CheckpointOptions(durability="none", write_callbacks=[heard.append])
-    future = ckptfmt.save_tree_async(tmp_path / "ckpt", {"a": array}, options=options)
-    array[:] = 0
-    assert future.result(60) == str(tmp_path / "ckpt") == heard[0]
-    assert load_tree(tmp_path / "ckpt")["a"].tolist() == [0, 1, 2, 3]
-    options = CheckpointOptions(enable_async=True)
-    with pytest.raises(InvalidError, match="call save_tree_async"):
-        save_tree(tmp_path / "ckpt", {}, options=options)
+    seen: list[tuple[int, int]] = []
+    for graph in (True, False):
+        future = ckptfmt.save_tree_async(
+            tmp_path / "ckpt",
+            {"a": array},
+            metadata={"epoch": 3},
+            durability="none",
+            progress=lambda *at: seen.append(at),
+            graph=graph,
+        )
+        array += 1
+        assert future.result(60) == str(tmp_path / "ckpt")
+        with ckptfmt.open(tmp_path / "ckpt") as reader:
+            assert reader.metadata == {"epoch": 3}
+            assert (OBJECT_GRAPH_KEY in reader) == graph
+        assert load_tree(tmp_path / "ckpt")["a"].tolist() == (array - 1).tolist()
+    assert seen[-1] == (32, 32)
 
 
 def test_names_of_a_loaded_tree_are_kept(tmp_path: Path) -> None:
@@ -518,5 +507,5 @@ def test_without_a_graph(tmp_path: Path) -> None:
     with pytest.raises(InvalidError, match="two arrays of the tree have this name") as caught:
         save_tree(tmp_path / "c", {"a": {"b": 1}, "a/b": 2}, graph=False)
     assert caught.value.tensor == "a/b"
-    with pytest.raises(InvalidError, match="graph=False and coordinator exclude each other"):
+    with pytest.raises(InvalidError, match="coordinator and graph=False exclude each other"):
         save_tree(tmp_path / "c", {}, graph=False, coordinator=SingleProcess())

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import inspect
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +13,12 @@ import pytest
 import torch
 from hypothesis import strategies as st
 from support.choices import STORED, Call, check, flat, nested, options
+from support.options import ADAPTERS, calls, check_calls
 from support.strategies import counted, property_test
 
 import ckptfmt
 import ckptfmt.jax
+import ckptfmt.keras
 import ckptfmt.torch
 
 
@@ -102,3 +105,32 @@ def test_parts_of_a_training_state(tmp_path: Path) -> None:
         ckptfmt.torch.load_into(state, tmp_path / "ck", filter="model.*")
     loaded = ckptfmt.torch.load(tmp_path / "ck", "meta", cast="float64")
     assert loaded["model"]["w"].is_meta
+
+
+def test_options_are_those_of_the_page() -> None:
+    check_calls(ADAPTERS)
+    for name, call in calls(ADAPTERS).items():
+        kinds = {one.kind for one in inspect.signature(call).parameters.values()}
+        assert inspect.Parameter.VAR_KEYWORD not in kinds, name
+
+
+TORCH: Any = {"x": torch.ones(2)}
+JAX: Any = {"x": jnp.ones(2)}
+MODEL: Any = object()
+SWAPPED: dict[str, Any] = {
+    "prefix torch.save": lambda at: ckptfmt.torch.save(at, TORCH),
+    "prefix torch.save_async": lambda at: ckptfmt.torch.save_async(at, TORCH),
+    "path torch.load_into": lambda at: ckptfmt.torch.load_into(at, TORCH),
+    "prefix jax.save": lambda at: ckptfmt.jax.save(JAX, at),
+    "path jax.load": lambda at: ckptfmt.jax.load(JAX, at),
+    "prefix keras.save_weights": lambda at: ckptfmt.keras.save_weights(at, MODEL),
+    "path keras.load_weights": lambda at: ckptfmt.keras.load_weights(at, MODEL),
+}
+
+
+@pytest.mark.parametrize("name", SWAPPED)
+def test_swapped_arguments_are_recognised(name: str, tmp_path: Path) -> None:
+    with pytest.raises(ckptfmt.InvalidError, match="swapped") as caught:
+        SWAPPED[name](str(tmp_path / "ck"))
+    assert caught.value.argument == name.partition(" ")[0]
+    assert not list(tmp_path.iterdir())

@@ -179,7 +179,7 @@ class Tree(Scenario):
         self.options = ckptfmt.tf.CheckpointOptions(sharding_callback=policy)
 
     def run(self, root: Path, step: int) -> None:
-        ckptfmt.save_tree(root / "tree", arrays(step), options=self.options)
+        ckptfmt.Checkpoint(**arrays(step)).write(root / "tree", self.options)
 
     def load(self, prefix: Path) -> dict[str, Any]:
         found: dict[str, Any] = ckptfmt.load_tree(prefix)
@@ -187,7 +187,7 @@ class Tree(Scenario):
 
     def go_on(self, prefix: Path) -> None:
         options = ckptfmt.tf.CheckpointOptions(durability="none")
-        ckptfmt.save_tree(prefix, arrays(LAST), options=options)
+        ckptfmt.Checkpoint(**arrays(LAST)).write(prefix, options)
         np.testing.assert_array_equal(ckptfmt.load_tree(prefix)["x"], arrays(LAST)["x"])
 
 

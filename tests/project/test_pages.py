@@ -48,6 +48,10 @@ def test_recipes(tmp_path: Path) -> None:
     run_console("docs/recipes.md", tmp_path)
 
 
+def test_options(tmp_path: Path) -> None:
+    run_page("docs/options.md", tmp_path)
+
+
 def test_every_option_of_edit() -> None:
     text = (ROOT / "docs" / "recipes.md").read_text(encoding="utf-8")
     _, commands = command_parser()

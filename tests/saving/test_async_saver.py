@@ -360,7 +360,7 @@ def test_calls_on_meshes_wait(tmp_path: Path, later: str) -> None:
         ({"tensors": {"": np.ones(1)}}, InvalidError, "TAB-12: a tensor's name is empty"),
         ({"level": "v3"}, InvalidError, "level"),
         ({"alignment": -1}, InvalidError, "alignment -1 is not a positive number of bytes"),
-        ({"prefix": 3}, InvalidError, "path"),
+        ({"prefix": 3}, InvalidError, "prefix"),
         ({"available": 10}, MemoryError, "does not fit the memory: 10 is left"),
     ],
 )

@@ -45,7 +45,7 @@ CALLS: dict[str, Call] = {
     ).back_up(0),
     "resume": resumed,
     "save_tree": lambda path, model, more: ckptfmt.save_tree(
-        path / "ck", {"model": model}, options=QUICK, **more
+        path / "ck", {"model": model}, durability="none", **more
     ),
 }
 

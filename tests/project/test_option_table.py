@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: Apache-2.0
+"""docs/options.md: every option in every call, and what is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from support.options import ADAPTERS, CORE, calls, check_calls, options_of, table
+
+import ckptfmt
+from ckptfmt import InvalidError
+
+
+def test_an_option_is_the_same_in_every_call() -> None:
+    check_calls(CORE)
+
+
+def test_the_page_names_no_other_calls() -> None:
+    known = {name for name, call in calls(CORE).items() if options_of(call)}
+    others = {name for name in table() if name.partition(".")[0] not in ADAPTERS}
+    assert others <= known
+
+
+@pytest.mark.parametrize("name", sorted(calls(CORE)))
+def test_a_misspelt_option_is_refused(name: str) -> None:
+    """At run time as by mypy: no call swallows keywords that it does not know."""
+    import inspect  # noqa: PLC0415
+
+    kinds = {one.kind for one in inspect.signature(calls(CORE)[name]).parameters.values()}
+    swallows = inspect.Parameter.VAR_KEYWORD in kinds
+    objects = {"Checkpoint", "sharded.Coordinator"}  # keywords that are objects; a protocol
+    assert not swallows or name in objects
+
+
+X = {"x": np.ones(2)}
+SWAPPED: dict[str, Any] = {
+    "prefix save": lambda at: ckptfmt.save(X, at),  # type: ignore[arg-type]
+    "prefix save_async": lambda at: ckptfmt.save_async(X, at),  # type: ignore[arg-type]
+    "prefix save_tree": lambda at: ckptfmt.save_tree(X, at),  # type: ignore[arg-type]
+    "prefix save_tree_async": lambda at: ckptfmt.save_tree_async(X, at),  # type: ignore[arg-type]
+    "path load": lambda at: ckptfmt.load(["x"], at),  # type: ignore[arg-type]
+    "path load_into": lambda at: ckptfmt.load_into(X, at),  # type: ignore[arg-type]
+    "path load_tree_into": lambda at: ckptfmt.load_tree_into(X, at),  # type: ignore[arg-type]
+    "destination merge": lambda at: ckptfmt.merge(at, [at]),  # type: ignore[arg-type]
+    "destination average": lambda at: ckptfmt.editing.average(at, [at]),  # type: ignore[arg-type]
+    "checkpoint manager": lambda at: ckptfmt.CheckpointManager(
+        at,  # type: ignore[arg-type]
+        ckptfmt.Checkpoint(),
+        1,
+    ),
+    "path save_file": lambda at: ckptfmt.safetensors.save_file(at, X),  # type: ignore[arg-type]
+    "prefix sharded.save": lambda at: ckptfmt.sharded.save(
+        X,  # type: ignore[arg-type]
+        at,
+        {"x": None},
+        ckptfmt.sharded.SingleProcess(),
+    ),
+    "prefix sharded.restore": lambda at: ckptfmt.sharded.restore(
+        {"x": None},  # type: ignore[arg-type]
+        at,
+        ckptfmt.sharded.SingleProcess(),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SWAPPED)
+def test_swapped_arguments_are_recognised(name: str, tmp_path: Path) -> None:
+    with pytest.raises(InvalidError, match="swapped") as caught:
+        SWAPPED[name](str(tmp_path / "ck"))
+    assert caught.value.argument == name.partition(" ")[0]
+    assert not list(tmp_path.iterdir())
