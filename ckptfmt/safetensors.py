@@ -14,7 +14,8 @@ from typing import Any, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from ckptfmt._base.arguments import check_choice, check_order
+from ckptfmt._base.adapters import refused
+from ckptfmt._base.arguments import check_choice, check_order, wrong
 from ckptfmt._base.arrays import as_source
 from ckptfmt._base.names import path_text
 from ckptfmt.bundle.indexing import box_of
@@ -58,7 +59,7 @@ class safe_open:  # noqa: N801 (the name that users know)
         check_choice("framework", framework, get_args(Framework))
         self._convert = _converter(framework, device)
         self._stack = contextlib.ExitStack()
-        text = path_text(path)
+        text = path_text(path, "path")
         if format_of(text, exists=True) == "safetensors":
             opened = self._stack.enter_context(safetensors.open_tensors(text))
             self._tensors: Mapping[str, Any] = opened[0]
@@ -143,7 +144,9 @@ class _Slice:
 def _converter(framework: Framework, device: str) -> Any:
     if framework in ("np", "numpy"):
         if device != "cpu":
-            raise InvalidError(f"device: numpy arrays are in CPU memory, not on {device!r}")
+            raise InvalidError(
+                f"device: numpy arrays are in CPU memory, not on {device!r}", argument="device"
+            )
         return np.asarray
     if framework in ("pt", "torch"):
         import torch  # noqa: PLC0415 (only for this framework)
@@ -180,12 +183,16 @@ def save_file(
         StorageError, DurabilityUnknownError: as in `ckptfmt.save`.
     """
     check_order("save_file(tensors, path)", "path", path, tensors)
+    if not isinstance(tensors, Mapping):
+        raise refused("tensors must be a mapping of names to arrays", tensors, "tensors")
+    if metadata is not None and not isinstance(metadata, Mapping):
+        raise wrong("metadata", "a mapping of texts", metadata)
     arrays = {name: as_source(value) for name, value in tensors.items()}
     for name, array in arrays.items():
         if not safetensors.holds(array.dtype.newbyteorder("=")):
             raise InvalidError(f"safetensors cannot hold {array.dtype}", tensor=name)
     kinds = [Kind(name, one.dtype.newbyteorder("="), one.shape) for name, one in arrays.items()]
-    text = path_text(path)
+    text = path_text(path, "path")
     with (
         open_directory(os.path.dirname(text)) as directory,
         replacing_file(directory, text, "full") as (temporary, _),

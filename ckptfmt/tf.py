@@ -170,7 +170,7 @@ def load_checkpoint(ckpt_dir_or_file: Path) -> CheckpointReader:
         CheckpointNotFoundError: no checkpoint of this prefix.
         What `ckptfmt.open` raises.
     """
-    path = path_text(ckpt_dir_or_file)
+    path = path_text(ckpt_dir_or_file, "ckpt_dir_or_file")
     if os.path.isdir(path):
         newest = state_checkpoint(path)
         if newest is None or not checkpoint_exists(newest):
@@ -192,7 +192,7 @@ def list_variables(ckpt_dir_or_file: Path) -> list[tuple[str, list[int]]]:
 
 def load_variable(ckpt_dir_or_file: Path, name: str) -> Any:
     """Return the value of one tensor; a trailing ":0" of the name is dropped."""
-    text = names.tensor_text(names.tensor_bytes(name))
+    text = names.tensor_name(name, "name")
     return load_checkpoint(ckpt_dir_or_file).get_tensor(text.removesuffix(":0"))
 
 

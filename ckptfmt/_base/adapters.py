@@ -94,11 +94,12 @@ def _items(value: object) -> Iterator[object]:
         yield from value
 
 
-def refused(what: str, given: object) -> InvalidError:
+def refused(what: str, given: object, argument: str | None = None) -> InvalidError:
     """Return the error for an object that is not `what`: "tensors must be ...". For an object of a
     framework it says which calls save and load it."""
     calls = adapter_for(given)
-    return InvalidError(f"{what}, not {type(given).__name__}" + (f": {calls}" if calls else ""))
+    message = f"{what}, not {type(given).__name__}" + (f": {calls}" if calls else "")
+    return InvalidError(message, argument=argument)
 
 
 def named_type(value: object) -> str:

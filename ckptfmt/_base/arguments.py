@@ -21,7 +21,9 @@ Durability = Literal["full", "rename", "none"]
 def wrong(what: str, wanted: str, given: object, argument: str | None = None) -> InvalidError:
     """Return the error for `what`, an argument or a part of `argument`, that must be `wanted`."""
     found = type(given).__name__
-    return InvalidError(f"{what} must be {wanted}, not {found}", argument=argument or what)
+    if argument is None and what.isidentifier():
+        argument = what
+    return InvalidError(f"{what} must be {wanted}, not {found}", argument=argument)
 
 
 def check_order(call: str, what: str, path: object, other: object) -> None:
@@ -52,6 +54,12 @@ def check_switch(what: str, given: object) -> bool:
     if not isinstance(given, bool):
         raise wrong(what, "True or False", given)
     return given
+
+
+def check_switches(**given: object) -> None:
+    """Refuse arguments other than True and False."""
+    for what, one in given.items():
+        check_switch(what, one)
 
 
 def check_number(what: str, given: object) -> None:

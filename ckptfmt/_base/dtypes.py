@@ -146,7 +146,7 @@ def code_of_array(dtype: np.dtype[Any]) -> tuple[int, bool] | None:
     return None if code is None else (code, True)
 
 
-def code_of(dtype: Any) -> int:
+def code_of(dtype: Any, argument: str | None = None) -> int:
     """Return the code of a dtype that is given in any form.
 
     Args:
@@ -158,7 +158,7 @@ def code_of(dtype: Any) -> int:
     """
     # numpy takes None for float64.
     if dtype is None:
-        raise InvalidError("None is not a dtype")
+        raise InvalidError("None is not a dtype", argument=argument)
     if type(dtype).__module__ == "torch":
         return code_of(str(dtype).removeprefix("torch."))
     if isinstance(dtype, int) and not isinstance(dtype, bool):
@@ -170,7 +170,8 @@ def code_of(dtype: Any) -> int:
     else:
         info = _info_of_numpy(dtype)
     if info is None or info.storage == _core.STORAGE_NONE:
-        raise InvalidError(f"{dtype!r} is not a dtype that a checkpoint can store")
+        message = f"{dtype!r} is not a dtype that a checkpoint can store"
+        raise InvalidError(message, argument=argument)
     return info.code
 
 

@@ -9,6 +9,7 @@ import re
 from typing import Any, NamedTuple
 
 from ckptfmt._base import foreign
+from ckptfmt._base.arguments import wrong
 from ckptfmt.errors import InvalidError, UnsupportedError
 
 Path = str | bytes | os.PathLike[Any]
@@ -44,7 +45,7 @@ def split_archive(path: str) -> tuple[str, str] | None:
     return None if match is None else (match[1], match[2].strip("/"))
 
 
-def path_text(path: Path, *, urls: bool = False) -> str:
+def path_text(path: Path, argument: str | None = None, *, urls: bool = False) -> str:
     """Return a path as str, with bytes that are not UTF-8 as surrogate escapes.
 
     A `file:///directory/name` or `file://localhost/directory/name` URL becomes its path, as in
@@ -57,16 +58,14 @@ def path_text(path: Path, *, urls: bool = False) -> str:
     try:
         text = os.fsdecode(path)
     except TypeError:
-        raise InvalidError(
-            f"a path must be str, bytes or os.PathLike, not {type(path).__name__}"
-        ) from None
+        raise wrong("a path", "str, bytes or os.PathLike", path, argument) from None
     if "\0" in text:
-        raise InvalidError("a path cannot contain a NUL byte", failure="BAD_PATH")
+        raise _bad("a path cannot contain a NUL byte", argument)
     if not isinstance(path, (str, bytes)) and _SQUEEZED.match(text):
-        raise InvalidError(
+        raise _bad(
             f"{text[:200]!r} seems to be a URL that was made a pathlib.Path, which drops a slash: "
             "pass URLs as str",
-            failure="BAD_PATH",
+            argument,
         )
     url = _FILE_URL.match(text)
     if url:
@@ -74,37 +73,41 @@ def path_text(path: Path, *, urls: bool = False) -> str:
     if is_url(text) and (not urls or text.startswith("file:")):
         raise UnsupportedError(
             f"{text[:200]!r} is a URL or inside of an archive, and this works on paths and "
-            "file:/// URLs only. Write ./ before a path that looks like a URL"
+            "file:/// URLs only. Write ./ before a path that looks like a URL",
+            argument=argument,
         )
     return text
 
 
-def prefix_text(prefix: Path, *, urls: bool = False) -> str:
+def _bad(message: str, argument: str | None) -> InvalidError:
+    return InvalidError(message, failure="BAD_PATH", argument=argument)
+
+
+def prefix_text(prefix: Path, argument: str = "prefix", *, urls: bool = False) -> str:
     """Return a path that is to become a checkpoint's prefix, as `path_text`.
 
     Raises:
         InvalidError: `path_text` refuses it, or it has no file name, or it ends like one of the
             checkpoint's own files or like a file of another format.
     """
-    text = path_text(prefix, urls=urls)
+    text = path_text(prefix, argument, urls=urls)
     name = os.path.basename(text)
     if text and not name:
-        raise InvalidError(
-            f"prefix {text!r} ends with '/': add a file name, for example "
-            f"{os.path.join(text, 'model')!r}",
-            failure="BAD_PATH",
+        example = os.path.join(text, "model")
+        raise _bad(
+            f"prefix {text!r} ends with '/': add a file name, for example {example!r}", argument
         )
     if name in ("", ".", ".."):
-        raise InvalidError(f"prefix {text!r} has no file name", failure="BAD_PATH")
+        raise _bad(f"prefix {text!r} has no file name", argument)
     data = parse_data_name(text)
     base = text.removesuffix(".index") if data is None else data.prefix
     if base != text:
         suggested = f", {base!r}" if _can_be_prefix(base) else ""
-        raise InvalidError(
+        raise _bad(
             f"prefix {text!r} is the name of a checkpoint's file: pass the prefix alone{suggested}",
-            failure="BAD_PATH",
+            argument,
         )
-    check_extension(text)
+    check_extension(text, argument)
     return text
 
 
@@ -115,7 +118,7 @@ def _can_be_prefix(text: str) -> bool:
     return parse_data_name(text) is None and foreign.by_name(text) is None
 
 
-def check_extension(prefix: str) -> None:
+def check_extension(prefix: str, argument: str) -> None:
     """Check that a prefix is not the name of a file of another format.
 
     Raises:
@@ -127,10 +130,10 @@ def check_extension(prefix: str) -> None:
         elsewhere = ", on paths: upload what that writes" if is_url(prefix) else ""
         base = prefix.removesuffix(extension)
         suggested = f", for example {base!r}" if _can_be_prefix(base) else ""
-        raise InvalidError(
+        raise _bad(
             f"prefix {prefix!r} is the name of {kind.what}: {kind.writing}{elsewhere}. A "
             f"checkpoint needs a prefix without that extension{suggested}",
-            failure="BAD_PATH",
+            argument,
         )
 
 
@@ -162,16 +165,11 @@ def sharded_filename(basename: Path, shard: int, num_shards: int) -> str:
     try:
         basename = os.fsdecode(basename)
     except TypeError:
-        raise InvalidError(
-            f"basename must be str, bytes or os.PathLike, not {type(basename).__name__}"
-        ) from None
-    try:
-        shard, num_shards = operator.index(shard), operator.index(num_shards)
-    except TypeError:
-        raise InvalidError(
-            f"shard and num_shards must be integers, not {shard!r} and {num_shards!r}"
-        ) from None
-    return f"{basename}-{shard:05d}-of-{num_shards:05d}"
+        raise wrong("basename", "str, bytes or os.PathLike", basename) from None
+    for what, number in (("shard", shard), ("num_shards", num_shards)):
+        if not hasattr(number, "__index__"):
+            raise wrong(what, "an integer", number)
+    return f"{basename}-{operator.index(shard):05d}-of-{operator.index(num_shards):05d}"
 
 
 def index_name(prefix: str) -> str:
@@ -194,17 +192,18 @@ def parse_data_name(path: str) -> DataName | None:
     return parsed if data_name(*parsed) == path else None
 
 
-def tensor_bytes(name: str | bytes) -> bytes:
+def tensor_bytes(name: str | bytes, argument: str | None = None) -> bytes:
     """Return a tensor name as the format stores it: UTF-8, with surrogate escapes as the bytes that
     they stand for."""
     if isinstance(name, str):
         try:
             return name.encode("utf-8", "surrogateescape")
         except UnicodeEncodeError as error:
-            raise InvalidError(f"tensor name {name!r} cannot be encoded: {error.reason}") from None
+            message = f"tensor name {name!r} cannot be encoded: {error.reason}"
+            raise InvalidError(message, argument=argument) from None
     if isinstance(name, bytes):
         return name
-    raise InvalidError(f"a tensor name must be str or bytes, not {type(name).__name__}")
+    raise wrong("a tensor name", "str or bytes", name, argument)
 
 
 def tensor_text(name: str | bytes) -> str:
@@ -212,24 +211,25 @@ def tensor_text(name: str | bytes) -> str:
     return name if isinstance(name, str) else name.decode("utf-8", "surrogateescape")
 
 
-def tensor_name(name: str | bytes) -> str:
+def tensor_name(name: str | bytes, argument: str | None = None) -> str:
     """Return a tensor name as str.
 
     Raises:
         InvalidError: not a name.
     """
-    return tensor_text(tensor_bytes(name))
+    return tensor_text(tensor_bytes(name, argument))
 
 
-def user_name(name: str | bytes) -> bytes:
+def user_name(name: str | bytes, argument: str | None = None) -> bytes:
     """Return a name that a caller gives a tensor, as `tensor_bytes`.
 
     Raises:
         InvalidError: not a name, or reserved for the format itself.
     """
-    raw = tensor_bytes(name)
+    raw = tensor_bytes(name, argument)
     if raw.startswith(_RESERVED):
-        raise InvalidError(f"names beginning with {RESERVED} are reserved", tensor=tensor_text(raw))
+        message = f"names beginning with {RESERVED} are reserved"
+        raise InvalidError(message, tensor=tensor_text(raw), argument=argument)
     return raw
 
 

@@ -46,11 +46,12 @@ def check_texts(
     if len(tensor_names) != len(shape_and_slices):
         raise InvalidError(
             "tensor_names and shape_and_slices have different number of elements: "
-            f"{len(tensor_names)} vs. {len(shape_and_slices)}"
+            f"{len(tensor_names)} vs. {len(shape_and_slices)}",
+            argument="shape_and_slices",
         )
     for spec in shape_and_slices:
         if not isinstance(spec, (str, bytes)):
-            raise wrong("a shape_and_slice text", "str or bytes", spec)
+            raise wrong("a shape_and_slice text", "str or bytes", spec, "shape_and_slices")
 
 
 def parse_spec(spec: str | bytes) -> SliceSpec | None:
@@ -60,7 +61,7 @@ def parse_spec(spec: str | bytes) -> SliceSpec | None:
         InvalidError: TensorFlow's SaveV2 would refuse the text or crash.
     """
     if not isinstance(spec, (str, bytes)):
-        raise wrong("a shape_and_slice text", "str or bytes", spec)
+        raise wrong("a shape_and_slice text", "str or bytes", spec, "spec")
     parsed = _core.parse_spec(tensor_bytes(spec))
     if parsed is None:
         return None
@@ -121,7 +122,7 @@ class SaveSliceInfo:
             InvalidError: the text is not of this form.
         """
         if not isinstance(spec, str):
-            raise wrong("a spec text", "a str", spec)
+            raise wrong("a spec text", "a str", spec, "spec")
         if not spec:
             return cls()
         full_text, space, slice_text = spec.rpartition(" ")

@@ -20,9 +20,9 @@ def cast_dtype(name: Any) -> np.dtype[Any]:
     Raises:
         InvalidError: not a dtype of numbers.
     """
-    found = dtypes.numpy_dtype(dtypes.code_of(name))
+    found = dtypes.numpy_dtype(dtypes.code_of(name, "cast"))
     if found is None or found.kind == "O":
-        raise InvalidError(f"cast: {name!r} is not a dtype of numbers")
+        raise InvalidError(f"cast: {name!r} is not a dtype of numbers", argument="cast")
     return found
 
 

@@ -96,7 +96,11 @@ class Choice:
         if not isinstance(strict, bool) and not (may_defer and strict is None):
             raise wrong("strict", "True, False or None" if may_defer else "True or False", strict)
         if names is not None:
-            names = tuple(dict.fromkeys(map(tensor_name, listed("names", names, "names"))))
+            names = tuple(
+                dict.fromkeys(
+                    tensor_name(name, "names") for name in listed("names", names, "names")
+                )
+            )
         filter_function(filter)
         if isinstance(rename, Mapping):
             rename = by_text("rename", rename)
@@ -107,11 +111,11 @@ class Choice:
             cast = by_text("cast", cast)
             for dtype in cast.values():
                 if dtype is not None:
-                    dtypes.code_of(dtype)
+                    dtypes.code_of(dtype, "cast")
         elif cast is True and not has_targets:
             raise wrong("cast", "a dtype or a mapping from names to dtypes", cast)
         elif cast is not None and cast is not True:
-            dtypes.code_of(cast)
+            dtypes.code_of(cast, "cast")
         return cls(names, filter, rename, cast, strict)
 
     @property
@@ -174,7 +178,8 @@ class Choice:
         new = dtypes.numpy_dtype(dtypes.code_of(wanted))
         if stored is None or new is None or (stored.kind == "O") != (new.kind == "O"):
             kind = "its dtype" if stored is None else dtypes.numpy_name_of(dtypes.code_of(stored))
-            raise InvalidError(f"cannot cast {kind} to {wanted!r}", tensor=name)
+            message = f"cannot cast {kind} to {wanted!r}"
+            raise InvalidError(message, tensor=name, argument="cast")
         return new
 
     def casts(
@@ -193,4 +198,5 @@ def _check_used(cast: Mapping[str, Any], present: Collection[str]) -> None:
     if unused := set(cast).difference(present):
         name, *others = sorted(unused)
         more = f", nor are {some(others)}" if others else ""
-        raise InvalidError(f"cast names a tensor that is not loaded{more}", tensor=name)
+        message = f"cast names a tensor that is not loaded{more}"
+        raise InvalidError(message, tensor=name, argument="cast")

@@ -103,7 +103,7 @@ def convert(
     check_switch("check_result", check_result)
     options = Options(level, compression, alignment, durability, limits, shards)
     check_options(None, level, alignment, durability, compression, shards)
-    target = prefix_text(destination, urls=True)
+    target = prefix_text(destination, "destination", urls=True)
     wait_for_saves()
     with Reader(locate(source), verify="full", limits=limits) as reader:
         _check_source(reader)

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from ckptfmt import _core
 from ckptfmt._base.arrays import Columns, batches
+from ckptfmt._base.names import path_text
 from ckptfmt._base.threads import Stop, share, thread_count
 from ckptfmt.bundle import reader as reading
 from ckptfmt.errors import StorageError
@@ -57,7 +58,7 @@ class Base:
     """
 
     def __init__(self, path: Path, sources: Columns) -> None:
-        self._reader = reading.open(path)
+        self._reader = reading.open(path_text(path, "base", urls=True))
         self._sources = sources
         self.table, self._owners = sources.table()
         try:

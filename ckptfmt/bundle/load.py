@@ -13,7 +13,7 @@ import numpy as np
 
 from ckptfmt._base import slices
 from ckptfmt._base.arguments import Verify, check_order, check_progress, check_sized
-from ckptfmt._base.names import tensor_bytes
+from ckptfmt._base.names import path_text, tensor_bytes
 from ckptfmt._base.progress import Progress
 from ckptfmt._base.targets import Target
 from ckptfmt.bundle import reader as reading
@@ -369,10 +369,11 @@ def restore_v2(
         check_sized("dtypes", dtypes, "dtypes")
         if len(dtypes) != len(tensor_names):
             raise InvalidError(
-                f"Got {len(tensor_names)} tensor names, but {len(dtypes)} expected dtypes."
+                f"Got {len(tensor_names)} tensor names, but {len(dtypes)} expected dtypes.",
+                argument="dtypes",
             )
-    with reading.open(prefix, verify=verify) as reader:
-        batch = select_batch(reader, [tensor_bytes(name) for name in tensor_names])
+    with reading.open(path_text(prefix, "prefix", urls=True), verify=verify) as reader:
+        batch = select_batch(reader, [tensor_bytes(name, "tensor_names") for name in tensor_names])
         if dtypes is not None:
             check_dtypes(batch, dtypes)
         for position, spec in enumerate(shape_and_slices):

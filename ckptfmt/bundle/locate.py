@@ -37,7 +37,7 @@ _TEMPORARY = re.compile(r".+_temp(_[0-9a-f]+)?", re.S)
 _PART = re.compile(r"part-[0-9]{5,10}-of-[0-9]{5,10}")
 
 
-def locate(path: str | bytes | os.PathLike[Any]) -> str:
+def locate(path: str | bytes | os.PathLike[Any], argument: str = "path") -> str:
     """Return the prefix of the checkpoint that `path` means.
 
     In this order: the prefix itself; its `.index` file or one of its data files; a
@@ -50,7 +50,7 @@ def locate(path: str | bytes | os.PathLike[Any]) -> str:
         InvalidError: not a path, or a state file that names a path outside its directory.
         CorruptError, LimitError: the state file cannot be parsed.
     """
-    text = path_text(path, urls=True)
+    text = path_text(path, argument, urls=True)
     base = text.removesuffix(".index")
     if is_file(names.index_name(text)):
         return text

@@ -11,7 +11,14 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
 from ckptfmt import _core
-from ckptfmt._base.arguments import Durability, check_choice, check_limits, check_order, listed
+from ckptfmt._base.arguments import (
+    Durability,
+    check_choice,
+    check_limits,
+    check_order,
+    check_switches,
+    listed,
+)
 from ckptfmt._base.names import index_name, is_url, parse_data_name, path_text, prefix_text
 from ckptfmt.bundle.completeness import missing_data
 from ckptfmt.bundle.locate import locate
@@ -69,7 +76,7 @@ def merge(
     consume = inputs == "consume"
     missing: list[CheckpointNotFoundError] = []
     given = _listed(prefixes, "prefixes")
-    target = prefix_text(destination, urls=True)
+    target = prefix_text(destination, "destination", urls=True)
     there = _indexes(given)
     located = [_locate(prefix, there, missing) for prefix in given]
     if missing and not consume:
@@ -114,9 +121,10 @@ def merge_v2_checkpoints(
     Raises:
         As `merge`.
     """
+    check_switches(delete_old_dirs=delete_old_dirs, allow_missing_files=allow_missing_files)
     listed_prefixes = _listed(checkpoint_prefixes, "checkpoint_prefixes")
-    prefixes = [path_text(prefix, urls=True) for prefix in listed_prefixes]
-    destination = path_text(destination_prefix, urls=True)
+    prefixes = [path_text(one, "checkpoint_prefixes", urls=True) for one in listed_prefixes]
+    destination = path_text(destination_prefix, "destination_prefix", urls=True)
     try:
         _core.merge(
             prefixes,
@@ -171,7 +179,9 @@ def _store(prefixes: list[str], destination: str) -> _core.Store | None:
 def _indexes(paths: list[Path]) -> set[str]:
     """Index files in directories that contain many of the prefixes: to list such a directory
     is less than to look for each. What is not found here is looked for."""
-    counts = collections.Counter(os.path.dirname(path_text(path, urls=True)) for path in paths)
+    counts = collections.Counter(
+        os.path.dirname(path_text(path, "prefixes", urls=True)) for path in paths
+    )
     found: set[str] = set()
     for directory, count in counts.items():
         if count < LISTED_MIN:
@@ -185,7 +195,7 @@ def _indexes(paths: list[Path]) -> set[str]:
 
 
 def _locate(prefix: Path, there: set[str], missing: list[CheckpointNotFoundError]) -> str:
-    text = path_text(prefix, urls=True)
+    text = path_text(prefix, "prefixes", urls=True)
     if index_name(text) in there:
         return text
     try:
@@ -200,8 +210,8 @@ def _locate(prefix: Path, there: set[str], missing: list[CheckpointNotFoundError
 
 def _listed(prefixes: Iterable[Path], what: str) -> list[Path]:
     if isinstance(prefixes, os.PathLike):
-        raise InvalidError(f"{what} must be a list of prefixes, not one")
+        raise InvalidError(f"{what} must be a list of prefixes, not one", argument=what)
     found = listed(what, prefixes, "prefixes")
     if not found:
-        raise InvalidError(f"{what} is empty: there is nothing to merge")
+        raise InvalidError(f"{what} is empty: there is nothing to merge", argument=what)
     return found

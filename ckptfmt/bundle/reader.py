@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from ckptfmt import _core
 from ckptfmt._base import dtypes, names
-from ckptfmt._base.arguments import Verify, check_choice, check_limits
+from ckptfmt._base.arguments import Verify, check_choice, check_limits, check_switch
 from ckptfmt._base.progress import Progress
 from ckptfmt._core.remembering import cached_property
 from ckptfmt.bundle import selecting
@@ -111,7 +111,7 @@ def open(  # noqa: A001 (as gzip.open and its like: used with the name of the mo
     def open_prefix(prefix: str) -> Reader:
         return Reader(prefix, verify=verify, limits=limits, follow_symlinks=follow_symlinks)
 
-    text = names.path_text(path, urls=True)
+    text = names.path_text(path, "path", urls=True)
     if names.is_url(text):
         # Most are prefixes; to look first would take another request.
         with contextlib.suppress(CheckpointNotFoundError):
@@ -149,7 +149,8 @@ class Reader(Mapping[str, TensorHandle]):
         follow_symlinks: bool = True,
     ) -> None:
         check_limits(limits)
-        self.prefix = prefix
+        check_switch("follow_symlinks", follow_symlinks)
+        self.prefix = prefix = names.path_text(prefix, "prefix", urls=True)
         self._absolute = names.absolute(prefix)
         self._verify = verify
         self._limits = dict(limits) if limits else None
@@ -175,7 +176,7 @@ class Reader(Mapping[str, TensorHandle]):
     def __getitem__(self, name: str | bytes) -> TensorHandle:
         """Return the handle of a tensor; reads the index only. Raises TensorNotFoundError."""
         try:
-            selection = self._handle.select_one(names.tensor_bytes(name))
+            selection = self._handle.select_one(names.tensor_bytes(name, "name"))
         except TensorNotFoundError as error:
             raise self._with_near_names(error) from None
         text = name if isinstance(name, str) else names.tensor_text(name)
@@ -301,6 +302,7 @@ class Reader(Mapping[str, TensorHandle]):
         the data file), crc32c (unmasked), chunk_size (bytes, 0 for none), slices (0 for a tensor
         stored whole), dtype_code. `reserved` includes the names that belong to the format.
         """
+        check_switch("reserved", reserved)
         listing = self._listing()
         selection = listing.selection
         rows: range | NDArray[np.intp] = range(len(selection.rows))

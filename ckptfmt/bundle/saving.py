@@ -162,7 +162,7 @@ def save_sources_async(
     target = names.prefix_text(prefix, urls=True)
     place = names.absolute(target)
     _core.path_bytes(place)
-    earlier = None if base is None else names.absolute(names.path_text(base, urls=True))
+    earlier = None if base is None else names.absolute(names.path_text(base, "base", urls=True))
     wait_for_saves()
     sources = take()
     options |= {"metadata": copy.deepcopy(metadata), "base": earlier, "shards": shards}
@@ -202,16 +202,18 @@ def save_v2(
     slices.check_texts(tensor_names, shape_and_slices)
     check_sized("tensors", tensors, "arrays")
     if len(tensor_names) != len(tensors):
-        raise InvalidError(f"Got {len(tensor_names)} tensor names but {len(tensors)} tensors.")
+        raise InvalidError(
+            f"Got {len(tensor_names)} tensor names but {len(tensors)} tensors.", argument="tensors"
+        )
     if not len(tensors):
-        raise InvalidError("save_v2 needs at least one tensor, as SaveV2 does")
+        raise InvalidError("save_v2 needs at least one tensor, as SaveV2 does", argument="tensors")
     sources = Sources()
     for name, spec, tensor in zip(tensor_names, shape_and_slices, tensors, strict=True):
-        sources.add(names.user_name(name), tensor)
+        sources.add(names.user_name(name, "tensor_names"), tensor)
         if spec:
             writing.set_spec(sources, spec)
     wait_for_saves()
-    target = names.path_text(prefix, urls=True)
+    target = names.path_text(prefix, "prefix", urls=True)
     writing.write_sources(target, sources, None, level="v2", shards=1)
 
 
@@ -276,10 +278,10 @@ def _plain_names(given: list[Any]) -> list[Any] | None:
 def _pairs(tensors: Iterable[tuple[str | bytes, Any]]) -> Iterator[tuple[str | bytes, Any]]:
     wanted = "tensors must be a mapping of names to arrays, or pairs of these"
     if isinstance(tensors, (str, bytes)) or not hasattr(tensors, "__iter__"):
-        raise refused(wanted, tensors)
+        raise refused(wanted, tensors, "tensors")
     for pair in tensors:
         if not isinstance(pair, (tuple, list)) or len(pair) != 2:
-            raise InvalidError(f"{wanted}, got {type(pair).__name__} as a pair")
+            raise InvalidError(f"{wanted}, got {type(pair).__name__} as a pair", argument="tensors")
         yield pair[0], pair[1]
 
 

@@ -68,8 +68,8 @@ def near(name: str, present: Collection[str]) -> str:
 def by_text(what: str, given: Mapping[Any, Any]) -> dict[str, Any]:
     """Return the mapping with its names as str."""
     if not isinstance(given, Mapping):
-        raise refused(f"{what} must be a mapping by names", given)
-    return {names.tensor_text(names.tensor_bytes(name)): value for name, value in given.items()}
+        raise refused(f"{what} must be a mapping by names", given, what)
+    return {names.tensor_name(name, what): value for name, value in given.items()}
 
 
 # ---- names ---------------------------------------------------------------------------------------
@@ -85,7 +85,7 @@ def name_tests(
     """
     start, tests = b"", list[Callable[[str], object]]()
     if prefix is not None:
-        start = names.tensor_bytes(prefix)
+        start = names.tensor_bytes(prefix, "prefix")
         text = names.tensor_text(start)
         tests.append(lambda name: name.startswith(text))
     if glob is not None:
@@ -102,7 +102,7 @@ def name_tests(
 # ---- filter --------------------------------------------------------------------------------------
 
 
-def filter_function(given: Filter | None) -> Callable[[str], object] | None:
+def filter_function(given: Filter | None, what: str = "filter") -> Callable[[str], object] | None:
     """Return a function that says whether a stored name passes the filter; None if all do.
 
     Raises:
@@ -111,14 +111,14 @@ def filter_function(given: Filter | None) -> Callable[[str], object] | None:
     if given is None:
         return None
     if isinstance(given, str) and len(given) > 1 and given.startswith("/") and given.endswith("/"):
-        return _text_pattern("filter", given[1:-1]).search
+        return _text_pattern(what, given[1:-1]).search
     if isinstance(given, str):
         return re.compile(fnmatch.translate(given)).match
     if isinstance(given, re.Pattern):
-        return _text_pattern("filter", given).search
+        return _text_pattern(what, given).search
     if callable(given):
         return given
-    raise wrong("filter", "a glob pattern, /REGEX/, compiled regex or function", given)
+    raise wrong(what, "a glob pattern, /REGEX/, compiled regex or function", given)
 
 
 def no_match(given: Filter | None, count: int, prefix: str | None = None) -> TensorNotFoundError:
@@ -130,9 +130,10 @@ def _text_pattern(what: str, pattern: str | re.Pattern[str]) -> re.Pattern[str]:
     try:
         compiled = re.compile(pattern)
     except (re.error, TypeError) as error:
-        raise InvalidError(f"{what}: {pattern!r} is not a regular expression: {error}") from None
+        message = f"{what}: {pattern!r} is not a regular expression: {error}"
+        raise InvalidError(message, argument=what) from None
     if not isinstance(compiled.pattern, str):
-        raise InvalidError(f"{what}: {pattern!r} is for bytes: names are str")
+        raise InvalidError(f"{what}: {pattern!r} is for bytes: names are str", argument=what)
     return compiled
 
 
@@ -159,7 +160,8 @@ def renamed(
             new, transforms[name] = new
         # A function that says None drops the tensor; in a mapping None is a mistake.
         if not isinstance(new, str) and (new is not None or isinstance(rename, Mapping)):
-            raise InvalidError(f"rename gave {new!r}, which is not a valid name", tensor=name)
+            message = f"rename gave {new!r}, which is not a valid name"
+            raise InvalidError(message, tensor=name, argument="rename")
         found.append(new)
     return found, transforms
 
@@ -191,7 +193,8 @@ def _checked_rule(rule: Any) -> _CheckedRule:
             return _text_pattern("rename", pattern), None, None
     raise InvalidError(
         "rename: expected pairs of a regular expression and a replacement, or these and a "
-        f"transform of the array, got {rule!r}"
+        f"transform of the array, got {rule!r}",
+        argument="rename",
     )
 
 
@@ -204,7 +207,8 @@ def _by_rules(rules: Sequence[_CheckedRule]) -> Callable[[str], Any]:
             except (re.error, IndexError) as error:
                 raise InvalidError(
                     f"rename: {replacement!r} cannot replace matches of "
-                    f"{pattern.pattern!r}: {error}"
+                    f"{pattern.pattern!r}: {error}",
+                    argument="rename",
                 ) from None
             if count and replacement is None:
                 return None
@@ -233,7 +237,7 @@ def transformed(
     Raises:
         InvalidError: the transform fails, or returns no array or one of another shape.
     """
-    with about(name):
+    with about(name, argument="rename"):
         try:
             result = transform(array)
             if isinstance(result, np.generic):  # what NumPy returns for 0-d arrays
@@ -270,6 +274,8 @@ def check_distinct(stored: Sequence[str], new_names: Sequence[str]) -> None:
     for old, new in zip(stored, new_names, strict=True):
         if new in seen:
             raise InvalidError(
-                f"rename gives the name '{new}' to '{seen[new]}' as well", tensor=old
+                f"rename gives the name '{new}' to '{seen[new]}' as well",
+                tensor=old,
+                argument="rename",
             )
         seen[new] = old

@@ -29,7 +29,7 @@ from typing import Any
 
 from ckptfmt import _core
 from ckptfmt._base import names
-from ckptfmt._base.arguments import Durability, check_choice, listed, wrong
+from ckptfmt._base.arguments import Durability, check_choice, check_switch, listed, wrong
 from ckptfmt._base.names import path_text
 from ckptfmt.bundle.places import is_directory, is_file, read_file, write_object
 from ckptfmt.bundle.temporary import open_directory, raise_storage, replace_file
@@ -78,9 +78,10 @@ _SHARDED = re.compile(r"-[\d?]+-of-\d+$")
 
 def state_path(directory: str, latest_filename: Path | None) -> str:
     """Return the path of a directory's state file."""
-    name = STATE_NAME if latest_filename is None else path_text(latest_filename)
+    name = STATE_NAME if latest_filename is None else path_text(latest_filename, "latest_filename")
     if not os.path.basename(name):
-        raise InvalidError(f"latest_filename {name!r} has no file name", failure="BAD_PATH")
+        message = f"latest_filename {name!r} has no file name"
+        raise InvalidError(message, failure="BAD_PATH", argument="latest_filename")
     return os.path.join(directory, name)
 
 
@@ -102,7 +103,7 @@ def get_checkpoint_state(
     Raises:
         InvalidError: the state does not name a newest checkpoint.
     """
-    directory = path_text(checkpoint_dir, urls=True)
+    directory = path_text(checkpoint_dir, "checkpoint_dir", urls=True)
     path = state_path(directory, latest_filename)
     if not (is_file(path) or os.path.exists(path)):
         return None
@@ -209,9 +210,10 @@ def update_checkpoint_state(
         DurabilityUnknownError: it is in place, but a power cut may bring the old one back.
     """
     check_choice("durability", durability, _core.DURABILITY)
-    directory = path_text(save_dir, urls=True)
+    check_switch("save_relative_paths", save_relative_paths)
+    directory = path_text(save_dir, "save_dir", urls=True)
     path = state_path(directory, latest_filename)
-    newest = path_text(model_checkpoint_path, urls=True)
+    newest = path_text(model_checkpoint_path, "model_checkpoint_path", urls=True)
     given = (
         []
         if all_model_checkpoint_paths is None
@@ -226,7 +228,7 @@ def update_checkpoint_state(
             "different save path.",
             failure="BAD_PATH",
         )
-    texts = [path_text(one, urls=True) for one in given]
+    texts = [path_text(one, "all_model_checkpoint_paths", urls=True) for one in given]
     paths = [_as_written(text, directory, save_relative_paths) for text in texts]
     if not paths or paths[-1] != newest:
         paths.append(newest)
@@ -234,9 +236,12 @@ def update_checkpoint_state(
     if timestamps and len(timestamps) != len(paths):
         raise InvalidError(
             "Checkpoint timestamps, if provided, must match checkpoint paths (got paths "
-            f"{_some(paths)} and timestamps {_some(timestamps)})"
+            f"{_some(paths)} and timestamps {_some(timestamps)})",
+            argument="all_model_checkpoint_timestamps",
         )
-    preserved = None if last_preserved_timestamp is None else _timestamp(last_preserved_timestamp)
+    preserved = last_preserved_timestamp
+    if preserved is not None:
+        preserved = _timestamp(preserved, "last_preserved_timestamp")
     content = format_state(CheckpointState(newest, tuple(paths), timestamps, preserved))
     if names.is_url(path):
         write_object(path, content)
@@ -254,14 +259,15 @@ def _as_written(path: str, directory: str, relative: bool) -> str:
 def _timestamps(given: Iterable[float] | None) -> tuple[float, ...]:
     if given is None:
         return ()
-    return tuple(map(_timestamp, listed("all_model_checkpoint_timestamps", given, "numbers")))
+    what = "all_model_checkpoint_timestamps"
+    return tuple(_timestamp(one, what) for one in listed(what, given, "numbers"))
 
 
-def _timestamp(value: Any) -> float:
+def _timestamp(value: Any, argument: str) -> float:
     if not isinstance(value, (str, bytes)):
         with contextlib.suppress(TypeError, ValueError, OverflowError):
             return float(value)
-    raise wrong("a timestamp", "a number of seconds", value)
+    raise wrong("a timestamp", "a number of seconds", value, argument)
 
 
 def _some(values: Sequence[Any]) -> str:
@@ -274,7 +280,7 @@ def _some(values: Sequence[Any]) -> str:
 
 def checkpoint_exists(checkpoint_prefix: Path) -> bool:
     """Return whether `<prefix>.index` exists, or, as in TensorFlow, anything at the prefix."""
-    prefix = path_text(checkpoint_prefix)
+    prefix = path_text(checkpoint_prefix, "checkpoint_prefix")
     return os.path.exists(names.index_name(prefix)) or os.path.exists(prefix)
 
 
@@ -285,7 +291,8 @@ def get_checkpoint_mtimes(checkpoint_prefixes: Iterable[Path]) -> list[float]:
     out: the list may be shorter than `checkpoint_prefixes`.
     """
     found = []
-    for prefix in map(path_text, listed("checkpoint_prefixes", checkpoint_prefixes, "prefixes")):
+    for given in listed("checkpoint_prefixes", checkpoint_prefixes, "prefixes"):
+        prefix = path_text(given, "checkpoint_prefixes")
         for path in (names.index_name(prefix), prefix):
             with contextlib.suppress(OSError):
                 found.append(float(os.stat(path).st_mtime_ns // 10**9))
@@ -314,17 +321,20 @@ def remove_checkpoint(
         InvalidError: a prefix or suffix without a file name.
         StorageError: a file could not be removed; those after it are still there.
     """
-    prefix = path_text(checkpoint_prefix)
+    prefix = path_text(checkpoint_prefix, "checkpoint_prefix")
     if checkpoint_format_version != V2:
         raise UnsupportedError(
-            f"format version {checkpoint_format_version!r}; only V2 checkpoints ({V2}) are removed"
+            f"format version {checkpoint_format_version!r}; only V2 checkpoints ({V2}) are removed",
+            argument="checkpoint_format_version",
         )
     directory, base = os.path.split(prefix)
     if not base:
-        raise InvalidError(f"prefix {prefix!r} has no file name", failure="BAD_PATH")
+        message = f"prefix {prefix!r} has no file name"
+        raise InvalidError(message, failure="BAD_PATH", argument="checkpoint_prefix")
     if not isinstance(meta_graph_suffix, str) or not re.fullmatch(r"[^/\0]+", meta_graph_suffix):
         raise InvalidError(
-            f"meta_graph_suffix must be the suffix of a file name, not {meta_graph_suffix!r}"
+            f"meta_graph_suffix must be the suffix of a file name, not {meta_graph_suffix!r}",
+            argument="meta_graph_suffix",
         )
     if not is_directory(directory or "."):
         return

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ckptfmt import _core
-from ckptfmt._base.arguments import check_limits, check_progress
+from ckptfmt._base.arguments import check_limits, check_progress, check_switches
 from ckptfmt._base.foreign import LFS
 from ckptfmt._base.progress import Progress
 from ckptfmt.bundle import graph, graph_keys
@@ -182,6 +182,7 @@ def verify_prefix(
     follow_symlinks: bool = True,
 ) -> Report:
     """Verify the bytes of the checkpoint at a prefix; see `verify`."""
+    check_switches(strict=strict, follow_symlinks=follow_symlinks)
     check_limits(limits)
     check_progress(progress)
     verifier = _core.VerifierHandle(

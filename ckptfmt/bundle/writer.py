@@ -153,7 +153,7 @@ class Writer:
         """
         with self._adding():
             sources = Sources()
-            sources.add(names.user_name(name), array, dtype)
+            sources.add(names.user_name(name, "name"), array, dtype)
             self._add(sources)
 
     def add_slice(
@@ -181,17 +181,17 @@ class Writer:
             StorageError: as in `add`.
         """
         with self._adding():
-            raw, sources = names.user_name(name), Sources()
+            raw, sources = names.user_name(name, "name"), Sources()
             if spec is None:
                 if shape is None or offset is None:
-                    raise _invalid(raw, "a slice needs shape and offset, or spec")
+                    raise _invalid(raw, "a slice needs shape and offset, or spec", "spec")
                 sources.add(raw, array, dtype)
                 _set_slice(sources, shape, offset)
             elif shape is None and offset is None:
                 sources.add(raw, array, dtype)
                 set_spec(sources, spec)
             else:
-                raise _invalid(raw, "give either spec or shape and offset")
+                raise _invalid(raw, "give either spec or shape and offset", "spec")
             self._add(sources)
 
     @contextlib.contextmanager
@@ -351,17 +351,22 @@ def set_spec(sources: Sources, spec: str | bytes) -> None:
 def _set_slice(sources: Sources, shape: Sequence[int], offset: Sequence[int]) -> None:
     """Make the last of the sources a slice of a tensor of this shape."""
     name, actual = sources.names[-1], sources.arrays[-1].shape
-    try:
-        full, start = (tuple(map(operator.index, numbers)) for numbers in (shape, offset))
-    except TypeError:
-        raise _invalid(name, f"shape {shape!r} and offset {offset!r} are integers") from None
+    numbers: list[tuple[int, ...]] = []
+    for argument, given in (("shape", shape), ("offset", offset)):
+        try:
+            numbers.append(tuple(map(operator.index, given)))
+        except TypeError:
+            message = f"{argument} must be a sequence of integers, not {given!r}"
+            raise _invalid(name, message, argument) from None
+    full, start = numbers
     if len(full) != len(start) or len(full) != len(actual):
         raise _invalid(
             name,
             f"shape {full}, offset {start} and an array of shape {actual} have different ranks",
+            "offset",
         )
     if any(not 0 <= number < 2**63 for number in (*full, *start)):
-        raise _invalid(name, f"shape {full} and offset {start} are not both in range")
+        raise _invalid(name, f"shape {full} and offset {start} are not both in range", "offset")
     if full:
         # As SaveSliceInfo.spec: lengths are spelled out, but for empty dimensions, which have no
         # other form.
@@ -369,8 +374,8 @@ def _set_slice(sources: Sources, shape: Sequence[int], offset: Sequence[int]) ->
         sources.slices[len(sources) - 1] = (full, start, lengths)
 
 
-def _invalid(name: bytes, message: str) -> InvalidError:
-    return InvalidError(message, tensor=names.tensor_text(name))
+def _invalid(name: bytes, message: str, argument: str | None = None) -> InvalidError:
+    return InvalidError(message, tensor=names.tensor_text(name), argument=argument)
 
 
 def check_options(
@@ -388,7 +393,7 @@ def check_options(
     if durability not in DURABILITIES:
         check_choice("durability", durability, DURABILITIES)
     if shards is not None and not 1 <= whole("shards", shards) <= 1024:
-        raise InvalidError(f"shards must be 1 to 1024 data files, not {shards}")
+        raise InvalidError(f"shards must be 1 to 1024 data files, not {shards}", argument="shards")
     zstd = _zstd_level(compression, level)
     if alignment is None:
         alignment = 1 if level == "v2" else ALIGNMENT
@@ -399,7 +404,8 @@ def check_options(
     if size is None or isinstance(alignment, bool):
         raise wrong("alignment", "a whole number of bytes", alignment)
     if not 1 <= size < 2**63:
-        raise InvalidError(f"alignment {alignment} is not a positive number of bytes")
+        message = f"alignment {alignment} is not a positive number of bytes"
+        raise InvalidError(message, argument="alignment")
     return size, _metadata_json(metadata, level), zstd
 
 
@@ -422,10 +428,12 @@ def _zstd_level(compression: str | None, level: str) -> int | None:
     effort = int(found[1] or 1) if found else 0
     if not 1 <= effort <= _ZSTD_MAX:
         raise InvalidError(
-            f"compression {compression!r} is neither 'zstd' nor 'zstd:1' to 'zstd:{_ZSTD_MAX}'"
+            f"compression {compression!r} is neither 'zstd' nor 'zstd:1' to 'zstd:{_ZSTD_MAX}'",
+            argument="compression",
         )
     if level == "v2":
-        raise InvalidError("level 'v2' has no place for compressed values")
+        message = "level 'v2' has no place for compressed values"
+        raise InvalidError(message, argument="compression")
     return effort
 
 
@@ -434,21 +442,23 @@ def _metadata_json(metadata: Mapping[str, Any] | None, level: Level) -> bytes | 
     if metadata is None:
         return None
     if level == "v2":
-        raise InvalidError("level 'v2' cannot store metadata: use 'v2+'")
+        raise InvalidError("level 'v2' cannot store metadata: use 'v2+'", argument="metadata")
     if not isinstance(metadata, Mapping):
         raise wrong("metadata", "a mapping of names to values", metadata)
     members = {}
     for name, value in metadata.items():
         if not isinstance(name, str):
-            raise wrong("a name in metadata", "str", name)
+            raise wrong("a name in metadata", "str", name, "metadata")
         try:
             members[_json_text(name)] = _json_value(value, 1)
         except ValueError as error:
-            raise InvalidError(f"metadata {name!r} cannot be stored: {error}") from None
+            message = f"metadata {name!r} cannot be stored: {error}"
+            raise InvalidError(message, argument="metadata") from None
     try:
         return json.dumps(members, sort_keys=True, separators=(",", ":")).encode()
     except ValueError as error:  # Python's own limit of digits may be set lower
-        raise InvalidError(f"metadata cannot be stored: {error}") from None
+        message = f"metadata cannot be stored: {error}"
+        raise InvalidError(message, argument="metadata") from None
 
 
 def _json_value(value: Any, depth: int) -> Any:

@@ -14,7 +14,14 @@ from numpy.typing import NDArray
 
 from ckptfmt import _core
 from ckptfmt._base import names
-from ckptfmt._base.arguments import Durability, check_choice, check_order, check_progress, listed
+from ckptfmt._base.arguments import (
+    Durability,
+    check_choice,
+    check_order,
+    check_progress,
+    check_switch,
+    listed,
+)
 from ckptfmt._base.arrays import Sources
 from ckptfmt._base.background import wait_for_saves
 from ckptfmt._base.names import prefix_text
@@ -103,15 +110,17 @@ def average(
     check_progress(progress)
     check_choice("durability", durability, _core.DURABILITY)
     if isinstance(sources, os.PathLike):
-        raise InvalidError("sources must be a list of checkpoints, not one")
+        raise InvalidError("sources must be a list of checkpoints, not one", argument="sources")
+    check_switch("dry_run", dry_run)
     paths = listed("sources", sources, "paths")
     if len(paths) < 2:
-        raise InvalidError(f"sources: an average needs at least two checkpoints, not {len(paths)}")
-    target = prefix_text(destination, urls=True)
+        message = f"sources: an average needs at least two checkpoints, not {len(paths)}"
+        raise InvalidError(message, argument="sources")
+    target = prefix_text(destination, "destination", urls=True)
     wait_for_saves()
     with contextlib.ExitStack() as opened:
         readers = [
-            opened.enter_context(Reader(locate(path), verify="full", limits=limits))
+            opened.enter_context(Reader(locate(path, "sources"), verify="full", limits=limits))
             for path in paths
         ]
         for reader in readers[1:]:

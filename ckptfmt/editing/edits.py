@@ -12,7 +12,13 @@ import numpy as np
 
 from ckptfmt import _core
 from ckptfmt._base import dtypes
-from ckptfmt._base.arguments import Durability, check_choice, check_progress
+from ckptfmt._base.arguments import (
+    Durability,
+    check_choice,
+    check_limits,
+    check_progress,
+    check_switches,
+)
 from ckptfmt._base.background import wait_for_saves
 from ckptfmt._base.names import prefix_text, saved_name
 from ckptfmt._base.progress import Progress
@@ -174,9 +180,17 @@ def edit(
     """
     check_progress(progress)
     check_choice("durability", durability, _core.DURABILITY)
-    target = prefix_text(destination, urls=True)
+    target = prefix_text(destination, "destination", urls=True)
     if metadata is not None:
         check_options(metadata, "v2+", None, durability)
+    check_switches(
+        strip_optimizer=strip_optimizer,
+        drop_weights=drop_weights,
+        drop_missing=drop_missing,
+        compact=compact,
+        dry_run=dry_run,
+    )
+    check_limits(limits)
     of_tensors = strip_optimizer or drop_missing
     of_tensors |= any(one is not None for one in (rename, drop, keep, cast))
     if not of_tensors and metadata is None:
@@ -185,7 +199,7 @@ def edit(
             "drop_missing"
         )
     wait_for_saves()
-    with Reader(locate(source), limits=limits) as reader:
+    with Reader(locate(source, "source"), limits=limits) as reader:
         stored = list(reader)
         graph = graph_of(reader)
         roles = model_roles(reader)
@@ -360,12 +374,12 @@ def _each(what: str, given: Filters | None, names: TensorNames) -> list[tuple[Fi
         return []
     listed: list[Any] = list(given) if isinstance(given, (list, tuple)) else [given]
     if not listed:
-        raise InvalidError(f"{what} is empty: give at least one filter")
-    return [(one, names.passing(_function(one), [one])) for one in listed]
+        raise InvalidError(f"{what} is empty: give at least one filter", argument=what)
+    return [(one, names.passing(_function(one, what), [one])) for one in listed]
 
 
-def _function(given: Filter) -> Callable[[str], object]:
-    function = filter_function(given)
+def _function(given: Filter, what: str) -> Callable[[str], object]:
+    function = filter_function(given, what)
     assert function is not None, "None is no filter of a list"
     return function
 
@@ -444,7 +458,7 @@ def _casts(
     rules: list[tuple[Any, Any, np.dtype[Any]]] = []
     if isinstance(cast, Mapping):
         rules = [
-            (one, all_names.passing(_function(one), [one]), cast_dtype(to))
+            (one, all_names.passing(_function(one, "cast"), [one]), cast_dtype(to))
             for one, to in cast.items()
         ]
     else:

@@ -22,6 +22,7 @@ from ckptfmt._base.arguments import (
     check_choice,
     check_progress,
     check_switch,
+    is_positive,
 )
 from ckptfmt._base.arrays import Sources
 from ckptfmt._base.background import wait_for_saves
@@ -167,7 +168,11 @@ def convert(
     """
     check_progress(progress)
     check_switch("check_result", check_result)
-    from_path, to_path = path_text(source, urls=True), path_text(destination, urls=True)
+    check_switch("drop_metadata", drop_metadata)
+    from_path, to_path = (
+        path_text(source, "source", urls=True),
+        path_text(destination, "destination", urls=True),
+    )
     kind = format_of(from_path, exists=True)
     result = format_of(to_path, exists=False) if to is None else to
     check_choice("to", result, get_args(Format))
@@ -176,13 +181,16 @@ def convert(
             path_text(path)  # other formats are files of the file system
     casts = _Casts(cast)
     missing: list[str] = []
-    if max_shard_bytes is not None and (result != "safetensors" or max_shard_bytes < 1):
-        raise InvalidError("max_shard_bytes is a positive number, for safetensors results")
+    in_several = max_shard_bytes is not None
+    if in_several and (result != "safetensors" or not is_positive(max_shard_bytes)):
+        message = "max_shard_bytes is a positive number, for safetensors results"
+        raise InvalidError(message, argument="max_shard_bytes")
     if result == "tensorflow":
         options = Options(level, compression, alignment, durability, limits, shards)
         if kind == "tensorflow" and rename is None:
             if cast is not None:
-                raise InvalidError("cast: dtypes are kept between TensorFlow checkpoints")
+                message = "cast: dtypes are kept between TensorFlow checkpoints"
+                raise InvalidError(message, argument="cast")
             return _convert_level(
                 from_path, to_path, options, drop_metadata, check_result, progress
             )
@@ -194,7 +202,7 @@ def convert(
         return replace(done, missing=tuple(missing))
     if result == "dcp":
         raise InvalidError(
-            "to: 'dcp' directories are only read; ckptfmt.torch.dcp saves with torch"
+            "to: 'dcp' directories are only read; ckptfmt.torch.dcp saves with torch", argument="to"
         )
     to_path = output_path(to_path, _files_of(kind, from_path), regular=True)
     out = _Export(module_of(result), result, to_path, durability, max_shard_bytes)
@@ -229,7 +237,9 @@ def _convert_level(
         progress=progress,
         **options._asdict(),
     )
-    with Reader(prefix_text(destination, urls=True), limits=options.limits) as reader:
+    with Reader(
+        prefix_text(destination, "destination", urls=True), limits=options.limits
+    ) as reader:
         nbytes = sum(handle.nbytes for handle in reader.values())
         missing = missing_tensors(reader)
         return Conversion(reader.prefix, "tensorflow", len(reader), nbytes, missing=missing)
@@ -275,12 +285,12 @@ class _Casts:
             raise InvalidError(
                 f"cannot cast {dtype_text(tensor.dtype)} to {dtype_text(wanted)}",
                 tensor=tensor.name,
+                argument="cast",
             )
         if not holds(wanted):
-            hint = "" if wanted.kind == "O" else "; `cast` converts it to another dtype"
-            raise InvalidError(
-                f"{result} cannot hold {dtype_text(wanted)}{hint}", tensor=tensor.name
-            )
+            hint = "" if wanted.kind == "O" else "; cast converts it to another dtype"
+            message = f"{result} cannot hold {dtype_text(wanted)}{hint}"
+            raise InvalidError(message, tensor=tensor.name, argument="cast")
         if wanted != tensor.dtype:
             self.done[tensor.name] = dtype_text(tensor.dtype), dtype_text(wanted)
         return tensor._replace(dtype=wanted)
@@ -344,7 +354,7 @@ class _Import:
         check_options(
             None, level, options.alignment, options.durability, options.compression, shards
         )
-        target = prefix_text(destination, urls=True)
+        target = prefix_text(destination, "destination", urls=True)
         wait_for_saves()
         with self._opened as (tensors, metadata):
             dropped = ["TensorFlow's object graph"] if tensors.pop(_GRAPH, None) else []
@@ -459,9 +469,8 @@ class _Export:
         self._durability: Durability = durability
         self._most = max_shard_bytes
         if destination.endswith(safetensors.INDEX) and max_shard_bytes is None:
-            raise InvalidError(
-                "max_shard_bytes must be given for a safetensors index", path=destination
-            )
+            message = "max_shard_bytes must be given for a safetensors index"
+            raise InvalidError(message, path=destination, argument="max_shard_bytes")
 
     def write(
         self,

@@ -316,7 +316,7 @@ def load(
         with team.guarded() as guard:
             wait_for_saves()
             check_order("load(path, like)", "path", path, like)
-            text = path_text(path, urls=True)
+            text = path_text(path, "path", urls=True)
             choice = Choice.of(names, filter, rename, cast, strict)
             leaves = _wanted(like, sharding)
             prefix = locate(path)

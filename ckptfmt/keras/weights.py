@@ -86,7 +86,7 @@ def load_weights(
     check_switch("optimizer", optimizer)
     choice = Choice.of(names, filter, rename, cast, strict)
     Objects(model, optimizer=False)  # checks the model
-    text = path_text(path)
+    text = path_text(path, "path")
     with contextlib.ExitStack() as stack:
         if text.endswith(H5) and format_of(text, exists=True) == "hdf5":
             if by not in (None, "h5"):
@@ -151,7 +151,7 @@ def save_weights(
         What `ckptfmt.save` raises.
     """
     check_order("save_weights(model, prefix)", "prefix", prefix, model)
-    text = path_text(prefix)
+    text = path_text(prefix, "prefix")
     if by is not None:
         check_choice("by", by, get_args(By))
     is_file = text.endswith(H5)

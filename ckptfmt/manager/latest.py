@@ -82,7 +82,7 @@ def latest_checkpoint(directory: Path, latest_filename: Path | None = None) -> s
         InvalidError: a path that cannot be used.
         StorageError: a file or the directory cannot be read now, although it exists.
     """
-    prefix, problem = _look(path_text(directory, urls=True), latest_filename)
+    prefix, problem = _look(path_text(directory, "directory", urls=True), latest_filename)
     if problem is not None:
         warn(problem)
     return prefix
@@ -351,7 +351,7 @@ def checkpoints_iterator(
             tries again.
     """
     check_waiting(min_interval_secs, timeout, timeout_fn)
-    watch = _Watch(path_text(checkpoint_dir, urls=True))
+    watch = _Watch(path_text(checkpoint_dir, "checkpoint_dir", urls=True))
     return iterate(watch.newest, min_interval_secs, timeout, timeout_fn)
 
 
@@ -361,7 +361,9 @@ def check_waiting(interval: object, timeout: object, timeout_fn: object) -> None
         if seconds is None and what == "timeout":
             continue
         if not isinstance(seconds, (int, float, np.number)) or np.isnan(seconds):
-            raise InvalidError(f"{what} must be a number of seconds, not {seconds!r}")
+            raise InvalidError(
+                f"{what} must be a number of seconds, not {seconds!r}", argument=what
+            )
     if timeout_fn is not None and not callable(timeout_fn):
         raise wrong("timeout_fn", "a function", timeout_fn)
 

@@ -151,11 +151,13 @@ class CheckpointManager:
     ) -> None:
         if max_to_keep is not None and not is_positive(max_to_keep):
             raise InvalidError(
-                f"Expected a positive integer or `None` for `max_to_keep`, got {max_to_keep!r}."
+                f"Expected a positive integer or `None` for `max_to_keep`, got {max_to_keep!r}.",
+                argument="max_to_keep",
             )
         if keep_every_n_steps is not None and not is_positive(keep_every_n_steps):
             raise InvalidError(
-                f"keep_every_n_steps must be a positive integer, not {keep_every_n_steps!r}"
+                f"keep_every_n_steps must be a positive integer, not {keep_every_n_steps!r}",
+                argument="keep_every_n_steps",
             )
         if keep_checkpoint_every_n_hours is not None:
             check_number("keep_checkpoint_every_n_hours", keep_checkpoint_every_n_hours)
@@ -167,18 +169,21 @@ class CheckpointManager:
             raise wrong("init_fn", "a function", init_fn)
         if checkpoint_interval is not None and step_counter is None:
             raise InvalidError(
-                "`step_counter` should be passed if `checkpoint_interval` is not None."
+                "`step_counter` should be passed if `checkpoint_interval` is not None.",
+                argument="step_counter",
             )
         if not isinstance(checkpoint_name, str) or not checkpoint_name or "/" in checkpoint_name:
             raise InvalidError(
                 "checkpoint_name must be the beginning of a file name, without '/', "
                 f"not {checkpoint_name!r}",
                 failure="BAD_PATH",
+                argument="checkpoint_name",
             )
         if keep_best is not None and not isinstance(keep_best, KeepBest):
             raise InvalidError(
                 f"keep_best must be a KeepBest, not {keep_best!r}: "
-                'for example KeepBest("loss", mode="min")'
+                'for example KeepBest("loss", mode="min")',
+                argument="keep_best",
             )
         if step_counter is not None and not callable(step_counter):
             whole("step_counter", step_counter)
@@ -187,7 +192,7 @@ class CheckpointManager:
         _check_checkpoint(checkpoint, "write", "restore")
         self._checkpoint = checkpoint
         self._decisions = Decisions(getattr(checkpoint, "coordinator", None))
-        self._directory = path_text(directory, urls=True)
+        self._directory = path_text(directory, "directory", urls=True)
         self._name = checkpoint_name
         self._init_fn = init_fn
         self._step_counter = step_counter
@@ -426,6 +431,7 @@ class CheckpointManager:
         return future
 
     def _is_due(self, check_interval: bool) -> bool:
+        check_switch("check_interval", check_interval)
         if self._checkpoint_interval is None:
             return True
         step, last = self._step(), self._last_checkpoint_step

@@ -73,7 +73,7 @@ def prune(
         UnsupportedError: a checkpoint cannot be checked by this release; nothing was removed.
     """
     if keep < 1:
-        raise InvalidError(f"keep must be at least 1, got {keep}")
+        raise InvalidError(f"keep must be at least 1, got {keep}", argument="keep")
     check_progress(progress)
     opened: Directory = (
         StoreDirectory(directory) if is_url(directory) else CheckpointDirectory(directory)

@@ -247,13 +247,13 @@ def check_metrics(given: Any) -> dict[str, float] | None:
     found = {}
     for name, value in given.items():
         if not isinstance(name, str):
-            raise wrong("the name of a metric", "a str", name)
+            raise wrong("the name of a metric", "a str", name, "metrics")
         if isinstance(value, (str, bytes)):
-            raise wrong(f"the metric '{name}'", "a number", value)
+            raise wrong(f"the metric '{name}'", "a number", value, "metrics")
         try:
             found[name] = float(np.asarray(value).item())
         except (TypeError, ValueError, OverflowError):
-            raise wrong(f"the metric '{name}'", "a number", value) from None
+            raise wrong(f"the metric '{name}'", "a number", value, "metrics") from None
     return found
 
 

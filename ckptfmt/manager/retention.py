@@ -49,7 +49,9 @@ class KeepBest:
             raise wrong("metric", "the name of a metric or a function", self.metric)
         check_choice("mode", self.mode, ("min", "max"))
         if isinstance(self.number, bool) or not isinstance(self.number, int) or self.number < 1:
-            raise InvalidError(f"number must be a positive integer, not {self.number!r}")
+            raise InvalidError(
+                f"number must be a positive integer, not {self.number!r}", argument="number"
+            )
 
     def check(self, metrics: Metrics | None) -> None:
         """Check the metrics of a checkpoint that is about to be saved.
@@ -65,7 +67,8 @@ class KeepBest:
             known = ", ".join(sorted(map(repr, metrics))) or "none"
             raise InvalidError(
                 f"keep_best compares the metric {self.metric!r}, which metrics does not have; "
-                f"it has {known}"
+                f"it has {known}",
+                argument="metrics",
             )
         self.score(metrics)
 

@@ -105,7 +105,7 @@ class TrainingState:
         options: CheckpointOptions | None = None,
         check_first: bool = False,
     ) -> None:
-        self._directory = path_text(checkpoint_dir)
+        self._directory = path_text(checkpoint_dir, "checkpoint_dir")
         check_switch("check_first", check_first)
         task = 0 if task_id is None else _whole("task_id", task_id)
         if is_chief is not None:
@@ -127,7 +127,9 @@ class TrainingState:
         if coordinator is None:
             self._is_chief = task == 0 if is_chief is None else is_chief
         elif task_id is not None or is_chief is not None:
-            raise InvalidError("task_id and is_chief must not be given with a coordinator")
+            raise InvalidError(
+                "task_id and is_chief must not be given with a coordinator", argument="coordinator"
+            )
         else:
             self._is_chief = self._decisions.is_first
         self._place = CHIEF
@@ -297,7 +299,7 @@ def _whole(what: str, given: object) -> int:
     except TypeError:
         raise wrong(what, "a whole number", given) from None
     if number < 0:
-        raise InvalidError(f"{what} must not be negative, but is {number}")
+        raise InvalidError(f"{what} must not be negative, but is {number}", argument=what)
     if number > INT64_MAX:
-        raise InvalidError(f"{what} must fit an int64, but is {number}")
+        raise InvalidError(f"{what} must fit an int64, but is {number}", argument=what)
     return number

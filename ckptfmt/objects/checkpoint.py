@@ -255,10 +255,10 @@ class Checkpoint(Trackable):
                 counter[...] = number  # as the others do, even if this process fails
             options = CheckpointOptions.of(options)
             if is_numbered:
-                given = path_text(file_prefix, urls=True)
-                check_extension(given)
+                given = path_text(file_prefix, "file_prefix", urls=True)
+                check_extension(given, "file_prefix")
                 file_prefix = f"{given}-{number}"
-            path = prefix_text(file_prefix, urls=True)
+            path = prefix_text(file_prefix, "file_prefix", urls=True)
             queue.settle()
             options.before_save(path)
             one.collect(self._view(), path, options, _record(path, options, is_numbered))
@@ -370,6 +370,7 @@ class Checkpoint(Trackable):
             check_switch("partial", partial)
             if save_path is None:
                 return None
+            path_text(save_path, "save_path", urls=True)
             if choice.strict and optional:
                 self.save_counter  # noqa: B018 (created when it is used)
             view = self._view()

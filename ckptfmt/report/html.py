@@ -12,10 +12,11 @@ import os
 from importlib.resources import files
 from typing import Any, Protocol, runtime_checkable
 
+from ckptfmt._base.arguments import check_number, check_progress
 from ckptfmt._base.names import is_url, path_text, printable
 from ckptfmt.bundle.outputs import checkpoint_files, output_path, writing_file
 from ckptfmt.bundle.reader import Reader
-from ckptfmt.errors import InvalidError, masked
+from ckptfmt.errors import InvalidError, about, masked
 from ckptfmt.formats.opening import open_any
 from ckptfmt.report.collect import Progress, checkpoint_data, comparison_data
 from ckptfmt.report.measuring import Budget
@@ -61,17 +62,22 @@ def report(
         CkptfmtError: a checkpoint cannot be read; tensors that are damaged are shown as such.
         StorageError: the file cannot be written.
     """
-    if seconds is not None and not 0 <= seconds < float("inf"):
-        raise InvalidError(f"seconds must be a number from 0, or None, not {seconds!r}")
+    check_progress(progress)
+    if seconds is not None:
+        check_number("seconds", seconds)
+        if not 0 <= seconds < float("inf"):
+            message = f"seconds must be a number from 0, or None, not {seconds!r}"
+            raise InvalidError(message, argument="seconds")
     with contextlib.ExitStack() as stack:
-        first = stack.enter_context(open_any(path_text(path, urls=True)))
+        first = stack.enter_context(open_any(path_text(path, "path", urls=True)))
         reader, old = first.reader, None
         if before is not None:
-            second = stack.enter_context(open_any(path_text(before, urls=True)))
+            second = stack.enter_context(open_any(path_text(before, "before", urls=True)))
             old = second.reader
         if not isinstance(output, Stream):
             read = [checkpoint_files(one.prefix) for one in (reader, old) if one is not None]
-            output = output_path(output, itertools.chain(*read), kind="html")
+            with about(argument="output"):
+                output = output_path(output, itertools.chain(*read), kind="html")
         data = checkpoint_data(reader, _budget(seconds, reader), progress)
         data |= {"path": printable(masked(first.path)), "format": first.format}
         if old is not None:

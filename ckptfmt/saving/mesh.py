@@ -71,7 +71,7 @@ class Mesh:
             self.devices = tuple(listed("devices", devices, "names of devices"))
         for device in self.devices:
             if not isinstance(device, str):
-                raise wrong("the name of a device", "a str", device)
+                raise wrong("the name of a device", "a str", device, "devices")
         if len(self.devices) != self.size:
             raise InvalidError(
                 f"a mesh of shape {self.shape} has {self.size} devices, not {len(self.devices)}"
@@ -234,7 +234,12 @@ class Layout:
         found: list[str | None] = []
         for spec in given:
             if spec is not None and not isinstance(spec, str):
-                raise wrong("a sharding spec", "the name of a mesh dimension or None", spec)
+                raise wrong(
+                    "a sharding spec",
+                    "the name of a mesh dimension or None",
+                    spec,
+                    "sharding_specs",
+                )
             name = None if spec == UNSHARDED else spec
             if name is not None and name not in mesh.dim_names:
                 raise InvalidError(f"dimension {name!r} is not in the mesh {mesh.text}")
@@ -466,16 +471,16 @@ def _dim_pairs(dims: Any) -> list[Any]:
 
 def _dim(pair: Any) -> tuple[str, int]:
     if not isinstance(pair, (tuple, list)) or len(pair) != 2:
-        raise wrong("a mesh dimension", "a pair of a name and a size", pair)
+        raise wrong("a mesh dimension", "a pair of a name and a size", pair, "dims")
     name, size = pair
     if not isinstance(name, str):
-        raise wrong("the name of a mesh dimension", "a str", name)
+        raise wrong("the name of a mesh dimension", "a str", name, "dims")
     if not name or name == UNSHARDED:
         raise InvalidError(f"{name!r} cannot be the name of a mesh dimension")
     try:
         count = operator.index(size)
     except TypeError:
-        raise wrong(f"the size of mesh dimension {name!r}", "an int", size) from None
+        raise wrong(f"the size of mesh dimension {name!r}", "an int", size, "dims") from None
     if count < 1:
         raise InvalidError(f"mesh dimension {name!r} has size {count}, which is below 1")
     return name, count

@@ -183,7 +183,7 @@ def _callbacks(name: str, given: Any) -> tuple[PathCallback, ...]:
     callbacks = tuple(given)
     for callback in callbacks:
         if not callable(callback):
-            raise wrong(f"one of {name}", "a function", callback)
+            raise wrong(f"one of {name}", "a function", callback, name)
         if not (_takes(callback, 1) or _takes(callback, 0)):
             raise InvalidError(f"one of {name}, {callback!r}, must take no argument or a path")
     return callbacks

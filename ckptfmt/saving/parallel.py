@@ -269,16 +269,16 @@ def _device_names(devices: Sequence[str]) -> tuple[str, ...]:
     names = tuple(devices)
     for name in names:
         if not isinstance(name, str):
-            raise wrong("a device", "a str", name)
+            raise wrong("a device", "a str", name, "devices")
     if not names:
-        raise InvalidError("devices are empty")
+        raise InvalidError("devices are empty", argument="devices")
     return names
 
 
 def _check_component(index: int, component: Any, first: NDArray[Any]) -> None:
     what = f"component {index} of a parallel variable"
     if not isinstance(component, np.ndarray):
-        raise wrong(what, "a numpy array", component)
+        raise wrong(what, "a numpy array", component, "components")
     try:
         as_target(component)
     except InvalidError as error:

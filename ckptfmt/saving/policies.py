@@ -479,5 +479,7 @@ def _count(what: str, given: Any, smallest: int) -> int:
     except TypeError:
         raise wrong(what, "an integer", given) from None
     if isinstance(given, bool) or number < smallest:
-        raise InvalidError(f"{what} must be an integer of at least {smallest}, got {given!r}")
+        raise InvalidError(
+            f"{what} must be an integer of at least {smallest}, got {given!r}", argument=what
+        )
     return number

@@ -81,7 +81,9 @@ def register_checkpoint_saver(
     assert restore_fn is not None
     saver = RegisteredSaver(full_name, predicate, save_fn, restore_fn, strict_predicate_restore)
     if _registry.setdefault(full_name, saver) is not saver:
-        raise InvalidError(f"a checkpoint saver is already registered as '{full_name}'")
+        raise InvalidError(
+            f"a checkpoint saver is already registered as '{full_name}'", argument="name"
+        )
 
 
 def unregister_checkpoint_saver(registered_name: str) -> None:
@@ -90,7 +92,8 @@ def unregister_checkpoint_saver(registered_name: str) -> None:
     Raises:
         InvalidError: it is not registered.
     """
-    if _registry.pop(registered_name, None) is None:
+    is_text = isinstance(registered_name, str)
+    if not is_text or _registry.pop(registered_name, None) is None:
         raise _unknown(registered_name)
 
 
@@ -135,4 +138,5 @@ def validate_restore_function(trackable: Any, registered_name: str) -> None:
 
 
 def _unknown(registered_name: str) -> InvalidError:
-    return InvalidError(f"no checkpoint saver is registered as {registered_name!r}")
+    message = f"no checkpoint saver is registered as {registered_name!r}"
+    return InvalidError(message, argument="registered_name")

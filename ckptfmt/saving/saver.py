@@ -102,13 +102,13 @@ class Saver:
         self._items: list[_Item] = []
         if not isinstance(serialized_tensors, Mapping):
             wanted = "serialized_tensors must be a mapping from objects to their tensors"
-            raise refused(wanted, serialized_tensors)
+            raise refused(wanted, serialized_tensors, "serialized_tensors")
         functions = _functions(restore_fns, serialized_tensors)
         seen: dict[tuple[str, str], _Item] = {}
         for trackable, tensors in serialized_tensors.items():
             if not isinstance(tensors, Mapping):
                 wanted = "a mapping from checkpoint keys"
-                raise wrong(f"the tensors of {trackable!r}", wanted, tensors)
+                raise wrong(f"the tensors of {trackable!r}", wanted, tensors, "serialized_tensors")
             own = None if trackable is None else getattr(trackable, "restore", None)
             owner = _Owner(trackable, functions.get(trackable, own) if functions else own)
             for key, slice_spec, spec in _specs(tensors):
@@ -128,6 +128,8 @@ class Saver:
         for item in self._items:
             self._tasks.setdefault(task_of(item.spec.device), []).append(item)
         self._registered = _registered(registered_savers)
+        if queue is not None and not isinstance(queue, SaveQueue):
+            raise wrong("queue", "a SaveQueue", queue)
         self._queue = queue or SaveQueue()
 
     @property
@@ -157,7 +159,7 @@ class Saver:
         named: dict[str, list[_Saveable]] = {}
         for saveable in saveables:
             if not isinstance(saveable, SaveableObject):
-                raise wrong("a saveable", "a SaveableObject", saveable)
+                raise wrong("a saveable", "a SaveableObject", saveable, "saveables")
             converted.append(_Saveable(saveable, named.setdefault(saveable.name, [])))
         return cls({one: one.serialize() for one in converted}, registered_savers)
 
@@ -464,7 +466,9 @@ def _functions(
         raise wrong("restore_fns", "a mapping from objects to functions", given)
     for trackable, function in given.items():
         if not callable(function):
-            raise wrong(f"the restore function of {trackable!r}", "a function", function)
+            raise wrong(
+                f"the restore function of {trackable!r}", "a function", function, "restore_fns"
+            )
         if trackable is None or trackable not in serialized_tensors:
             raise InvalidError(
                 f"restore_fns has a function for {trackable!r}, which has no tensors"
@@ -596,7 +600,12 @@ def _registered(
     found = []
     for name, trackables in given.items():
         if not isinstance(trackables, Mapping):
-            raise wrong(f"the objects of the registered saver '{name}'", "a mapping", trackables)
+            raise wrong(
+                f"the objects of the registered saver '{name}'",
+                "a mapping",
+                trackables,
+                "registered_savers",
+            )
         found.append((get_registered_saver(name), trackables))
     return found
 

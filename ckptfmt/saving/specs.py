@@ -65,12 +65,12 @@ class SaveSpec:
         dtype: Any = None,
         device: Any = None,
     ) -> None:
-        self.name: str = tensor_name(name)
+        self.name: str = tensor_name(name, "name")
         if not isinstance(slice_spec, str):
-            raise _named(wrong("a slice_spec", "a str", slice_spec), self.name)
+            raise _named(wrong("a slice_spec", "a str", slice_spec, "slice_spec"), self.name)
         place = device_of(tensor) if device is None else device_text(device)
         if place is None:
-            raise _named(wrong("a device", "a str or a DeviceSpec", device), self.name)
+            raise _named(wrong("a device", "a str or a DeviceSpec", device, "device"), self.name)
         self._make: Callable[[], Any] | None = tensor if callable(tensor) else None
         # The tensor, or what the function returned.
         self._tensor: Any = None if self._make else tensor
@@ -177,6 +177,7 @@ class DSaveSpec(SaveSpec):
             raise InvalidError(
                 f"global_shape must be a sequence of integers, got {global_shape!r}",
                 tensor=self.name,
+                argument="global_shape",
             ) from None
         with about(self.name):
             self.layout = Layout.of(layout)
@@ -268,12 +269,12 @@ class SaveableObject:
     def __init__(self, op: Any, specs: Sequence[SaveSpec], name: str) -> None:
         self.op = op
         if not isinstance(name, str):
-            raise wrong("a SaveableObject's name", "a str", name)
+            raise wrong("a SaveableObject's name", "a str", name, "name")
         self.name = name
         self.specs: list[SaveSpec] = listed("specs", specs, "SaveSpec")
         for spec in self.specs:
             if not isinstance(spec, SaveSpec):
-                raise _named(wrong("each of specs", "a SaveSpec", spec), name)
+                raise _named(wrong("each of specs", "a SaveSpec", spec, "specs"), name)
 
     @property
     def device(self) -> str:

@@ -244,7 +244,7 @@ def restore(
         wait_for_saves()
         check_order("restore(prefix, layouts, coordinator)", "prefix", prefix, layouts)
         request = _Request.of(layouts, devices, team)
-        path = locate(prefix)
+        path = locate(prefix, "prefix")
         with contextlib.ExitStack() as stack:
             index = Index(path, stack)
             reader = reading.Reader(

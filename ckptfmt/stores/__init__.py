@@ -12,6 +12,7 @@ import importlib
 import threading
 from typing import Any
 
+from ckptfmt._base.arguments import check_switch, wrong
 from ckptfmt._base.names import is_url, split_archive
 from ckptfmt.errors import CkptfmtError, InvalidError, StorageError
 from ckptfmt.stores.archives import Archive
@@ -42,9 +43,13 @@ def mount(url: str, store: Any) -> None:
     Raises:
         InvalidError: `url` is not a URL, or `store` is neither of these.
     """
+    if not isinstance(url, str):
+        raise wrong("url", "a str", url)
     root = url if url.endswith("://") else url.rstrip("/")
     if "://" not in root:
-        raise InvalidError(f"mount(url, store): {url!r} is not a URL such as 's3://bucket'")
+        raise InvalidError(
+            f"mount(url, store): {url!r} is not a URL such as 's3://bucket'", argument="url"
+        )
     with _lock:
         if store is None:
             _mounted.pop(root, None)
@@ -60,7 +65,8 @@ def _client_over(store: Any, url: str) -> Client:
             return client
     raise InvalidError(
         "mount(url, store): store must be an obstore store or an fsspec file system, "
-        f"not {type(store).__name__}"
+        f"not {type(store).__name__}",
+        argument="store",
     )
 
 
@@ -82,6 +88,9 @@ def store_for(path: str, *, follow_symlinks: bool = True) -> Objects | Archive:
     Raises:
         StorageError: there is no store for such a URL, or its package is missing.
     """
+    check_switch("follow_symlinks", follow_symlinks)
+    if not isinstance(path, str):
+        raise wrong("path", "a str", path)
     inside = split_archive(path)
     if inside is None:
         return _objects(path)

@@ -118,14 +118,16 @@ class StorageWriter(storage.StorageWriter):  # type: ignore[misc]
     def reset(self, checkpoint_id: Path | None = None) -> None:
         """Begin a save of this prefix, or of the one before."""
         if checkpoint_id is not None:
-            self._prefix = names.absolute(names.prefix_text(checkpoint_id, urls=True))
+            self._prefix = names.absolute(
+                names.prefix_text(checkpoint_id, "checkpoint_id", urls=True)
+            )
         self._save_id = str(uuid.uuid4())
 
     @classmethod
     def validate_checkpoint_id(cls, checkpoint_id: Path) -> bool:
         """Return whether it can be the prefix of a checkpoint."""
         try:
-            return bool(names.prefix_text(checkpoint_id, urls=True))
+            return bool(names.prefix_text(checkpoint_id, "checkpoint_id", urls=True))
         except InvalidError:
             return False
 
@@ -407,13 +409,13 @@ class StorageReader(storage.StorageReader):  # type: ignore[misc]
         """Begin a load from this path, or from the one before."""
         self._close()
         if checkpoint_id is not None:
-            self._path = names.path_text(checkpoint_id, urls=True)
+            self._path = names.path_text(checkpoint_id, "checkpoint_id", urls=True)
 
     @classmethod
     def validate_checkpoint_id(cls, checkpoint_id: Path) -> bool:
         """Return whether it can be the path of a checkpoint."""
         try:
-            return bool(names.path_text(checkpoint_id, urls=True))
+            return bool(names.path_text(checkpoint_id, "checkpoint_id", urls=True))
         except InvalidError:
             return False
 

@@ -156,11 +156,11 @@ CASES: dict[str, tuple[Call, str]] = {
     ),
     "add slice offset": (
         lambda p: written(p, lambda w: w.add_slice("a", ARRAY, (4, 3), (0.0, 0))),
-        "shape (4, 3) and offset (0.0, 0) are integers",
+        "offset must be a sequence of integers, not (0.0, 0)",
     ),
     "add slice shape": (
         lambda p: written(p, lambda w: w.add_slice("a", ARRAY, 5, (0, 0))),
-        "shape 5 and offset (0, 0) are integers",
+        "shape must be a sequence of integers, not 5",
     ),
     "add slice spec": (
         lambda p: written(p, lambda w: w.add_slice("a", ARRAY, spec=5)),
@@ -207,7 +207,7 @@ CASES: dict[str, tuple[Call, str]] = {
     ),
     "sharded_filename": (
         lambda _: ckptfmt.sharded_filename("a", "1", 2.0),
-        "shard and num_shards must be integers, not '1' and 2.0",
+        "shard must be an integer, not str",
     ),
     "tf name": (lambda p: ckptfmt.tf.load_variable(p, 5), NAME),
 }
