@@ -132,6 +132,8 @@ class Choice:
             InvalidError: two tensors that are loaded get one name, or as `renamed`; `cast` names
                 what is not there, unless `strict` is False.
         """
+        if self.is_default:
+            return Chosen(dict(zip(stored, stored, strict=True)), {}, {})
         present = frozenset(stored)
         for name in self.names or ():
             if name not in present:

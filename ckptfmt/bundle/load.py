@@ -67,6 +67,8 @@ def load(
     with reading.open(path, verify=verify) as reader:
         # A mapping to dtypes may name tensors that are not loaded.
         batch = batch_of(reader, None if isinstance(choice.cast, Mapping) else choice.names)
+        if filter is rename is cast is None:
+            return dict(zip(batch.names, batch.read_each(progress), strict=True))
         new_names, _, transforms = choice.chosen(batch.names, reader.prefix)
         if list(new_names) != batch.names:
             positions = {name: position for position, name in enumerate(batch.names)}
