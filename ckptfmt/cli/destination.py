@@ -64,7 +64,7 @@ def check_destination(prefix: str, *, overwrite: bool, consumed: Iterable[str] =
         InvalidError: as `prefix_text`; it holds a checkpoint and `overwrite` is False; or one of
             its files is a symbolic link to a file of a source that is removed.
     """
-    prefix = prefix_text(prefix, urls=True)
+    prefix = prefix_text(prefix, "destination", urls=True)
     index = index_name(prefix)
     if not overwrite and (is_file(index) or os.path.lexists(index)):
         raise InvalidError(

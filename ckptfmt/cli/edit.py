@@ -101,6 +101,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     add(
         "--set-metadata",
+        dest="metadata",
         metavar="KEY=VALUE",
         help="set a member of the metadata to a number, true, false, a JSON list, or a text; an "
         "empty VALUE removes it",
@@ -130,12 +131,12 @@ def run(options: argparse.Namespace) -> int:
     source = locate(options.source)
     check_destination(options.destination, overwrite=options.overwrite)
     metadata = rename = None
-    if options.rename or options.set_metadata:
+    if options.rename or options.metadata:
         with ckptfmt.open(source) as reader:
             if options.rename:
                 rename = renames(options.rename, list(reader), reader.prefix)
-            if options.set_metadata:
-                metadata = _metadata(options.set_metadata, reader.metadata)
+            if options.metadata:
+                metadata = _metadata(options.metadata, reader.metadata)
     with Progress("editing", quiet=options.quiet or options.json) as progress:
         done = ckptfmt.editing.edit(
             source,

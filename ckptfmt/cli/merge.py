@@ -39,7 +39,7 @@ exit status:
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of this command."""
     add = parser.add_argument
-    add("inputs", metavar="INPUT", nargs="+", help="a checkpoint")
+    add("prefixes", metavar="INPUT", nargs="+", help="a checkpoint")
     add("destination", metavar="DESTINATION", help="prefix of the result")
     add("--consume", action="store_true", help="move the data files and remove the inputs")
     add(
@@ -93,7 +93,7 @@ def _found(options: argparse.Namespace) -> tuple[list[str], bool]:
     ones on standard error."""
     prefixes: list[str] = []
     missing: list[CheckpointNotFoundError] = []
-    for path in options.inputs:
+    for path in options.prefixes:
         try:
             prefixes.append(locate(path))
         except CheckpointNotFoundError as error:
@@ -101,7 +101,7 @@ def _found(options: argparse.Namespace) -> tuple[list[str], bool]:
     if missing and not (options.allow_missing and prefixes):
         if not options.consume:
             raise missing[0]
-        return options.inputs, True
+        return options.prefixes, True
     if sys.stderr is not None and not options.quiet:
         for left_out in missing:
             print(f"ckptfmt: skipped: {left_out}", file=sys.stderr)

@@ -166,7 +166,10 @@ CASES: dict[str, tuple[Call, str]] = {
         lambda p: written(p, lambda w: w.add_slice("a", ARRAY, spec=5)),
         f"{SPEC}int",
     ),
-    "save path": (lambda _: ckptfmt.save(5, {"a": ARRAY}), PATH),
+    "save path": (
+        lambda _: ckptfmt.save(5, {"a": ARRAY}),
+        "save(prefix, tensors): prefix must be str, bytes or os.PathLike, not int",
+    ),
     "save tensors": (lambda p: saved(p, 5), f"{TENSORS}, not int"),
     "save names": (lambda p: saved(p, ["ab"]), f"{PAIRS}, got str as a pair"),
     "save triples": (lambda p: saved(p, [("a", 1, 2)]), f"{PAIRS}, got tuple as a pair"),

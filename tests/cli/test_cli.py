@@ -525,3 +525,32 @@ def test_help_has_the_schema_of_json() -> None:
     assert {"inspect", "show", "verify", "diff", "edit"} <= with_json.keys()
     for name, told in with_json.items():
         assert '--json prints {"schema": 1, ' in told, name
+
+
+@pytest.mark.parametrize(
+    ("arguments", "option"),
+    [
+        (["convert", "small", "new.npz", "--max-shard-size", "5"], "--max-shard-size"),
+        (["convert", "small", "new", "--max-shard-size", "many"], "--max-shard-size"),
+        (["convert", "small", "new", "--cast", "int8"], "--cast"),
+        (["convert", "small", "new", "--level", "v2", "--compression", "zstd"], "--compression"),
+        (["edit", "small", "new", "--cast", "none"], "--cast"),
+        (["edit", "small", "new", "--drop", "/(/"], "--drop"),
+        (["merge", "small", "new/"], "DESTINATION"),
+        (["average", "small", "new"], "SOURCE"),
+        (["prune", "--keep", "0", "."], "--keep"),
+        (["report", "small", "-o", "small.index"], "--output"),
+    ],
+)
+def test_an_error_starts_with_its_option(
+    arguments: list[str],
+    option: str,
+    command: Command,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    ckptfmt.save("small", {"x": np.ones(2, np.float32)}, durability="none")
+    ran = command(*arguments)
+    assert (ran.status, ran.out) == (2, "")
+    assert ran.err.startswith(f"ckptfmt: {option}: ")

@@ -361,14 +361,14 @@ def test_diff_memory_is_bounded(
     monkeypatch.setattr(comparing, "PIECE_BYTES", 1 << 10)
     monkeypatch.setattr(ckptfmt.types.TensorHandle, "read", pytest.fail)
     read: list[int] = []
-    fetch = ckptfmt.types.TensorHandle.read_box
+    fetch = ckptfmt.types.TensorHandle._read_box
 
     def watched(self: Any, box: Any, shape: Any, verify: Any) -> Any:
         array = fetch(self, box, shape, verify)
         read.append(array.nbytes)
         return array
 
-    monkeypatch.setattr(ckptfmt.types.TensorHandle, "read_box", watched)
+    monkeypatch.setattr(ckptfmt.types.TensorHandle, "_read_box", watched)
     assert command("diff", prefix, prefix).status == 0
     assert max(read) <= 1 << 10 and sum(read) == 2 * value.nbytes
 
