@@ -459,12 +459,12 @@ class _Part:
                     batch.boxes[position] = box_of_text(batch.handle(position), wanted.text)
                 elif wanted.block is not None and len(shape) == wanted.block[0].rank:
                     shape = self._set_block(position, wanted.block, shape)
+                given = self._casts.get(position, stored)
                 transform = self._transforms.get(position)
                 if transform is not None:
-                    stored, shape = self._transformed_kind(position, transform)
-                    kind, full = str(stored), shape
+                    given, shape = self._transformed_kind(position, transform)
+                    kind, full = str(given), shape
                 bad_shape = not _has_shape(shape, wanted.shape)
-                given = self._casts.get(position, stored)
                 if bad_shape or not _is_fit(given, wanted, self._casts_all):
                     self._misfit(assignment, wanted, bad_shape, kind, full)
                 target = wanted.target
@@ -485,7 +485,8 @@ class _Part:
                 "rename: a transform takes whole tensors, and this object takes a slice",
                 tensor=handle.name,
             )
-        return transformed_kind(handle.name, *handle._expected(), transform)
+        stored, shape = handle._expected()
+        return transformed_kind(handle.name, self._casts.get(position, stored), shape, transform)
 
     def _set_block(
         self, position: int, block: tuple[Layout, int], full: tuple[int, ...]
@@ -533,6 +534,8 @@ class _Part:
     def read(self) -> list[NDArray[Any]]:
         """Read the tensors; those that are cast are written into their arrays here."""
         arrays = self.batch.read(None) if self.assignments else []
+        for position, dtype in self._casts.items():
+            arrays[position] = arrays[position].astype(dtype, copy=False)
         for position, transform in self._transforms.items():
             name, target = self.batch.names[position], self.targets[position]
             shape = None if target is None else target.array.shape
@@ -550,15 +553,14 @@ class _Part:
             end = position + len(assignment.wanted)
             if assignment.done is not None:
                 pairs = zip(range(position, end), assignment.wanted, strict=True)
-                assignment.done([self._as_wanted(arrays[i], i, one) for i, one in pairs])
+                assignment.done([_as_wanted(arrays[i], one) for i, one in pairs])
             position = end
 
-    def _as_wanted(self, array: NDArray[Any], position: int, wanted: Wanted) -> NDArray[Any]:
-        if position in self._casts:
-            array = array.astype(self._casts[position])
-        if wanted.dtype is None or array.dtype == wanted.dtype or wanted.kinds:
-            return array
-        return array.astype(wanted.dtype)
+
+def _as_wanted(array: NDArray[Any], wanted: Wanted) -> NDArray[Any]:
+    if wanted.dtype is None or array.dtype == wanted.dtype or wanted.kinds:
+        return array
+    return array.astype(wanted.dtype)
 
 
 def misfits(
