@@ -15,7 +15,7 @@ from typing import Any
 
 from ckptfmt._base.arguments import wrong
 from ckptfmt.errors import BusyError, InvalidError, StorageError
-from ckptfmt.sharded.coordinator import Engine, check_data, check_name, check_root, check_timeout
+from ckptfmt.sharded.coordinator import MessageEngine, check_timeout
 
 try:
     from mpi4py import MPI
@@ -41,7 +41,7 @@ _POLL_SECONDS_MAX = 0.005
 _given_up: list[Any] = []
 
 
-class MPICoordinator(Engine):
+class MPICoordinator(MessageEngine):
     """A Coordinator over an MPI communicator.
 
     The constructor is collective: it duplicates the communicator, so that messages never mix with
@@ -79,35 +79,6 @@ class MPICoordinator(Engine):
             _given_up.append(request)
             raise self._missing("MPICoordinator()", "other ranks")
         self._state = "open"
-
-    @property
-    def rank(self) -> int:
-        """The number of this process in the communicator."""
-        return self._rank
-
-    @property
-    def world_size(self) -> int:
-        """The number of processes of the communicator."""
-        return self._world_size
-
-    def barrier(self, name: str) -> None:
-        """Wait until every rank has called it; as `Coordinator.barrier`."""
-        with self._operation(f"barrier {check_name(name)!r}") as operation:
-            self._gather(operation, b"", 0)
-            self._broadcast(operation, b"", 0)
-
-    def gather(self, data: bytes, root: int = 0) -> list[bytes] | None:
-        """Collect one value of each rank on `root`; as `Coordinator.gather`."""
-        data, root = check_data(data), check_root(root, self._world_size)
-        with self._operation(f"gather to rank {root}") as operation:
-            return self._gather(operation, data, root)
-
-    def broadcast(self, data: bytes | None, root: int = 0) -> bytes:
-        """Send the value of `root` to all; as `Coordinator.broadcast`."""
-        root = check_root(root, self._world_size)
-        value = check_data(data) if root == self._rank else b""
-        with self._operation(f"broadcast from rank {root}") as operation:
-            return self._broadcast(operation, value, root)
 
     def close(self) -> None:
         """Free the duplicate of the communicator, which is a local operation. Never raises."""
@@ -205,12 +176,6 @@ class MPICoordinator(Engine):
         raise InvalidError(
             f"{operation}: rank {rank} called another operation than rank {self._rank}; "
             "all ranks must call the same"
-        )
-
-    def _missing(self, operation: str, which: str) -> BusyError:
-        return BusyError(
-            f"{operation}: {which} did not arrive within {self._timeout:g} s",
-            failure="PEERS_MISSING",
         )
 
     def _wait(self, done: Callable[[], bool]) -> bool:

@@ -17,15 +17,15 @@ from typing import Any
 import jax
 from jax._src import distributed  # the only way to the store, which orbax uses as well
 
-from ckptfmt.errors import BusyError, InvalidError, StorageError
-from ckptfmt.sharded.coordinator import Engine, check_data, check_name, check_root, check_timeout
+from ckptfmt.errors import InvalidError, StorageError
+from ckptfmt.sharded.coordinator import MessageEngine, check_timeout
 
 # Every value begins with a digest of the operations so far.
 _DIGEST_BYTES = 16
 _numbers = itertools.count(1)
 
 
-class JaxCoordinator(Engine):
+class JaxCoordinator(MessageEngine):
     """A Coordinator over all processes of jax.distributed; ranks are the process indices.
 
     All processes make their coordinators in the same order.
@@ -52,35 +52,6 @@ class JaxCoordinator(Engine):
         self._sent: list[str] = []  # broadcasts that other ranks may not have read yet
         self._history = b""
         self._state = "open"
-
-    @property
-    def rank(self) -> int:
-        """The index of this process."""
-        return self._rank
-
-    @property
-    def world_size(self) -> int:
-        """The number of processes."""
-        return self._world_size
-
-    def barrier(self, name: str) -> None:
-        """Wait until every rank has called it; as `Coordinator.barrier`."""
-        with self._operation(f"barrier {check_name(name)!r}") as operation:
-            self._gather(operation, b"", 0)
-            self._broadcast(operation, b"", 0)
-
-    def gather(self, data: bytes, root: int = 0) -> list[bytes] | None:
-        """Collect one value of each rank on `root`; as `Coordinator.gather`."""
-        data, root = check_data(data), check_root(root, self._world_size)
-        with self._operation(f"gather to rank {root}") as operation:
-            return self._gather(operation, data, root)
-
-    def broadcast(self, data: bytes | None, root: int = 0) -> bytes:
-        """Send the value of `root` to all; as `Coordinator.broadcast`."""
-        root = check_root(root, self._world_size)
-        value = check_data(data) if root == self._rank else b""
-        with self._operation(f"broadcast from rank {root}") as operation:
-            return self._broadcast(operation, value, root)
 
     def close(self) -> None:
         """Refuse further operations. Never raises."""
@@ -157,12 +128,6 @@ class JaxCoordinator(Engine):
     def _delete(self, key: str) -> None:
         with contextlib.suppress(jax.errors.JaxRuntimeError):
             self._client.key_value_delete(key)
-
-    def _missing(self, operation: str, which: str) -> BusyError:
-        return BusyError(
-            f"{operation}: {which} did not arrive within {self._timeout:g} s",
-            failure="PEERS_MISSING",
-        )
 
 
 JaxCoordinator.__module__ = "ckptfmt.jax"

@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import Protocol, Self, runtime_checkable
 
 from ckptfmt._base.arguments import wrong
-from ckptfmt.errors import InvalidError
+from ckptfmt.errors import BusyError, InvalidError
 
 
 @runtime_checkable
@@ -112,16 +112,18 @@ class Engine(Closing):
 
     _state = "closed"
     _number = 0
+    _rank: int
+    _world_size: int
 
     @property
     def rank(self) -> int:
-        """As `Coordinator.rank`."""
-        raise NotImplementedError
+        """The number of this process, from 0."""
+        return self._rank
 
     @property
     def world_size(self) -> int:
-        """As `Coordinator.world_size`."""
-        raise NotImplementedError
+        """The number of processes."""
+        return self._world_size
 
     @contextlib.contextmanager
     def _operation(self, call: str) -> Iterator[str]:
@@ -139,6 +141,47 @@ class Engine(Closing):
         state = "" if self._state == "open" else " closed" if self._state == "closed" else " failed"
         name = type(self).__name__
         return f"<ckptfmt {name} rank {self.rank} of {self.world_size}{state}>"
+
+
+class MessageEngine(Engine):
+    """An engine whose operations are messages from one rank to another.
+
+    Attributes:
+        _timeout: seconds that an operation waits for other ranks.
+    """
+
+    _timeout: float
+
+    def barrier(self, name: str) -> None:
+        """Wait until every rank has called it; as `Coordinator.barrier`."""
+        with self._operation(f"barrier {check_name(name)!r}") as operation:
+            self._gather(operation, b"", 0)
+            self._broadcast(operation, b"", 0)
+
+    def gather(self, data: bytes, root: int = 0) -> list[bytes] | None:
+        """Collect one value of each rank on `root`; as `Coordinator.gather`."""
+        data, root = check_data(data), check_root(root, self._world_size)
+        with self._operation(f"gather to rank {root}") as operation:
+            return self._gather(operation, data, root)
+
+    def broadcast(self, data: bytes | None, root: int = 0) -> bytes:
+        """Send the value of `root` to all; as `Coordinator.broadcast`."""
+        root = check_root(root, self._world_size)
+        value = check_data(data) if root == self._rank else b""
+        with self._operation(f"broadcast from rank {root}") as operation:
+            return self._broadcast(operation, value, root)
+
+    def _gather(self, operation: str, data: bytes, root: int) -> list[bytes] | None:
+        raise NotImplementedError
+
+    def _broadcast(self, operation: str, data: bytes, root: int) -> bytes:
+        raise NotImplementedError
+
+    def _missing(self, operation: str, which: str) -> BusyError:
+        return BusyError(
+            f"{operation}: {which} did not arrive within {self._timeout:g} s",
+            failure="PEERS_MISSING",
+        )
 
 
 class SingleProcess(Closing):

@@ -75,16 +75,6 @@ class TorchCoordinator(Engine):
         except (TypeError, ValueError, AttributeError):
             raise wrong("group", "a group of torch.distributed", group) from None
 
-    @property
-    def rank(self) -> int:
-        """The number of this process in the group."""
-        return self._rank
-
-    @property
-    def world_size(self) -> int:
-        """The number of processes of the group."""
-        return self._world_size
-
     def barrier(self, name: str) -> None:
         """Wait until every rank has called it; as `Coordinator.barrier`."""
         with self._exchange(f"barrier {check_name(name)!r}", 0):
