@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import operator
 import os
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +29,7 @@ from ckptfmt.manager.restoring import Decisions
 from ckptfmt.objects.checkpoint import SAVE_COUNTER, Checkpoint
 from ckptfmt.objects.layouts import layouts_by_path
 from ckptfmt.saving.options import CheckpointOptions
+from ckptfmt.sharded.coordinator import whole
 
 if TYPE_CHECKING:
     from ckptfmt.sharded.coordinator import Coordinator
@@ -294,10 +294,7 @@ TrainingState.__module__ = "ckptfmt.tf"
 
 
 def _whole(what: str, given: object) -> int:
-    try:
-        number = operator.index(given)  # type: ignore[arg-type]
-    except TypeError:
-        raise wrong(what, "a whole number", given) from None
+    number = whole(what, given)
     if number < 0:
         raise InvalidError(f"{what} must not be negative, but is {number}", argument=what)
     if number > INT64_MAX:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import inspect
+import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,6 +15,11 @@ from ckptfmt.errors import InvalidError
 from ckptfmt.saving.sharding import ShardingCallback
 
 PathCallback = Callable[..., object]
+
+
+def _alias(name: str) -> property:
+    """Return an attribute with the value of the attribute `name`."""
+    return property(operator.attrgetter(name), doc=f"TensorFlow's name of `{name}`.")
 
 
 @dataclass(frozen=True, init=False)
@@ -60,6 +66,13 @@ class CheckpointOptions:
     before_save_callbacks: tuple[PathCallback, ...]
     skip_slot_variables: bool
     check_replicas: bool
+
+    # TensorFlow's names.
+    experimental_sharding_callback = _alias("sharding_callback")
+    experimental_io_device = _alias("io_device")
+    experimental_write_callbacks = _alias("write_callbacks")
+    experimental_skip_slot_variables = _alias("skip_slot_variables")
+    experimental_enable_async_checkpoint = _alias("enable_async")
 
     def __init__(
         self,
@@ -126,31 +139,6 @@ class CheckpointOptions:
         if any(value is options for value in theirs.values()):
             raise wrong("options", "a CheckpointOptions", options)
         return cls(enable_async=bool(getattr(options, "enable_async", False)), **theirs)
-
-    @property
-    def experimental_sharding_callback(self) -> ShardingCallback | None:
-        """TensorFlow's name of `sharding_callback`."""
-        return self.sharding_callback
-
-    @property
-    def experimental_io_device(self) -> str | None:
-        """TensorFlow's name of `io_device`."""
-        return self.io_device
-
-    @property
-    def experimental_write_callbacks(self) -> tuple[PathCallback, ...]:
-        """TensorFlow's name of `write_callbacks`."""
-        return self.write_callbacks
-
-    @property
-    def experimental_skip_slot_variables(self) -> bool:
-        """TensorFlow's name of `skip_slot_variables`."""
-        return self.skip_slot_variables
-
-    @property
-    def experimental_enable_async_checkpoint(self) -> bool:
-        """TensorFlow's name of `enable_async`."""
-        return self.enable_async
 
     @property
     def padding(self) -> int | None:
