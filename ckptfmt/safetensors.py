@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ckptfmt._base.adapters import refused
-from ckptfmt._base.arguments import check_choice, check_order, wrong
+from ckptfmt._base.arguments import check_choice, check_order, invalid, wrong
 from ckptfmt._base.arrays import as_source
 from ckptfmt._base.names import path_text
 from ckptfmt.bundle.indexing import box_of
@@ -144,9 +144,7 @@ class _Slice:
 def _converter(framework: Framework, device: str) -> Any:
     if framework in ("np", "numpy"):
         if device != "cpu":
-            raise InvalidError(
-                f"device: numpy arrays are in CPU memory, not on {device!r}", argument="device"
-            )
+            raise invalid("device", f"device: numpy arrays are in CPU memory, not on {device!r}")
         return np.asarray
     if framework in ("pt", "torch"):
         import torch  # noqa: PLC0415 (only for this framework)

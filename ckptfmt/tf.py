@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from ckptfmt._base import dtypes, names
+from ckptfmt._base.arguments import invalid
 from ckptfmt._base.names import path_text, sharded_filename
 from ckptfmt._base.slices import SaveSliceInfo, parse_spec
 from ckptfmt.bundle.load import restore_v2
@@ -174,8 +175,9 @@ def load_checkpoint(ckpt_dir_or_file: Path) -> CheckpointReader:
     if os.path.isdir(path):
         newest = state_checkpoint(path)
         if newest is None or not checkpoint_exists(newest):
-            raise InvalidError(
-                f"Couldn't find 'checkpoint' file or checkpoints in given directory {path}"
+            raise invalid(
+                "ckpt_dir_or_file",
+                f"Couldn't find 'checkpoint' file or checkpoints in given directory {path}",
             )
         path = newest
     try:

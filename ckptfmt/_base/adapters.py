@@ -7,6 +7,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator, Mapping
 
+from ckptfmt._base.arguments import invalid
 from ckptfmt.errors import InvalidError
 
 
@@ -98,8 +99,9 @@ def refused(what: str, given: object, argument: str | None = None) -> InvalidErr
     """Return the error for an object that is not `what`: "tensors must be ...". For an object of a
     framework it says which calls save and load it."""
     calls = adapter_for(given)
-    message = f"{what}, not {type(given).__name__}" + (f": {calls}" if calls else "")
-    return InvalidError(message, argument=argument)
+    return invalid(
+        argument, f"{what}, not {type(given).__name__}" + (f": {calls}" if calls else "")
+    )
 
 
 def named_type(value: object) -> str:

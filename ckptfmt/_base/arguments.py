@@ -18,6 +18,11 @@ Level = Literal["v2", "v2+", "ckptfmt"]
 Durability = Literal["full", "rename", "none"]
 
 
+def invalid(argument: str | None, message: str, **details: Any) -> InvalidError:
+    """Return the error about an argument; `details` as in InvalidError."""
+    return InvalidError(message, argument=argument, **details)
+
+
 def wrong(what: str, wanted: str, given: object, argument: str | None = None) -> InvalidError:
     """Return the error for `what`, an argument or a part of `argument`, that must be `wanted`."""
     found = type(given).__name__

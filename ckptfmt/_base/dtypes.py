@@ -17,8 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ckptfmt import _core
+from ckptfmt._base.arguments import invalid
 from ckptfmt._core import DtypeInfo
-from ckptfmt.errors import InvalidError, StorageError
+from ckptfmt.errors import StorageError
 
 STRING, VARIANT = "string", "variant"
 
@@ -158,7 +159,7 @@ def code_of(dtype: Any, argument: str | None = None) -> int:
     """
     # numpy takes None for float64.
     if dtype is None:
-        raise InvalidError("None is not a dtype", argument=argument)
+        raise invalid(argument, "None is not a dtype")
     if type(dtype).__module__ == "torch":
         return code_of(str(dtype).removeprefix("torch."))
     if isinstance(dtype, int) and not isinstance(dtype, bool):
@@ -170,8 +171,7 @@ def code_of(dtype: Any, argument: str | None = None) -> int:
     else:
         info = _info_of_numpy(dtype)
     if info is None or info.storage == _core.STORAGE_NONE:
-        message = f"{dtype!r} is not a dtype that a checkpoint can store"
-        raise InvalidError(message, argument=argument)
+        raise invalid(argument, f"{dtype!r} is not a dtype that a checkpoint can store")
     return info.code
 
 

@@ -9,7 +9,7 @@ import re
 from typing import Any, NamedTuple
 
 from ckptfmt._base import foreign
-from ckptfmt._base.arguments import wrong
+from ckptfmt._base.arguments import invalid, wrong
 from ckptfmt.errors import InvalidError, UnsupportedError
 
 Path = str | bytes | os.PathLike[Any]
@@ -80,7 +80,7 @@ def path_text(path: Path, argument: str | None = None, *, urls: bool = False) ->
 
 
 def _bad(message: str, argument: str | None) -> InvalidError:
-    return InvalidError(message, failure="BAD_PATH", argument=argument)
+    return invalid(argument, message, failure="BAD_PATH")
 
 
 def prefix_text(prefix: Path, argument: str = "prefix", *, urls: bool = False) -> str:
@@ -199,8 +199,9 @@ def tensor_bytes(name: str | bytes, argument: str | None = None) -> bytes:
         try:
             return name.encode("utf-8", "surrogateescape")
         except UnicodeEncodeError as error:
-            message = f"tensor name {name!r} cannot be encoded: {error.reason}"
-            raise InvalidError(message, argument=argument) from None
+            raise invalid(
+                argument, f"tensor name {name!r} cannot be encoded: {error.reason}"
+            ) from None
     if isinstance(name, bytes):
         return name
     raise wrong("a tensor name", "str or bytes", name, argument)
@@ -228,8 +229,9 @@ def user_name(name: str | bytes, argument: str | None = None) -> bytes:
     """
     raw = tensor_bytes(name, argument)
     if raw.startswith(_RESERVED):
-        message = f"names beginning with {RESERVED} are reserved"
-        raise InvalidError(message, tensor=tensor_text(raw), argument=argument)
+        raise invalid(
+            argument, f"names beginning with {RESERVED} are reserved", tensor=tensor_text(raw)
+        )
     return raw
 
 

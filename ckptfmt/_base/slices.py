@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from ckptfmt import _core
-from ckptfmt._base.arguments import check_sized, wrong
+from ckptfmt._base.arguments import check_sized, invalid, wrong
 from ckptfmt._base.names import tensor_bytes
 from ckptfmt.errors import InvalidError
 
@@ -44,10 +44,10 @@ def check_texts(
     for what, texts in (("tensor_names", tensor_names), ("shape_and_slices", shape_and_slices)):
         check_sized(what, texts, "texts")
     if len(tensor_names) != len(shape_and_slices):
-        raise InvalidError(
+        raise invalid(
+            "shape_and_slices",
             "tensor_names and shape_and_slices have different number of elements: "
             f"{len(tensor_names)} vs. {len(shape_and_slices)}",
-            argument="shape_and_slices",
         )
     for spec in shape_and_slices:
         if not isinstance(spec, (str, bytes)):

@@ -127,11 +127,13 @@ def limits_of(values: Mapping[str, int] | None) -> Any:
     known = fields_of(limits)
     for name, value in values.items():
         if name not in known:
-            raise errors.InvalidError(f"unknown limit {name!r}; the limits are {', '.join(known)}")
+            raise errors.InvalidError(
+                f"unknown limit {name!r}; the limits are {', '.join(known)}", argument="limits"
+            )
         try:
             setattr(limits, name, value)
         except (OverflowError, TypeError) as error:
-            raise errors.InvalidError(f"limit {name!r}: {error}") from None
+            raise errors.InvalidError(f"limit {name!r}: {error}", argument="limits") from None
     return limits
 
 

@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ckptfmt._base import dtypes
+from ckptfmt._base.arguments import invalid
 from ckptfmt.bundle.batch import can_cast
-from ckptfmt.errors import InvalidError
 
 
 def cast_dtype(name: Any) -> np.dtype[Any]:
@@ -22,7 +22,7 @@ def cast_dtype(name: Any) -> np.dtype[Any]:
     """
     found = dtypes.numpy_dtype(dtypes.code_of(name, "cast"))
     if found is None or found.kind == "O":
-        raise InvalidError(f"cast: {name!r} is not a dtype of numbers", argument="cast")
+        raise invalid("cast", f"cast: {name!r} is not a dtype of numbers")
     return found
 
 

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ckptfmt._base import dtypes
-from ckptfmt._base.arguments import listed, wrong
+from ckptfmt._base.arguments import invalid, listed, wrong
 from ckptfmt._base.names import tensor_name
 from ckptfmt.bundle.selecting import (
     Filter,
@@ -26,7 +26,7 @@ from ckptfmt.bundle.selecting import (
     renamed,
     some,
 )
-from ckptfmt.errors import InvalidError, TensorNotFoundError
+from ckptfmt.errors import TensorNotFoundError
 
 Names = Iterable[str | bytes]
 # What `np.dtype` or `ckptfmt` knows as a dtype, a mapping to these, or True where targets have
@@ -180,8 +180,7 @@ class Choice:
         new = dtypes.numpy_dtype(dtypes.code_of(wanted))
         if stored is None or new is None or (stored.kind == "O") != (new.kind == "O"):
             kind = "its dtype" if stored is None else dtypes.numpy_name_of(dtypes.code_of(stored))
-            message = f"cannot cast {kind} to {wanted!r}"
-            raise InvalidError(message, tensor=name, argument="cast")
+            raise invalid("cast", f"cannot cast {kind} to {wanted!r}", tensor=name)
         return new
 
     def casts(
@@ -200,5 +199,4 @@ def _check_used(cast: Mapping[str, Any], present: Collection[str]) -> None:
     if unused := set(cast).difference(present):
         name, *others = sorted(unused)
         more = f", nor are {some(others)}" if others else ""
-        message = f"cast names a tensor that is not loaded{more}"
-        raise InvalidError(message, tensor=name, argument="cast")
+        raise invalid("cast", f"cast names a tensor that is not loaded{more}", tensor=name)

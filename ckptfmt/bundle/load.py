@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from ckptfmt._base import slices
-from ckptfmt._base.arguments import Verify, check_order, check_progress, check_sized
+from ckptfmt._base.arguments import Verify, check_order, check_progress, check_sized, invalid
 from ckptfmt._base.names import path_text, tensor_bytes
 from ckptfmt._base.progress import Progress
 from ckptfmt._base.targets import Target
@@ -370,9 +370,9 @@ def restore_v2(
     if dtypes is not None:
         check_sized("dtypes", dtypes, "dtypes")
         if len(dtypes) != len(tensor_names):
-            raise InvalidError(
+            raise invalid(
+                "dtypes",
                 f"Got {len(tensor_names)} tensor names, but {len(dtypes)} expected dtypes.",
-                argument="dtypes",
             )
     with reading.open(path_text(prefix, "prefix", urls=True), verify=verify) as reader:
         batch = select_batch(reader, [tensor_bytes(name, "tensor_names") for name in tensor_names])

@@ -17,13 +17,14 @@ from ckptfmt._base.arguments import (
     check_limits,
     check_order,
     check_switches,
+    invalid,
     listed,
 )
 from ckptfmt._base.names import index_name, is_url, parse_data_name, path_text, prefix_text
 from ckptfmt.bundle.completeness import missing_data
 from ckptfmt.bundle.locate import locate
 from ckptfmt.bundle.places import is_file, store_of
-from ckptfmt.errors import CheckpointNotFoundError, CkptfmtError, InvalidError
+from ckptfmt.errors import CheckpointNotFoundError, CkptfmtError
 
 Path = str | bytes | os.PathLike[Any]
 
@@ -165,9 +166,10 @@ def check_one_store(prefixes: list[str], destination: str) -> None:
     """
     for prefix in prefixes:
         if is_url(prefix) != is_url(destination):
-            raise InvalidError(
+            raise invalid(
+                "destination",
                 "a merge copies no bytes, so that all its checkpoints must be in one store: "
-                f"{prefix} and {destination} are not"
+                f"{prefix} and {destination} are not",
             )
 
 
@@ -210,8 +212,8 @@ def _locate(prefix: Path, there: set[str], missing: list[CheckpointNotFoundError
 
 def _listed(prefixes: Iterable[Path], what: str) -> list[Path]:
     if isinstance(prefixes, os.PathLike):
-        raise InvalidError(f"{what} must be a list of prefixes, not one", argument=what)
+        raise invalid(what, f"{what} must be a list of prefixes, not one")
     found = listed(what, prefixes, "prefixes")
     if not found:
-        raise InvalidError(f"{what} is empty: there is nothing to merge", argument=what)
+        raise invalid(what, f"{what} is empty: there is nothing to merge")
     return found

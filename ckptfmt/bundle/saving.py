@@ -18,7 +18,14 @@ from typing import Any
 from ckptfmt import _core
 from ckptfmt._base import names, slices
 from ckptfmt._base.adapters import refused
-from ckptfmt._base.arguments import Durability, Level, check_order, check_progress, check_sized
+from ckptfmt._base.arguments import (
+    Durability,
+    Level,
+    check_order,
+    check_progress,
+    check_sized,
+    invalid,
+)
 from ckptfmt._base.arrays import BATCH, Sources
 from ckptfmt._base.background import SaveFuture, SaveQueue, Work, wait_for_saves
 from ckptfmt._base.progress import Progress
@@ -202,11 +209,11 @@ def save_v2(
     slices.check_texts(tensor_names, shape_and_slices)
     check_sized("tensors", tensors, "arrays")
     if len(tensor_names) != len(tensors):
-        raise InvalidError(
-            f"Got {len(tensor_names)} tensor names but {len(tensors)} tensors.", argument="tensors"
+        raise invalid(
+            "tensors", f"Got {len(tensor_names)} tensor names but {len(tensors)} tensors."
         )
     if not len(tensors):
-        raise InvalidError("save_v2 needs at least one tensor, as SaveV2 does", argument="tensors")
+        raise invalid("tensors", "save_v2 needs at least one tensor, as SaveV2 does")
     sources = Sources()
     for name, spec, tensor in zip(tensor_names, shape_and_slices, tensors, strict=True):
         sources.add(names.user_name(name, "tensor_names"), tensor)
@@ -281,7 +288,7 @@ def _pairs(tensors: Iterable[tuple[str | bytes, Any]]) -> Iterator[tuple[str | b
         raise refused(wanted, tensors, "tensors")
     for pair in tensors:
         if not isinstance(pair, (tuple, list)) or len(pair) != 2:
-            raise InvalidError(f"{wanted}, got {type(pair).__name__} as a pair", argument="tensors")
+            raise invalid("tensors", f"{wanted}, got {type(pair).__name__} as a pair")
         yield pair[0], pair[1]
 
 

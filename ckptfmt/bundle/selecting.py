@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 
 from ckptfmt._base import names
 from ckptfmt._base.adapters import refused
-from ckptfmt._base.arguments import wrong
-from ckptfmt.errors import InvalidError, TensorNotFoundError, about
+from ckptfmt._base.arguments import invalid, wrong
+from ckptfmt.errors import TensorNotFoundError, about
 
 # Applied to a tensor that was read, before it is stored in its target.
 Transform = Callable[[NDArray[Any]], NDArray[Any]]
@@ -130,10 +130,9 @@ def _text_pattern(what: str, pattern: str | re.Pattern[str]) -> re.Pattern[str]:
     try:
         compiled = re.compile(pattern)
     except (re.error, TypeError) as error:
-        message = f"{what}: {pattern!r} is not a regular expression: {error}"
-        raise InvalidError(message, argument=what) from None
+        raise invalid(what, f"{what}: {pattern!r} is not a regular expression: {error}") from None
     if not isinstance(compiled.pattern, str):
-        raise InvalidError(f"{what}: {pattern!r} is for bytes: names are str", argument=what)
+        raise invalid(what, f"{what}: {pattern!r} is for bytes: names are str")
     return compiled
 
 
@@ -160,8 +159,7 @@ def renamed(
             new, transforms[name] = new
         # A function that says None drops the tensor; in a mapping None is a mistake.
         if not isinstance(new, str) and (new is not None or isinstance(rename, Mapping)):
-            message = f"rename gave {new!r}, which is not a valid name"
-            raise InvalidError(message, tensor=name, argument="rename")
+            raise invalid("rename", f"rename gave {new!r}, which is not a valid name", tensor=name)
         found.append(new)
     return found, transforms
 
@@ -191,10 +189,10 @@ def _checked_rule(rule: Any) -> _CheckedRule:
             return _text_pattern("rename", pattern), replacement, *(transform or [None])
         if replacement is None and not transform:
             return _text_pattern("rename", pattern), None, None
-    raise InvalidError(
+    raise invalid(
+        "rename",
         "rename: expected pairs of a regular expression and a replacement, or these and a "
         f"transform of the array, got {rule!r}",
-        argument="rename",
     )
 
 
@@ -205,10 +203,10 @@ def _by_rules(rules: Sequence[_CheckedRule]) -> Callable[[str], Any]:
             try:
                 new, count = pattern.subn(replacement or "", name)
             except (re.error, IndexError) as error:
-                raise InvalidError(
+                raise invalid(
+                    "rename",
                     f"rename: {replacement!r} cannot replace matches of "
                     f"{pattern.pattern!r}: {error}",
-                    argument="rename",
                 ) from None
             if count and replacement is None:
                 return None
@@ -243,15 +241,17 @@ def transformed(
             if isinstance(result, np.generic):  # what NumPy returns for 0-d arrays
                 result = np.asarray(result)
         except Exception as error:  # whatever the caller's function raises
-            raise InvalidError(
-                f"rename: the transform fails for {array.dtype}{list(array.shape)}: {error}"
+            raise invalid(
+                "rename",
+                f"rename: the transform fails for {array.dtype}{list(array.shape)}: {error}",
             ) from error
         if not isinstance(result, np.ndarray):
             raise wrong("rename: the result of the transform", "a numpy array", result)
         if shape is not None and result.shape != shape:
-            raise InvalidError(
+            raise invalid(
+                "rename",
                 f"rename: the transform gives shape {list(shape)} for zeros, and "
-                f"{list(result.shape)} for the tensor"
+                f"{list(result.shape)} for the tensor",
             )
     return result
 
@@ -273,9 +273,7 @@ def check_distinct(stored: Sequence[str], new_names: Sequence[str]) -> None:
     seen: dict[str, str] = {}
     for old, new in zip(stored, new_names, strict=True):
         if new in seen:
-            raise InvalidError(
-                f"rename gives the name '{new}' to '{seen[new]}' as well",
-                tensor=old,
-                argument="rename",
+            raise invalid(
+                "rename", f"rename gives the name '{new}' to '{seen[new]}' as well", tensor=old
             )
         seen[new] = old

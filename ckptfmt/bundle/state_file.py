@@ -29,7 +29,7 @@ from typing import Any
 
 from ckptfmt import _core
 from ckptfmt._base import names
-from ckptfmt._base.arguments import Durability, check_choice, check_switch, listed, wrong
+from ckptfmt._base.arguments import Durability, check_choice, check_switch, invalid, listed, wrong
 from ckptfmt._base.names import path_text
 from ckptfmt.bundle.places import is_directory, is_file, read_file, write_object
 from ckptfmt.bundle.temporary import open_directory, raise_storage, replace_file
@@ -80,8 +80,9 @@ def state_path(directory: str, latest_filename: Path | None) -> str:
     """Return the path of a directory's state file."""
     name = STATE_NAME if latest_filename is None else path_text(latest_filename, "latest_filename")
     if not os.path.basename(name):
-        message = f"latest_filename {name!r} has no file name"
-        raise InvalidError(message, failure="BAD_PATH", argument="latest_filename")
+        raise invalid(
+            "latest_filename", f"latest_filename {name!r} has no file name", failure="BAD_PATH"
+        )
     return os.path.join(directory, name)
 
 
@@ -234,10 +235,10 @@ def update_checkpoint_state(
         paths.append(newest)
     timestamps = _timestamps(all_model_checkpoint_timestamps)
     if timestamps and len(timestamps) != len(paths):
-        raise InvalidError(
+        raise invalid(
+            "all_model_checkpoint_timestamps",
             "Checkpoint timestamps, if provided, must match checkpoint paths (got paths "
             f"{_some(paths)} and timestamps {_some(timestamps)})",
-            argument="all_model_checkpoint_timestamps",
         )
     preserved = last_preserved_timestamp
     if preserved is not None:
@@ -329,12 +330,13 @@ def remove_checkpoint(
         )
     directory, base = os.path.split(prefix)
     if not base:
-        message = f"prefix {prefix!r} has no file name"
-        raise InvalidError(message, failure="BAD_PATH", argument="checkpoint_prefix")
+        raise invalid(
+            "checkpoint_prefix", f"prefix {prefix!r} has no file name", failure="BAD_PATH"
+        )
     if not isinstance(meta_graph_suffix, str) or not re.fullmatch(r"[^/\0]+", meta_graph_suffix):
-        raise InvalidError(
+        raise invalid(
+            "meta_graph_suffix",
             f"meta_graph_suffix must be the suffix of a file name, not {meta_graph_suffix!r}",
-            argument="meta_graph_suffix",
         )
     if not is_directory(directory or "."):
         return

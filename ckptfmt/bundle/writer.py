@@ -23,6 +23,7 @@ from ckptfmt._base.arguments import (
     Durability,
     Level,
     check_choice,
+    invalid,
     whole,
     wrong,
 )
@@ -375,7 +376,7 @@ def _set_slice(sources: Sources, shape: Sequence[int], offset: Sequence[int]) ->
 
 
 def _invalid(name: bytes, message: str, argument: str | None = None) -> InvalidError:
-    return InvalidError(message, tensor=names.tensor_text(name), argument=argument)
+    return invalid(argument, message, tensor=names.tensor_text(name))
 
 
 def check_options(
@@ -393,7 +394,7 @@ def check_options(
     if durability not in DURABILITIES:
         check_choice("durability", durability, DURABILITIES)
     if shards is not None and not 1 <= whole("shards", shards) <= 1024:
-        raise InvalidError(f"shards must be 1 to 1024 data files, not {shards}", argument="shards")
+        raise invalid("shards", f"shards must be 1 to 1024 data files, not {shards}")
     zstd = _zstd_level(compression, level)
     if alignment is None:
         alignment = 1 if level == "v2" else ALIGNMENT
@@ -404,8 +405,7 @@ def check_options(
     if size is None or isinstance(alignment, bool):
         raise wrong("alignment", "a whole number of bytes", alignment)
     if not 1 <= size < 2**63:
-        message = f"alignment {alignment} is not a positive number of bytes"
-        raise InvalidError(message, argument="alignment")
+        raise invalid("alignment", f"alignment {alignment} is not a positive number of bytes")
     return size, _metadata_json(metadata, level), zstd
 
 
@@ -427,13 +427,12 @@ def _zstd_level(compression: str | None, level: str) -> int | None:
     found = re.fullmatch(r"zstd(?::([0-9]{1,2}))?", compression)
     effort = int(found[1] or 1) if found else 0
     if not 1 <= effort <= _ZSTD_MAX:
-        raise InvalidError(
+        raise invalid(
+            "compression",
             f"compression {compression!r} is neither 'zstd' nor 'zstd:1' to 'zstd:{_ZSTD_MAX}'",
-            argument="compression",
         )
     if level == "v2":
-        message = "level 'v2' has no place for compressed values"
-        raise InvalidError(message, argument="compression")
+        raise invalid("compression", "level 'v2' has no place for compressed values")
     return effort
 
 
@@ -442,7 +441,7 @@ def _metadata_json(metadata: Mapping[str, Any] | None, level: Level) -> bytes | 
     if metadata is None:
         return None
     if level == "v2":
-        raise InvalidError("level 'v2' cannot store metadata: use 'v2+'", argument="metadata")
+        raise invalid("metadata", "level 'v2' cannot store metadata: use 'v2+'")
     if not isinstance(metadata, Mapping):
         raise wrong("metadata", "a mapping of names to values", metadata)
     members = {}
@@ -452,13 +451,11 @@ def _metadata_json(metadata: Mapping[str, Any] | None, level: Level) -> bytes | 
         try:
             members[_json_text(name)] = _json_value(value, 1)
         except ValueError as error:
-            message = f"metadata {name!r} cannot be stored: {error}"
-            raise InvalidError(message, argument="metadata") from None
+            raise invalid("metadata", f"metadata {name!r} cannot be stored: {error}") from None
     try:
         return json.dumps(members, sort_keys=True, separators=(",", ":")).encode()
     except ValueError as error:  # Python's own limit of digits may be set lower
-        message = f"metadata cannot be stored: {error}"
-        raise InvalidError(message, argument="metadata") from None
+        raise invalid("metadata", f"metadata cannot be stored: {error}") from None
 
 
 def _json_value(value: Any, depth: int) -> Any:

@@ -9,6 +9,7 @@ import re
 
 import ckptfmt
 from ckptfmt import InvalidError, huggingface
+from ckptfmt._base.arguments import invalid
 from ckptfmt.bundle.locate import locate
 from ckptfmt.bundle.places import names_in
 from ckptfmt.cli import text
@@ -177,8 +178,6 @@ def _size(given: str | None) -> int | None:
         return None
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(i?)B?", given.strip(), re.IGNORECASE)
     if match is None:
-        raise InvalidError(
-            f"{given!r} is not a size such as 5GB or 500MiB", argument="max_shard_bytes"
-        )
+        raise invalid("max_shard_bytes", f"{given!r} is not a size such as 5GB or 500MiB")
     power = " KMGT".index(match[2].upper() or " ")
     return int(float(match[1]) * (1024 if match[3] else 1000) ** power)

@@ -20,6 +20,7 @@ from ckptfmt._base.arguments import (
     check_order,
     check_progress,
     check_switch,
+    invalid,
     listed,
 )
 from ckptfmt._base.arrays import Sources
@@ -110,12 +111,13 @@ def average(
     check_progress(progress)
     check_choice("durability", durability, _core.DURABILITY)
     if isinstance(sources, os.PathLike):
-        raise InvalidError("sources must be a list of checkpoints, not one", argument="sources")
+        raise invalid("sources", "sources must be a list of checkpoints, not one")
     check_switch("dry_run", dry_run)
     paths = listed("sources", sources, "paths")
     if len(paths) < 2:
-        message = f"sources: an average needs at least two checkpoints, not {len(paths)}"
-        raise InvalidError(message, argument="sources")
+        raise invalid(
+            "sources", f"sources: an average needs at least two checkpoints, not {len(paths)}"
+        )
     target = prefix_text(destination, "destination", urls=True)
     wait_for_saves()
     with contextlib.ExitStack() as opened:

@@ -18,6 +18,7 @@ from ckptfmt._base.arguments import (
     check_limits,
     check_progress,
     check_switches,
+    invalid,
 )
 from ckptfmt._base.background import wait_for_saves
 from ckptfmt._base.names import prefix_text, saved_name
@@ -374,7 +375,7 @@ def _each(what: str, given: Filters | None, names: TensorNames) -> list[tuple[Fi
         return []
     listed: list[Any] = list(given) if isinstance(given, (list, tuple)) else [given]
     if not listed:
-        raise InvalidError(f"{what} is empty: give at least one filter", argument=what)
+        raise invalid(what, f"{what} is empty: give at least one filter")
     return [(one, names.passing(_function(one, what), [one])) for one in listed]
 
 
@@ -429,7 +430,7 @@ def _new_names(
             _check_found(reader, "rename", old, [old] if old in present else [], rest)
     given, transforms = renamed(rest, rename)
     if transforms:
-        raise InvalidError("rename: transforms are for ckptfmt.load_into and ckptfmt.convert")
+        raise invalid("rename", "rename: transforms are for ckptfmt.load_into and ckptfmt.convert")
     result: dict[str, str | None] = dict.fromkeys(stored)
     if OBJECT_GRAPH_KEY in result and OBJECT_GRAPH_KEY not in left_out:
         result[OBJECT_GRAPH_KEY] = OBJECT_GRAPH_KEY

@@ -22,6 +22,7 @@ from ckptfmt._base.arguments import (
     check_choice,
     check_progress,
     check_switch,
+    invalid,
     is_positive,
 )
 from ckptfmt._base.arrays import Sources
@@ -183,14 +184,14 @@ def convert(
     missing: list[str] = []
     in_several = max_shard_bytes is not None
     if in_several and (result != "safetensors" or not is_positive(max_shard_bytes)):
-        message = "max_shard_bytes is a positive number, for safetensors results"
-        raise InvalidError(message, argument="max_shard_bytes")
+        raise invalid(
+            "max_shard_bytes", "max_shard_bytes is a positive number, for safetensors results"
+        )
     if result == "tensorflow":
         options = Options(level, compression, alignment, durability, limits, shards)
         if kind == "tensorflow" and rename is None:
             if cast is not None:
-                message = "cast: dtypes are kept between TensorFlow checkpoints"
-                raise InvalidError(message, argument="cast")
+                raise invalid("cast", "cast: dtypes are kept between TensorFlow checkpoints")
             return _convert_level(
                 from_path, to_path, options, drop_metadata, check_result, progress
             )
@@ -201,8 +202,8 @@ def convert(
         done = _Import(opened, casts, check_result, progress, states).write(to_path, options)
         return replace(done, missing=tuple(missing))
     if result == "dcp":
-        raise InvalidError(
-            "to: 'dcp' directories are only read; ckptfmt.torch.dcp saves with torch", argument="to"
+        raise invalid(
+            "to", "to: 'dcp' directories are only read; ckptfmt.torch.dcp saves with torch"
         )
     to_path = output_path(to_path, _files_of(kind, from_path), regular=True)
     out = _Export(module_of(result), result, to_path, durability, max_shard_bytes)
@@ -282,15 +283,16 @@ class _Casts:
         if not holds(wanted) and default is not None and castable(wanted, default):
             wanted = default
         if wanted != tensor.dtype and not castable(tensor.dtype, wanted):
-            raise InvalidError(
+            raise invalid(
+                "cast",
                 f"cannot cast {dtype_text(tensor.dtype)} to {dtype_text(wanted)}",
                 tensor=tensor.name,
-                argument="cast",
             )
         if not holds(wanted):
             hint = "" if wanted.kind == "O" else "; cast converts it to another dtype"
-            message = f"{result} cannot hold {dtype_text(wanted)}{hint}"
-            raise InvalidError(message, tensor=tensor.name, argument="cast")
+            raise invalid(
+                "cast", f"{result} cannot hold {dtype_text(wanted)}{hint}", tensor=tensor.name
+            )
         if wanted != tensor.dtype:
             self.done[tensor.name] = dtype_text(tensor.dtype), dtype_text(wanted)
         return tensor._replace(dtype=wanted)
@@ -469,8 +471,11 @@ class _Export:
         self._durability: Durability = durability
         self._most = max_shard_bytes
         if destination.endswith(safetensors.INDEX) and max_shard_bytes is None:
-            message = "max_shard_bytes must be given for a safetensors index"
-            raise InvalidError(message, path=destination, argument="max_shard_bytes")
+            raise invalid(
+                "max_shard_bytes",
+                "max_shard_bytes must be given for a safetensors index",
+                path=destination,
+            )
 
     def write(
         self,

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ckptfmt._base.adapters import refused
+from ckptfmt._base.arguments import invalid
 from ckptfmt._core.remembering import cached_property
 from ckptfmt.bundle.batch import can_cast
 from ckptfmt.errors import InvalidError
@@ -259,9 +260,10 @@ def check_shardings(leaves: Mapping[str, Wanted]) -> None:
         if one.misfit is not None
     ]
     if found:
-        raise InvalidError(
+        raise invalid(
+            "sharding",
             f"sharding does not fit these leaves: {'; '.join(found)}. Give a pytree of shardings, "
-            "for example with PartitionSpec() for these"
+            "for example with PartitionSpec() for these",
         )
 
 
@@ -294,9 +296,10 @@ def wanted(leaf: Any, sharding: Any) -> Wanted:
     if isinstance(sharding, jax.Device):
         sharding = jax.sharding.SingleDeviceSharding(sharding)
     if sharding is not None and not isinstance(sharding, jax.sharding.Sharding):
-        raise InvalidError(
+        raise invalid(
+            "sharding",
             f"the sharding must be a jax.sharding.Sharding or a device, not "
-            f"{type(sharding).__name__}"
+            f"{type(sharding).__name__}",
         )
     if is_key(leaf):
         impl, data = key_impl(leaf)

@@ -18,7 +18,7 @@ from keras.src.saving.saving_lib import _walk_saveable
 from numpy.typing import NDArray
 
 from ckptfmt._base import dtypes
-from ckptfmt._base.arguments import wrong
+from ckptfmt._base.arguments import invalid, wrong
 from ckptfmt.errors import InvalidError
 from ckptfmt.objects.nodes import Slot, TreeNode
 from ckptfmt.objects.traversal import View
@@ -106,7 +106,9 @@ class Objects:
         if not isinstance(model, keras.Model):
             raise wrong("model", "a keras.Model", model)
         if not model.built:
-            raise InvalidError("the model has no weights yet: build it, or call it on some data")
+            raise invalid(
+                "model", "the model has no weights yet: build it, or call it on some data"
+            )
         self.values: dict[int, Value] = {}
         self._with_optimizer, self._seeds, self._saving = optimizer, seeds, saving
         # With the objects, so that their identities last.

@@ -28,7 +28,7 @@ from typing import Any
 import numpy as np
 
 from ckptfmt._base import names
-from ckptfmt._base.arguments import wrong
+from ckptfmt._base.arguments import invalid, wrong
 from ckptfmt._base.names import path_text
 from ckptfmt.bundle.completeness import (
     LOOKS_MAX,
@@ -48,7 +48,6 @@ from ckptfmt.bundle.temporary import raise_storage
 from ckptfmt.errors import (
     CkptfmtError,
     CkptfmtWarning,
-    InvalidError,
     StorageError,
     masked,
 )
@@ -361,9 +360,7 @@ def check_waiting(interval: object, timeout: object, timeout_fn: object) -> None
         if seconds is None and what == "timeout":
             continue
         if not isinstance(seconds, (int, float, np.number)) or np.isnan(seconds):
-            raise InvalidError(
-                f"{what} must be a number of seconds, not {seconds!r}", argument=what
-            )
+            raise invalid(what, f"{what} must be a number of seconds, not {seconds!r}")
     if timeout_fn is not None and not callable(timeout_fn):
         raise wrong("timeout_fn", "a function", timeout_fn)
 

@@ -29,7 +29,7 @@ from typing import Any
 import numpy as np
 
 from ckptfmt._base.adapters import adapter_for, named_type
-from ckptfmt._base.arguments import check_number, check_switch, is_positive, whole, wrong
+from ckptfmt._base.arguments import check_number, check_switch, invalid, is_positive, whole, wrong
 from ckptfmt._base.background import SaveQueue
 from ckptfmt._base.names import is_url, path_text
 from ckptfmt.bundle.completeness import proves_damage
@@ -38,7 +38,6 @@ from ckptfmt.bundle.state_file import STATE_NAME
 from ckptfmt.bundle.temporary import make_directory, raise_storage
 from ckptfmt.errors import (
     CheckpointNotFoundError,
-    InvalidError,
     StorageError,
 )
 from ckptfmt.manager.directory import CheckpointDirectory
@@ -84,7 +83,7 @@ def _check_checkpoint(given: Any, *methods: str) -> None:
         message += ": wrap it, as in ckptfmt.Checkpoint(state=state)"
     elif isinstance(given, (str, bytes, os.PathLike)):
         message += ". Are the arguments swapped?"
-    raise InvalidError(message, argument="checkpoint")
+    raise invalid("checkpoint", message)
 
 
 class CheckpointManager:
@@ -150,14 +149,14 @@ class CheckpointManager:
         options: CheckpointOptions | None = None,
     ) -> None:
         if max_to_keep is not None and not is_positive(max_to_keep):
-            raise InvalidError(
+            raise invalid(
+                "max_to_keep",
                 f"Expected a positive integer or `None` for `max_to_keep`, got {max_to_keep!r}.",
-                argument="max_to_keep",
             )
         if keep_every_n_steps is not None and not is_positive(keep_every_n_steps):
-            raise InvalidError(
+            raise invalid(
+                "keep_every_n_steps",
                 f"keep_every_n_steps must be a positive integer, not {keep_every_n_steps!r}",
-                argument="keep_every_n_steps",
             )
         if keep_checkpoint_every_n_hours is not None:
             check_number("keep_checkpoint_every_n_hours", keep_checkpoint_every_n_hours)
@@ -168,22 +167,22 @@ class CheckpointManager:
         if init_fn is not None and not callable(init_fn):
             raise wrong("init_fn", "a function", init_fn)
         if checkpoint_interval is not None and step_counter is None:
-            raise InvalidError(
+            raise invalid(
+                "step_counter",
                 "`step_counter` should be passed if `checkpoint_interval` is not None.",
-                argument="step_counter",
             )
         if not isinstance(checkpoint_name, str) or not checkpoint_name or "/" in checkpoint_name:
-            raise InvalidError(
+            raise invalid(
+                "checkpoint_name",
                 "checkpoint_name must be the beginning of a file name, without '/', "
                 f"not {checkpoint_name!r}",
                 failure="BAD_PATH",
-                argument="checkpoint_name",
             )
         if keep_best is not None and not isinstance(keep_best, KeepBest):
-            raise InvalidError(
+            raise invalid(
+                "keep_best",
                 f"keep_best must be a KeepBest, not {keep_best!r}: "
                 'for example KeepBest("loss", mode="min")',
-                argument="keep_best",
             )
         if step_counter is not None and not callable(step_counter):
             whole("step_counter", step_counter)

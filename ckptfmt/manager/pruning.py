@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from ckptfmt._base.arguments import check_progress
+from ckptfmt._base.arguments import check_progress, invalid
 from ckptfmt._base.names import index_name, is_url, parse_data_name
 from ckptfmt.bundle.completeness import LOOKS_MAX, identity, why_incomplete, why_unsound
-from ckptfmt.errors import BusyError, CheckpointNotFoundError, CkptfmtError, InvalidError
+from ckptfmt.errors import BusyError, CheckpointNotFoundError, CkptfmtError
 from ckptfmt.manager.directory import CheckpointDirectory
 from ckptfmt.manager.records import Records
 from ckptfmt.manager.store_directory import Directory, StoreDirectory
@@ -73,7 +73,7 @@ def prune(
         UnsupportedError: a checkpoint cannot be checked by this release; nothing was removed.
     """
     if keep < 1:
-        raise InvalidError(f"keep must be at least 1, got {keep}", argument="keep")
+        raise invalid("keep", f"keep must be at least 1, got {keep}")
     check_progress(progress)
     opened: Directory = (
         StoreDirectory(directory) if is_url(directory) else CheckpointDirectory(directory)

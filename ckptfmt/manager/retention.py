@@ -20,8 +20,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from ckptfmt._base.arguments import check_choice, wrong
-from ckptfmt.errors import InvalidError
+from ckptfmt._base.arguments import check_choice, invalid, wrong
 
 Metrics = Mapping[str, float]
 
@@ -49,9 +48,7 @@ class KeepBest:
             raise wrong("metric", "the name of a metric or a function", self.metric)
         check_choice("mode", self.mode, ("min", "max"))
         if isinstance(self.number, bool) or not isinstance(self.number, int) or self.number < 1:
-            raise InvalidError(
-                f"number must be a positive integer, not {self.number!r}", argument="number"
-            )
+            raise invalid("number", f"number must be a positive integer, not {self.number!r}")
 
     def check(self, metrics: Metrics | None) -> None:
         """Check the metrics of a checkpoint that is about to be saved.
@@ -65,10 +62,10 @@ class KeepBest:
             return
         if isinstance(self.metric, str) and self.metric not in metrics:
             known = ", ".join(sorted(map(repr, metrics))) or "none"
-            raise InvalidError(
+            raise invalid(
+                "metrics",
                 f"keep_best compares the metric {self.metric!r}, which metrics does not have; "
                 f"it has {known}",
-                argument="metrics",
             )
         self.score(metrics)
 

@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ckptfmt._base.arguments import check_switch, wrong
+from ckptfmt._base.arguments import check_switch, invalid, wrong
 from ckptfmt._base.background import wait_for_saves
 from ckptfmt._base.names import path_text
 from ckptfmt.bundle.orphans import METRICS_NAME, of_managed
 from ckptfmt.bundle.state_file import STATE_NAME
-from ckptfmt.errors import CkptfmtError, InvalidError
+from ckptfmt.errors import CkptfmtError
 from ckptfmt.manager.directory import CheckpointDirectory
 from ckptfmt.manager.manager import CheckpointManager
 from ckptfmt.manager.restoring import Decisions
@@ -127,8 +127,8 @@ class TrainingState:
         if coordinator is None:
             self._is_chief = task == 0 if is_chief is None else is_chief
         elif task_id is not None or is_chief is not None:
-            raise InvalidError(
-                "task_id and is_chief must not be given with a coordinator", argument="coordinator"
+            raise invalid(
+                "coordinator", "task_id and is_chief must not be given with a coordinator"
             )
         else:
             self._is_chief = self._decisions.is_first
@@ -296,7 +296,7 @@ TrainingState.__module__ = "ckptfmt.tf"
 def _whole(what: str, given: object) -> int:
     number = whole(what, given)
     if number < 0:
-        raise InvalidError(f"{what} must not be negative, but is {number}", argument=what)
+        raise invalid(what, f"{what} must not be negative, but is {number}")
     if number > INT64_MAX:
-        raise InvalidError(f"{what} must fit an int64, but is {number}", argument=what)
+        raise invalid(what, f"{what} must fit an int64, but is {number}")
     return number

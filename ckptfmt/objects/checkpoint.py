@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from ckptfmt._base.arguments import check_switch, wrong
+from ckptfmt._base.arguments import check_switch, invalid, wrong
 from ckptfmt._base.background import SaveFuture, SaveQueue, Work, wait_for_saves
 from ckptfmt._base.names import absolute, check_extension, path_text, prefix_text
 from ckptfmt._base.targets import is_immutable
@@ -113,7 +113,7 @@ class Checkpoint(Trackable):
         if coordinator is not None:
             Team(coordinator, "Checkpoint")  # checks the argument
         elif layouts is not None:
-            raise InvalidError("layouts need a coordinator, which knows the processes")
+            raise invalid("layouts", "layouts need a coordinator, which knows the processes")
         self._ckptfmt_coordinator = coordinator
         self._ckptfmt_layouts = None
         if coordinator is not None:
@@ -122,9 +122,10 @@ class Checkpoint(Trackable):
         self._ckptfmt_root = root
         if root is not None:
             if is_value(root):
-                raise InvalidError(
+                raise invalid(
+                    "root",
                     f"the root must not be a {type(root).__name__}, which a restore cannot change: "
-                    "pass it by a name, as in Checkpoint(value=...)"
+                    "pass it by a name, as in Checkpoint(value=...)",
                 )
             objects["root"] = root
         for name in sorted(objects):

@@ -7,8 +7,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from ckptfmt._base.arguments import wrong
-from ckptfmt.errors import InvalidError
+from ckptfmt._base.arguments import invalid, wrong
 from ckptfmt.objects.traversal import Local, TreeView
 from ckptfmt.saving.mesh import Layout, is_foreign_layout
 
@@ -52,7 +51,7 @@ class _LayoutView(TreeView):
             if _is_layout(value):
                 found[local.key_path] = _layout(value)
             elif not self.is_container(value) or id(value) in around:
-                raise InvalidError(f"layouts has no Layout at {local.key_path!r}")
+                raise invalid("layouts", f"layouts has no Layout at {local.key_path!r}")
             else:
                 inside = around | {id(value)}
                 waiting += [(local.child(child), inside) for child in self.children(local)]

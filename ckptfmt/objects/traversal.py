@@ -49,6 +49,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ckptfmt._base.adapters import adapter_for, named_type
+from ckptfmt._base.arguments import invalid
 from ckptfmt._base.targets import is_variable
 from ckptfmt.bundle.graph import object_path
 from ckptfmt.bundle.tensor import TensorHandle
@@ -579,7 +580,7 @@ class View:
             # It may be another path to a leaf that was found under a shorter one.
             index = found_at(edges, path)
             if index is None or edges.objects[index].key_path not in self._used:
-                raise InvalidError(f"layouts names {path!r}, which is not a leaf of the tree")
+                raise invalid("layouts", f"layouts names {path!r}, which is not a leaf of the tree")
 
 
 def name_conflict(name: str) -> InvalidError:

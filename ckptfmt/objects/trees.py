@@ -23,6 +23,7 @@ from ckptfmt._base.arguments import (
     check_order,
     check_progress,
     check_switch,
+    invalid,
 )
 from ckptfmt._base.arrays import Sources
 from ckptfmt._base.background import SaveFuture, SaveQueue, wait_for_saves
@@ -42,7 +43,7 @@ from ckptfmt.bundle.selecting import (
     transformed,
 )
 from ckptfmt.bundle.writer import write_sources
-from ckptfmt.errors import GenerationGoneError, InvalidError
+from ckptfmt.errors import GenerationGoneError
 from ckptfmt.objects.build import build, from_names, to_names
 from ckptfmt.objects.layouts import layouts_by_path
 from ckptfmt.objects.nodes import VARIANTS, leaf_name
@@ -200,13 +201,13 @@ def save_tree_async(
 
 def _check_layouts_alone(layouts: Any) -> None:
     if layouts is not None:
-        raise InvalidError("layouts need a coordinator, which knows the processes")
+        raise invalid("layouts", "layouts need a coordinator, which knows the processes")
 
 
 def _check_exclusive(what: str, others: Mapping[str, object]) -> None:
     names = [name for name, other in others.items() if other is not None]
     if names:
-        raise InvalidError(f"{what} and {names[0]} exclude each other", argument=what)
+        raise invalid(what, f"{what} and {names[0]} exclude each other")
 
 
 # ---- loading -------------------------------------------------------------------------------------
@@ -366,9 +367,10 @@ class _Stored:
         loaded, _, self.transforms = choice.chosen(list(by_leaf), reader.prefix)
         self.keys = [by_leaf[leaf] for leaf in loaded]
         if choice.rename is not None and self.graph is not None:
-            raise InvalidError(
+            raise invalid(
+                "rename",
                 "the checkpoint has an object graph: rename applies to names without a graph, and "
-                "to load_tree_into"
+                "to load_tree_into",
             )
         self.new_names = {by_leaf[leaf]: new for leaf, new in loaded.items()}
 
@@ -396,10 +398,14 @@ def _load_on_mesh(
             stored = _Stored(reader, choice)
             batch = _batch_of(reader, stored)
         if unknown := sorted(set(by_name).difference(map(leaf_name, stored.keys))):
-            raise InvalidError(f"layouts names {unknown[0]!r}, which is not a leaf of the tree")
+            raise invalid(
+                "layouts", f"layouts names {unknown[0]!r}, which is not a leaf of the tree"
+            )
         by_key = {key: by_name.get(leaf_name(key)) for key in stored.keys}
         if scalars := sorted(key for key in stored.scalars if by_key.get(key) is not None):
-            raise InvalidError(f"the Python scalar {leaf_name(scalars[0])!r} cannot have a layout")
+            raise invalid(
+                "layouts", f"the Python scalar {leaf_name(scalars[0])!r} cannot have a layout"
+            )
         if stored.graph is not None:
             # Read it again to notice a checkpoint that was replaced in between.
             by_key[OBJECT_GRAPH_KEY] = None

@@ -12,11 +12,11 @@ import os
 from importlib.resources import files
 from typing import Any, Protocol, runtime_checkable
 
-from ckptfmt._base.arguments import check_number, check_progress
+from ckptfmt._base.arguments import check_number, check_progress, invalid
 from ckptfmt._base.names import is_url, path_text, printable
 from ckptfmt.bundle.outputs import checkpoint_files, output_path, writing_file
 from ckptfmt.bundle.reader import Reader
-from ckptfmt.errors import InvalidError, about, masked
+from ckptfmt.errors import about, masked
 from ckptfmt.formats.opening import open_any
 from ckptfmt.report.collect import Progress, checkpoint_data, comparison_data
 from ckptfmt.report.measuring import Budget
@@ -66,8 +66,7 @@ def report(
     if seconds is not None:
         check_number("seconds", seconds)
         if not 0 <= seconds < float("inf"):
-            message = f"seconds must be a number from 0, or None, not {seconds!r}"
-            raise InvalidError(message, argument="seconds")
+            raise invalid("seconds", f"seconds must be a number from 0, or None, not {seconds!r}")
     with contextlib.ExitStack() as stack:
         first = stack.enter_context(open_any(path_text(path, "path", urls=True)))
         reader, old = first.reader, None

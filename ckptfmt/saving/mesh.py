@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ckptfmt import _core
-from ckptfmt._base.arguments import check_sized, listed, wrong
+from ckptfmt._base.arguments import check_sized, invalid, listed, wrong
 from ckptfmt._base.slices import SliceSpec
 from ckptfmt.errors import InvalidError
 
@@ -64,7 +64,7 @@ class Mesh:
         self.size = math.prod(self.shape)
         for position, name in enumerate(self.dim_names):
             if name in self.dim_names[:position]:
-                raise InvalidError(f"two dimensions of the mesh have the name {name!r}")
+                raise invalid("dims", f"two dimensions of the mesh have the name {name!r}")
         if devices is None:
             self.devices = tuple(f"/job:mesh/task:{i}/device:CPU:0" for i in range(self.size))
         else:
@@ -73,13 +73,14 @@ class Mesh:
             if not isinstance(device, str):
                 raise wrong("the name of a device", "a str", device, "devices")
         if len(self.devices) != self.size:
-            raise InvalidError(
-                f"a mesh of shape {self.shape} has {self.size} devices, not {len(self.devices)}"
+            raise invalid(
+                "devices",
+                f"a mesh of shape {self.shape} has {self.size} devices, not {len(self.devices)}",
             )
         self._index = {device: position for position, device in enumerate(self.devices)}
         if len(self._index) != self.size:
             twice = next(d for i, d in enumerate(self.devices) if self._index[d] != i)
-            raise InvalidError(f"the device {twice!r} is in the mesh twice")
+            raise invalid("devices", f"the device {twice!r} is in the mesh twice")
         strides = [math.prod(self.shape[axis + 1 :]) for axis in range(len(self.shape))]
         self._strides = tuple(strides)
         self._hash = hash((self.dim_names, self.shape, self.devices))
@@ -128,7 +129,7 @@ class Mesh:
         """Return the index of a device in `devices`; InvalidError for another device."""
         position = self._index.get(device) if isinstance(device, str) else None
         if position is None:
-            raise InvalidError(f"device {device!r} is not in the mesh {self.text}")
+            raise invalid("device", f"device {device!r} is not in the mesh {self.text}")
         return position
 
     def coordinates(self, device: str) -> tuple[int, ...]:
@@ -152,7 +153,7 @@ class Mesh:
             InvalidError: rank is not in [0, world_size).
         """
         if not 0 <= rank < world_size:
-            raise InvalidError(f"rank {rank} is not in [0, {world_size})")
+            raise invalid("rank", f"rank {rank} is not in [0, {world_size})")
         share, more = divmod(self.size, world_size)
         first = rank * share + min(rank, more)
         return self.devices[first : first + share + (rank < more)]
@@ -242,12 +243,16 @@ class Layout:
                 )
             name = None if spec == UNSHARDED else spec
             if name is not None and name not in mesh.dim_names:
-                raise InvalidError(f"dimension {name!r} is not in the mesh {mesh.text}")
+                raise invalid(
+                    "sharding_specs", f"dimension {name!r} is not in the mesh {mesh.text}"
+                )
             if name is not None and name in found:
-                raise InvalidError(f"the mesh dimension {name!r} is used twice in one layout")
+                raise invalid(
+                    "sharding_specs", f"the mesh dimension {name!r} is used twice in one layout"
+                )
             found.append(name)
         if len(found) > _core.RANK_MAX:
-            raise InvalidError(f"a tensor has at most {_core.RANK_MAX} dimensions")
+            raise invalid("sharding_specs", f"a tensor has at most {_core.RANK_MAX} dimensions")
         self.mesh = mesh
         self.sharding_specs = tuple(found)
         self.rank = len(found)
@@ -268,7 +273,7 @@ class Layout:
         except TypeError:
             raise wrong("rank", "an int", rank) from None
         if count < 0:
-            raise InvalidError(f"rank {rank} is negative")
+            raise invalid("rank", f"rank {rank} is negative")
         return cls([None] * count, mesh)
 
     @classmethod
@@ -300,8 +305,9 @@ class Layout:
             raise wrong("layout_str", "a str", layout_str)
         specs, found, mesh = layout_str.partition(MESH)
         if not found or not specs.startswith(SPECS):
-            raise InvalidError(
-                f"the text of a layout must be '{SPECS}<names>,{MESH}<mesh>', got {layout_str!r}"
+            raise invalid(
+                "layout_str",
+                f"the text of a layout must be '{SPECS}<names>,{MESH}<mesh>', got {layout_str!r}",
             )
         names = specs.removeprefix(SPECS).split(",")
         return cls([name.strip() for name in names if name.strip()], Mesh.from_string(mesh))
@@ -383,13 +389,15 @@ class Layout:
         try:
             shape = tuple(map(operator.index, global_shape))
         except TypeError:
-            raise InvalidError(
-                f"global_shape must be a sequence of integers, got {global_shape!r}"
+            raise invalid(
+                "global_shape", f"global_shape must be a sequence of integers, got {global_shape!r}"
             ) from None
         if any(not 0 <= size < 2**63 for size in shape):
-            raise InvalidError(f"global_shape {shape} is not in range")
+            raise invalid("global_shape", f"global_shape {shape} is not in range")
         if len(shape) != self.rank:
-            raise InvalidError(f"a layout of rank {self.rank} does not fit the shape {shape}")
+            raise invalid(
+                "global_shape", f"a layout of rank {self.rank} does not fit the shape {shape}"
+            )
         return shape
 
     @property
@@ -428,22 +436,24 @@ def _mesh_of(text: str) -> Mesh:
     if len(parts) > 1 and parts[-1] == ["use_xla_spmd"]:
         del parts[-1]
     if len(parts) not in (5, 6):
-        raise InvalidError(
+        raise invalid(
+            "mesh",
             "the text of a mesh must be 'name|x=2|0,1|0,1|<devices>' or end with '|<all devices>', "
-            f"got {text!r}"
+            f"got {text!r}",
         )
     _, dims, numbers, local, devices, *every = parts
     try:
         sizes = [(name, int(size)) for name, _, size in (dim.rpartition("=") for dim in dims)]
         order = [int(number) - int(numbers[0]) for number in local]
     except ValueError as error:
-        raise InvalidError(f"the text of a mesh {text!r} is malformed: {error}") from None
+        raise invalid("mesh", f"the text of a mesh {text!r} is malformed: {error}") from None
     if every:
         return Mesh(sizes, every[0])
     if sorted(order) != list(range(len(numbers))) or len(devices) != len(order):
-        raise InvalidError(
+        raise invalid(
+            "mesh",
             f"the text of a mesh {text!r} names {len(devices)} of {len(numbers)} devices: create "
-            "the mesh with its global devices, or pass a ckptfmt.sharded.Mesh of all devices"
+            "the mesh with its global devices, or pass a ckptfmt.sharded.Mesh of all devices",
         )
     return Mesh(sizes, [device for _, device in sorted(zip(order, devices, strict=True))])
 
@@ -476,11 +486,11 @@ def _dim(pair: Any) -> tuple[str, int]:
     if not isinstance(name, str):
         raise wrong("the name of a mesh dimension", "a str", name, "dims")
     if not name or name == UNSHARDED:
-        raise InvalidError(f"{name!r} cannot be the name of a mesh dimension")
+        raise invalid("dims", f"{name!r} cannot be the name of a mesh dimension")
     try:
         count = operator.index(size)
     except TypeError:
         raise wrong(f"the size of mesh dimension {name!r}", "an int", size, "dims") from None
     if count < 1:
-        raise InvalidError(f"mesh dimension {name!r} has size {count}, which is below 1")
+        raise invalid("dims", f"mesh dimension {name!r} has size {count}, which is below 1")
     return name, count

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ckptfmt._base.arguments import check_switch, wrong
+from ckptfmt._base.arguments import check_switch, invalid, wrong
 from ckptfmt._base.targets import as_target, share_memory
 from ckptfmt.bundle.tensor import TensorHandle
 from ckptfmt.errors import InvalidError, TensorNotFoundError
@@ -114,14 +114,14 @@ class ParallelVariable:
         self.primary_only = primary_only
         self.components = tuple(components)
         if not self.components:
-            raise InvalidError("a parallel variable has at least one component")
+            raise invalid("components", "a parallel variable has at least one component")
         for index, component in enumerate(self.components):
             _check_component(index, component, self.components[0])
         _check_apart(self.components)
         count = len(self.components)
         self.devices = tuple(map(_default_device, range(count))) if names is None else names
         if len(self.devices) != count:
-            raise InvalidError(f"{count} components have {len(self.devices)} devices")
+            raise invalid("devices", f"{count} components have {len(self.devices)} devices")
 
     @classmethod
     def replicated(
@@ -271,7 +271,7 @@ def _device_names(devices: Sequence[str]) -> tuple[str, ...]:
         if not isinstance(name, str):
             raise wrong("a device", "a str", name, "devices")
     if not names:
-        raise InvalidError("devices are empty", argument="devices")
+        raise invalid("devices", "devices are empty")
     return names
 
 
@@ -286,14 +286,16 @@ def _check_component(index: int, component: Any, first: NDArray[Any]) -> None:
         error.hint(f" ({what})")
         raise
     if component.dtype.kind in "SU":
-        raise InvalidError(
+        raise invalid(
+            "components",
             f"{what} is of dtype {component.dtype}, into which strings of other lengths do not "
-            "fit: it is an object array of bytes"
+            "fit: it is an object array of bytes",
         )
     if component.shape != first.shape or not _equivalent(component.dtype, first.dtype):
-        raise InvalidError(
+        raise invalid(
+            "components",
             f"{what} is {component.dtype}{list(component.shape)}, component 0 is "
-            f"{first.dtype}{list(first.shape)}"
+            f"{first.dtype}{list(first.shape)}",
         )
 
 
@@ -301,8 +303,9 @@ def _check_apart(components: Sequence[NDArray[Any]]) -> None:
     """Refuse components that share memory: a restore would overwrite one with the other."""
     for (row, one), (other_row, other) in itertools.combinations(enumerate(components), 2):
         if share_memory(one, other):
-            raise InvalidError(
-                f"components {row} and {other_row} of a parallel variable share memory"
+            raise invalid(
+                "components",
+                f"components {row} and {other_row} of a parallel variable share memory",
             )
 
 

@@ -16,12 +16,11 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from ckptfmt._base.arguments import check_choice, wrong
+from ckptfmt._base.arguments import check_choice, invalid, wrong
 from ckptfmt._base.arrays import Sources
 from ckptfmt._base.dtypes import VARIANT
 from ckptfmt._base.names import tensor_bytes
 from ckptfmt._base.slices import SaveSliceInfo
-from ckptfmt.errors import InvalidError
 from ckptfmt.saving.devices import canonical, task_of
 from ckptfmt.saving.sharding import Shard, ShardingCallback
 from ckptfmt.saving.specs import ShardableTensor
@@ -98,7 +97,9 @@ class ShardByDevicePolicy(ShardingCallback):
             if self.order == "sorted":
                 return [shards[key] for key in sorted(shards, key=operator.itemgetter(0))]
         except TypeError as error:
-            raise InvalidError(f"key_fn gave what cannot be grouped and sorted: {error}") from error
+            raise invalid(
+                "key_fn", f"key_fn gave what cannot be grouped and sorted: {error}"
+            ) from error
         return list(shards.values())
 
 
@@ -479,7 +480,5 @@ def _count(what: str, given: Any, smallest: int) -> int:
     except TypeError:
         raise wrong(what, "an integer", given) from None
     if isinstance(given, bool) or number < smallest:
-        raise InvalidError(
-            f"{what} must be an integer of at least {smallest}, got {given!r}", argument=what
-        )
+        raise invalid(what, f"{what} must be an integer of at least {smallest}, got {given!r}")
     return number

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from ckptfmt._base.arguments import check_switch, wrong
+from ckptfmt._base.arguments import check_switch, invalid, wrong
 from ckptfmt.errors import InvalidError
 
 _VALID_NAME = re.compile(r"[a-zA-Z0-9._-]+")
@@ -72,18 +72,17 @@ def register_checkpoint_saver(
     check_switch("strict_predicate_restore", strict_predicate_restore)
     full_name = f"{package}.{name}"
     if not _VALID_NAME.fullmatch(full_name):
-        raise InvalidError(
+        raise invalid(
+            "name",
             f"the name of a registered saver must consist of letters, digits, '.', '_' and '-', "
-            f"not '{full_name}'"
+            f"not '{full_name}'",
         )
     assert predicate is not None
     assert save_fn is not None
     assert restore_fn is not None
     saver = RegisteredSaver(full_name, predicate, save_fn, restore_fn, strict_predicate_restore)
     if _registry.setdefault(full_name, saver) is not saver:
-        raise InvalidError(
-            f"a checkpoint saver is already registered as '{full_name}'", argument="name"
-        )
+        raise invalid("name", f"a checkpoint saver is already registered as '{full_name}'")
 
 
 def unregister_checkpoint_saver(registered_name: str) -> None:
@@ -138,5 +137,4 @@ def validate_restore_function(trackable: Any, registered_name: str) -> None:
 
 
 def _unknown(registered_name: str) -> InvalidError:
-    message = f"no checkpoint saver is registered as {registered_name!r}"
-    return InvalidError(message, argument="registered_name")
+    return invalid("registered_name", f"no checkpoint saver is registered as {registered_name!r}")

@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 
 from ckptfmt._base import dtypes, names
 from ckptfmt._base.adapters import refused
-from ckptfmt._base.arguments import wrong
+from ckptfmt._base.arguments import invalid, wrong
 from ckptfmt._base.arrays import Sources
 from ckptfmt._base.background import SaveFuture, SaveQueue, Work, wait_for_saves
 from ckptfmt._base.names import absolute, path_text, prefix_text
@@ -470,8 +470,8 @@ def _functions(
                 f"the restore function of {trackable!r}", "a function", function, "restore_fns"
             )
         if trackable is None or trackable not in serialized_tensors:
-            raise InvalidError(
-                f"restore_fns has a function for {trackable!r}, which has no tensors"
+            raise invalid(
+                "restore_fns", f"restore_fns has a function for {trackable!r}, which has no tensors"
             )
     return given
 

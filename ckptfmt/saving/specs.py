@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ckptfmt._base import dtypes
-from ckptfmt._base.arguments import listed, wrong
+from ckptfmt._base.arguments import invalid, listed, wrong
 from ckptfmt._base.arrays import Sources
 from ckptfmt._base.names import tensor_bytes, tensor_name, tensor_text
 from ckptfmt._base.slices import SliceSpec, parse_spec
@@ -174,10 +174,10 @@ class DSaveSpec(SaveSpec):
         try:
             self.global_shape: tuple[int, ...] = tuple(int(size) for size in global_shape)
         except (TypeError, ValueError):
-            raise InvalidError(
+            raise invalid(
+                "global_shape",
                 f"global_shape must be a sequence of integers, got {global_shape!r}",
                 tensor=self.name,
-                argument="global_shape",
             ) from None
         with about(self.name):
             self.layout = Layout.of(layout)

@@ -32,7 +32,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ckptfmt._base import dtypes, names
-from ckptfmt._base.arguments import Durability, Level, Verify, check_order, listed
+from ckptfmt._base.arguments import Durability, Level, Verify, check_order, invalid, listed
 from ckptfmt._base.arrays import Sources
 from ckptfmt._base.background import SaveFuture, SaveQueue, Work, wait_for_saves
 from ckptfmt._base.names import absolute, path_text, prefix_text, sharded_filename
@@ -565,7 +565,7 @@ class _Request:
         known = {device for chosen in local.values() for device in chosen}
         for device in wanted:
             if meshes and device not in known:
-                raise InvalidError(f"{device!r} is not a device of any mesh of these layouts")
+                raise invalid("devices", f"{device!r} is not a device of any mesh of these layouts")
         return cls(found, local)
 
 

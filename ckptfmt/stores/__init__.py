@@ -12,9 +12,9 @@ import importlib
 import threading
 from typing import Any
 
-from ckptfmt._base.arguments import check_switch, wrong
+from ckptfmt._base.arguments import check_switch, invalid, wrong
 from ckptfmt._base.names import is_url, split_archive
-from ckptfmt.errors import CkptfmtError, InvalidError, StorageError
+from ckptfmt.errors import CkptfmtError, StorageError
 from ckptfmt.stores.archives import Archive
 from ckptfmt.stores.client import Client
 from ckptfmt.stores.objects import Objects
@@ -47,9 +47,7 @@ def mount(url: str, store: Any) -> None:
         raise wrong("url", "a str", url)
     root = url if url.endswith("://") else url.rstrip("/")
     if "://" not in root:
-        raise InvalidError(
-            f"mount(url, store): {url!r} is not a URL such as 's3://bucket'", argument="url"
-        )
+        raise invalid("url", f"mount(url, store): {url!r} is not a URL such as 's3://bucket'")
     with _lock:
         if store is None:
             _mounted.pop(root, None)
@@ -63,10 +61,10 @@ def _client_over(store: Any, url: str) -> Client:
         if package in kinds:
             client: Client = _adapter(package, url).client(store)
             return client
-    raise InvalidError(
+    raise invalid(
+        "store",
         "mount(url, store): store must be an obstore store or an fsspec file system, "
         f"not {type(store).__name__}",
-        argument="store",
     )
 
 

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from ckptfmt._base.arguments import invalid
 from ckptfmt.bundle.choosing import Choice
 from ckptfmt.bundle.reader import Reader
 from ckptfmt.bundle.selecting import Transform
@@ -29,7 +30,7 @@ def chosen_state(structure: Any, choice: Choice, reader: Reader) -> Any:
     """
     stored = {path_name(path): leaf for path, leaf in leaves(structure)}
     if choice.rename is not None and not all(isinstance(v, Stored) for v in structure.values()):
-        raise InvalidError("rename= is for a dict of tensors, and the state is more than that")
+        raise invalid("rename", "rename= is for a dict of tensors, and the state is more than that")
     loaded, _, transforms = choice.chosen(list(stored), reader.prefix)
 
     def chosen(value: Any, path: tuple[str, ...]) -> Any:

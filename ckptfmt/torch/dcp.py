@@ -40,7 +40,7 @@ from torch.distributed.checkpoint.planner import (
 from torch.futures import Future
 
 from ckptfmt._base import names
-from ckptfmt._base.arguments import Durability, Level, Verify
+from ckptfmt._base.arguments import Durability, Level, Verify, invalid
 from ckptfmt._base.arrays import Sources
 from ckptfmt._base.targets import as_target
 from ckptfmt.bundle import reader as reading
@@ -138,7 +138,7 @@ class StorageWriter(storage.StorageWriter):  # type: ignore[misc]
     def set_up_storage_writer(self, is_coordinator: bool, *args: Any, **kwargs: Any) -> None:
         """Begin a save on this rank."""
         if self._prefix is None:
-            raise InvalidError("give the prefix: dcp.save(..., checkpoint_id=PREFIX)")
+            raise invalid("checkpoint_id", "give the prefix: dcp.save(..., checkpoint_id=PREFIX)")
         self._rank = None if kwargs.get("use_collectives", True) else kwargs.get("rank")
         self._discard()
 
@@ -422,7 +422,9 @@ class StorageReader(storage.StorageReader):  # type: ignore[misc]
     def read_metadata(self, *args: Any, **kwargs: Any) -> dcp.Metadata:
         """Open the checkpoint and return its contents in the terms of DCP."""
         if self._path is None:
-            raise InvalidError("give the checkpoint: dcp.load(..., checkpoint_id=PREFIX)")
+            raise invalid(
+                "checkpoint_id", "give the checkpoint: dcp.load(..., checkpoint_id=PREFIX)"
+            )
         self._close()
         rank = kwargs.get("rank")
         path = self._path if rank is None else _of_rank(self._path, rank)

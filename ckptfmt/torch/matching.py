@@ -13,6 +13,7 @@ import torch
 from torch.optim import Optimizer
 
 from ckptfmt._base import dtypes
+from ckptfmt._base.arguments import invalid
 from ckptfmt._base.arrays import describe
 from ckptfmt._base.names import tensor_bytes
 from ckptfmt._base.targets import Target, torch_refusal
@@ -497,9 +498,10 @@ def check_whole(target: Any, structure: Any, path: Any) -> None:
     keys = [key for key, value in structure.items() if own and has(value)]
     if keys:
         call = f"ckptfmt.torch.load_into({{{keys[0]!r}: {what}}}, {path!r}, strict=False)"
-        raise InvalidError(
+        raise invalid(
+            "target",
             f"the checkpoint is a training state, with a state dict for {_type(target)} under "
-            f"{some(keys)}: call {call}"
+            f"{some(keys)}: call {call}",
         )
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from ckptfmt._base.arguments import Durability, Level, Verify, check_order
+from ckptfmt._base.arguments import Durability, Level, Verify, check_order, invalid
 from ckptfmt._base.background import SaveFuture
 from ckptfmt._base.progress import Progress
 from ckptfmt.bundle import reader as reading
@@ -19,7 +19,6 @@ from ckptfmt.bundle import saving
 from ckptfmt.bundle.choosing import Cast, Choice, Names
 from ckptfmt.bundle.load import MatchReport, refuse
 from ckptfmt.bundle.selecting import Filter, Rename
-from ckptfmt.errors import InvalidError
 from ckptfmt.torch.choosing import chosen_state, chosen_tensors
 from ckptfmt.torch.making import New
 from ckptfmt.torch.matching import Matching, check_whole
@@ -226,9 +225,10 @@ def load_into(
     """
     check_order("load_into(target, path)", "path", path, target)
     if not isinstance(target, dict) and not is_stateful(target):
-        raise InvalidError(
+        raise invalid(
+            "target",
             "load_into(target, path): target must be a module, a state dict or a dict of these, "
-            f"not {type(target).__name__}"
+            f"not {type(target).__name__}",
         )
     choice = Choice.of(names, filter, rename, cast, strict)
     with reading.open(path, verify=verify) as reader:
@@ -253,7 +253,7 @@ def _device(given: Any) -> torch.device:
         return torch.empty(0, device=given).device
     except (RuntimeError, AssertionError, TypeError, NotImplementedError) as error:
         reason = str(error).partition("\n")[0]
-        raise InvalidError(f"device={given!r} cannot be used: {reason}") from None
+        raise invalid("device", f"device={given!r} cannot be used: {reason}") from None
 
 
 # ---- random numbers ------------------------------------------------------------------------------

@@ -22,6 +22,7 @@ import numpy as np
 import torch
 
 from ckptfmt._base import dtypes
+from ckptfmt._base.arguments import invalid
 from ckptfmt.bundle.reader import Reader
 from ckptfmt.bundle.selecting import Transform
 from ckptfmt.errors import CorruptError, InvalidError, UnsupportedError, about
@@ -83,14 +84,15 @@ class Packed:
         if is_stateful(state):
             state = state.state_dict()
         if not isinstance(state, dict):
-            raise InvalidError(
+            raise invalid(
+                "state",
                 "save(state, prefix): state must be a module, a state dict or a dict of these, "
-                f"not {type(state).__name__}"
+                f"not {type(state).__name__}",
             )
         try:
             packed = self._pack(state, ())
         except RecursionError:
-            raise InvalidError("the state contains itself, or is nested too deeply") from None
+            raise invalid("state", "the state contains itself, or is nested too deeply") from None
         self.is_plain = self.tensors.keys() == state.keys() and all(
             isinstance(one, torch.Tensor) and one.dtype in tensors.PLAIN for one in state.values()
         )
