@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 from hypothesis import strategies as st
-from support.choices import STORED, Call, check, flat, nested, options
+from support.choices import STORED, Call, check, flat, grid, nested, options
 from support.options import ADAPTERS, calls, check_calls
 from support.strategies import counted, property_test
 
@@ -62,6 +62,12 @@ def prefixes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[bool, P
     ckptfmt.torch.save({name: torch.from_numpy(one) for name, one in STORED.items()}, folder / "pt")
     ckptfmt.jax.save(folder / "jax", nested(STORED))
     return {name: {False: folder / name} for name in ("plain", "pt", "jax")}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_all_options_together(name: str, prefixes: dict[str, dict[bool, Path]]) -> None:
+    words = [check(CALLS[name], given, prefixes["plain"]) for given in grid()]
+    assert words.count("loaded") > len(words) / 4
 
 
 @property_test(600, 20_000, data=st.data())

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from hypothesis import strategies as st
-from support.choices import CALLS, STORED, check, nested, options
+from support.choices import CALLS, STORED, check, grid, nested, options
 from support.strategies import counted, property_test
 
 import ckptfmt
@@ -20,6 +20,12 @@ def prefixes(tmp_path_factory: pytest.TempPathFactory) -> dict[bool, Path]:
     ckptfmt.save(folder / "flat", STORED)
     ckptfmt.save_tree(folder / "tree", nested(STORED))
     return {False: folder / "flat", True: folder / "tree"}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_all_options_together(name: str, prefixes: dict[bool, Path]) -> None:
+    words = [check(CALLS[name], given, prefixes) for given in grid()]
+    assert words.count("loaded") > len(words) / 4
 
 
 @property_test(600, 20_000, data=st.data())

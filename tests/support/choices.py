@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import itertools
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -36,6 +37,7 @@ RENAMES: list[tuple[Any, Callable[[str], Any]]] = [
     ({"a": "x", "c/d": "c/new"}, lambda name: {"a": "x", "c/d": "c/new"}.get(name, name)),
     ({"a": "b"}, lambda name: {"a": "b"}.get(name, name)),
     ({"a": ("a", transposed)}, lambda name: ("a", transposed) if name == "a" else name),
+    (("^a$", "a", transposed), lambda name: ("a", transposed) if name == "a" else name),
     (("^c/", "k/"), lambda name: name.replace("c/", "k/")),
     (
         [("^c/", "k/"), ("^b$", None)],
@@ -47,6 +49,7 @@ CASTS: list[Any] = [
     True,
     np.float64,
     "float16",
+    {"a": "float16"},
     {"a": "int32", "c/d": np.float32},
     {"a": "float32", "z": "float32"},
 ]
@@ -78,6 +81,22 @@ class Options:
 
     def blanks(self) -> dict[str, Any]:
         return {name: np.full(shape, 99, dtype) for name, (shape, dtype) in self.targets.items()}
+
+
+def grid() -> Iterator[Options]:
+    """Every filter with every rename and cast, and targets that fit."""
+    renames = [(None, lambda name: name), *RENAMES]
+    for filtered, (rename, rule), cast in itertools.product(
+        [None, *FILTERS], renames, [None, *CASTS]
+    ):
+        found = Options(filter=filtered, rename=rename, rule=rule, cast=cast)
+        for old, array in STORED.items():
+            new, fits = rule(old), array.astype(cast_to(cast, old, array.dtype))
+            if isinstance(new, tuple):
+                new, fits = new[0], new[1](fits)
+            if new is not None:
+                found.targets[new] = fits.shape, fits.dtype
+        yield found
 
 
 @st.composite
