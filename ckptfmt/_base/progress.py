@@ -12,7 +12,7 @@ Progress = Callable[[int, int], object]
 
 @dataclass(slots=True)
 class Meter:
-    """Counts bytes and reports them."""
+    """Counts bytes and reports them, at most `total`."""
 
     progress: Progress | None
     total: int
@@ -22,4 +22,4 @@ class Meter:
         """Add bytes that are done."""
         self.done += size
         if self.progress is not None:
-            self.progress(self.done, self.total)
+            self.progress(min(self.done, self.total), self.total)

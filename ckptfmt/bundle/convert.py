@@ -20,7 +20,7 @@ from ckptfmt._base.arguments import Durability, Level, check_progress, check_swi
 from ckptfmt._base.arrays import Slice, Sources
 from ckptfmt._base.background import wait_for_saves
 from ckptfmt._base.names import prefix_text
-from ckptfmt._base.progress import Progress
+from ckptfmt._base.progress import Meter, Progress
 from ckptfmt.bundle.locate import locate
 from ckptfmt.bundle.merge import merge
 from ckptfmt.bundle.reader import Reader
@@ -52,6 +52,31 @@ class Piece(NamedTuple):
     shape: tuple[int, ...]
     box: NDArray[np.int64] | None
     part: Slice | None
+
+
+class Batch:
+    """Values that a writer gets together: at most `BATCH_BYTES` of arrays, or one larger value.
+
+    Attributes:
+        sources: the values so far.
+    """
+
+    def __init__(self, writer: Writer) -> None:
+        self.sources = Sources()
+        self._writer, self._held = writer, 0
+
+    def make_room(self, size: int) -> None:
+        """Write the values so far if `size` more bytes would be too many; the next value is of this
+        size."""
+        if self._held and self._held + size > BATCH_BYTES:
+            self.write()
+        self._held += size
+
+    def write(self) -> None:
+        """Write the values so far."""
+        if len(self.sources):
+            self._writer._add(self.sources)
+        self.sources, self._held = Sources(), 0
 
 
 def convert(
@@ -250,23 +275,15 @@ def _metadata(reader: Reader, level: Level, drop: bool) -> dict[str, Any] | None
 
 def _write(reader: Reader, writer: Writer, folder: str | None, progress: Progress | None) -> None:
     total = sum(handle.nbytes for handle in reader.values())
-    done = held = 0
-    sources = Sources()
+    meter, batch = Meter(progress, total), Batch(writer)
     for piece in _pieces(reader):
         size = piece_size(piece)
-        if held and held + size > BATCH_BYTES:
-            writer._add(sources)
-            sources, held = Sources(), 0
-        _take(sources, piece, folder)
-        held += size
-        done += size
+        batch.make_room(size)
+        _take(batch.sources, piece, folder)
         if size > HELD_MAX:
-            writer._add(sources)
-            sources, held = Sources(), 0
-        if progress is not None:
-            progress(min(done, total), total)
-    if len(sources):
-        writer._add(sources)
+            batch.write()
+        meter.add(size)
+    batch.write()
 
 
 def _pieces(reader: Reader) -> Iterator[Piece]:
@@ -386,6 +403,18 @@ def other_values(name: str | None) -> CorruptError:
     )
 
 
+def equal_values(one: NDArray[Any], other: NDArray[Any]) -> bool:
+    """Return whether two arrays of one dtype have the same bytes, or strings."""
+    left, right = one.reshape(-1), other.reshape(-1)
+    if one.dtype == np.dtype(object):
+        return bool(left.tolist() == right.tolist())
+    step = STEP_BYTES // max(one.itemsize, 1)
+    return len(left) == len(right) and all(
+        left[at : at + step].tobytes() == right[at : at + step].tobytes()
+        for at in range(0, len(left), step)
+    )
+
+
 _Sums = tuple[int, tuple[int, ...], list[tuple[int, int]]]
 
 
@@ -411,7 +440,7 @@ def _same(piece: Piece, other: Piece, folder: str | None) -> bool:
     """Return whether two values of one dtype and shape are equal, without unused bits."""
     one, two = piece_value(piece, folder), piece_value(other, folder)
     if one.dtype == np.dtype(object):
-        return bool(one.reshape(-1).tolist() == two.reshape(-1).tolist())
+        return equal_values(one, two)
     code = piece.handle.dtype_code
     info = dtypes.info_of(code)
     assert info is not None

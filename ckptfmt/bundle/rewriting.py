@@ -18,13 +18,12 @@ from numpy.typing import NDArray
 from ckptfmt import _core
 from ckptfmt._base import names
 from ckptfmt._base.arguments import Durability
-from ckptfmt._base.arrays import Sources
 from ckptfmt._base.progress import Meter, Progress
 from ckptfmt.bundle.casting import Losses, cast_values, losses_of
 from ckptfmt.bundle.convert import (
-    BATCH_BYTES,
     HELD_MAX,
     STEP_BYTES,
+    Batch,
     Piece,
     mapped_array,
     piece_size,
@@ -171,7 +170,7 @@ def _copy(
     total = sum(handle.nbytes for handle in rest if handle.name not in small)
     meter = Meter(progress, total)
     folder = None if names.is_url(writer.prefix) else os.path.dirname(writer.prefix) or "."
-    sources, held = Sources(), 0
+    batch = Batch(writer)
     losses: dict[str, Losses] = {}
     for handle in rest:
         raw = names.tensor_bytes(new_names[handle.name])
@@ -181,25 +180,20 @@ def _copy(
         if handle.name in plan.texts:
             text = np.empty((), object)
             text[()] = plan.texts[handle.name]
-            sources.add(raw, text, handle.dtype_code)
+            batch.sources.add(raw, text, handle.dtype_code)
             continue
         dtype = plan.casts.get(handle.name)
         for piece in pieces_of(handle):
-            size = piece_size(piece)
-            if held and held + size > BATCH_BYTES:
-                writer._add(sources)
-                sources, held = Sources(), 0
+            batch.make_room(piece_size(piece))
             array = piece_value(piece, folder)
             if dtype is None:
-                sources.add(raw, array, handle.dtype_code, piece.part)
+                batch.sources.add(raw, array, handle.dtype_code, piece.part)
             else:
                 values, lost = _cast(piece, array, dtype, folder)
-                sources.add(raw, values, None, piece.part)
+                batch.sources.add(raw, values, None, piece.part)
                 losses[handle.name] = losses.get(handle.name, Losses()) + lost
-            held += size
         meter.add(handle.nbytes)
-    if len(sources):
-        writer._add(sources)
+    batch.write()
     return Rewritten(total, losses)
 
 

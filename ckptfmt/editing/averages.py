@@ -23,17 +23,17 @@ from ckptfmt._base.arguments import (
     invalid,
     listed,
 )
-from ckptfmt._base.arrays import Sources
 from ckptfmt._base.background import wait_for_saves
 from ckptfmt._base.names import prefix_text
 from ckptfmt._base.progress import Meter, Progress
 from ckptfmt.bundle.casting import is_float
 from ckptfmt.bundle.completeness import why_incomplete
 from ckptfmt.bundle.convert import (
-    BATCH_BYTES,
     HELD_MAX,
     STEP_BYTES,
+    Batch,
     Piece,
+    equal_values,
     mapped_array,
     piece_size,
     piece_value,
@@ -179,21 +179,16 @@ class _Mean:
         first = self._readers[0]
         level: Any = first.level
         with Writer(self._target, level=level, durability=durability) as writer:
-            sources, held = Sources(), 0
+            batch = Batch(writer)
             for handle in first.values():
                 others = self._others(handle)
                 mean = self._classify(handle, others)
                 for piece in pieces_of(handle):
-                    size = piece_size(piece)
-                    if held and held + size > BATCH_BYTES:
-                        writer._add(sources)
-                        sources, held = Sources(), 0
+                    batch.make_room(piece_size(piece))
                     array = self._mean(piece, others) if mean else self._value(piece)
-                    sources.add(handle.raw_name, array, handle.dtype_code, piece.part)
-                    held += size
+                    batch.sources.add(handle.raw_name, array, handle.dtype_code, piece.part)
                 self._meter.add(handle.nbytes * len(self._readers))
-            if len(sources):
-                writer._add(sources)
+            batch.write()
             if names.METADATA in first:
                 writer._open_handle().add_metadata(first[names.METADATA].read().item())
         return self._result()
@@ -223,7 +218,7 @@ class _Mean:
         for piece in pieces_of(handle):
             ours = self._value(piece)
             for other in others:
-                if not _equal(ours, self._value(Piece(other, piece.shape, piece.box, None))):
+                if not equal_values(ours, self._value(Piece(other, piece.shape, piece.box, None))):
                     self._taken.append(handle.name)
                     return
 
@@ -283,14 +278,3 @@ def _wide(dtype: np.dtype[Any]) -> np.dtype[Any]:
 
 def _has_fractions(dtype: np.dtype[Any]) -> bool:
     return dtype.kind == "c" or is_float(dtype)
-
-
-def _equal(one: NDArray[Any], other: NDArray[Any]) -> bool:
-    if one.dtype == np.dtype(object):
-        return bool(one.reshape(-1).tolist() == other.reshape(-1).tolist())
-    step = STEP_BYTES // max(one.itemsize, 1)
-    left, right = one.reshape(-1), other.reshape(-1)
-    return all(
-        left[at : at + step].tobytes() == right[at : at + step].tobytes()
-        for at in range(0, len(left), step)
-    )

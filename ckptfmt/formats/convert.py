@@ -28,7 +28,7 @@ from ckptfmt._base.arguments import (
 from ckptfmt._base.arrays import Sources
 from ckptfmt._base.background import wait_for_saves
 from ckptfmt._base.names import path_text, prefix_text
-from ckptfmt._base.progress import Progress
+from ckptfmt._base.progress import Meter, Progress
 from ckptfmt.bundle import convert as levels
 from ckptfmt.bundle.casting import cast_dtype, cast_values, castable, dtype_text
 from ckptfmt.bundle.choosing import Cast
@@ -268,12 +268,18 @@ class _Casts:
             self._default is None or not castable(tensor.dtype, self._default)
         )
 
-    def kind_of(self, tensor: Kind, holds: Callable[[np.dtype[Any]], bool], result: str) -> Kind:
-        """Return what the tensor becomes.
+    def kinds_of(
+        self, tensors: Mapping[str, Tensor], holds: Callable[[np.dtype[Any]], bool], result: str
+    ) -> list[Kind]:
+        """Return what the tensors become.
 
         Raises:
-            InvalidError: the result cannot hold its dtype, and no cast says what to do.
+            InvalidError: the result cannot hold a dtype, and no cast says what to do.
         """
+        given = (Kind(name, tensor.dtype, tensor.shape) for name, tensor in tensors.items())
+        return [self._kind_of(kind, holds, result) for kind in given]
+
+    def _kind_of(self, tensor: Kind, holds: Callable[[np.dtype[Any]], bool], result: str) -> Kind:
         wanted = tensor.dtype
         for glob, dtype in self._patterns:
             if fnmatch.fnmatchcase(tensor.name, glob):
@@ -298,25 +304,22 @@ class _Casts:
         return tensor._replace(dtype=wanted)
 
 
-def _all_equal(one: NDArray[Any], other: NDArray[Any]) -> bool:
-    """Return whether two arrays have the same bytes, or strings."""
-    if one.dtype.kind == "O":
-        return bool(one.reshape(-1).tolist() == other.reshape(-1).tolist())
-    one, other = np.ascontiguousarray(one), np.ascontiguousarray(other)
-    return bool((one.reshape(-1).view(np.uint8) == other.reshape(-1).view(np.uint8)).all())
+def _compare(kinds: list[Kind], result: Read, source: Read) -> None:
+    """Raise CorruptError if the result does not hold what the source does."""
+    for kind in kinds:
+        for box in slabs(kind.shape, max(kind.dtype.itemsize, 1)):
+            if not levels.equal_values(result(kind.name, box), source(kind.name, box)):
+                raise levels.other_values(kind.name)
 
 
-class _Counter:
-    """Counts bytes for the caller's progress function."""
+def _reading(kinds: list[Kind], tensors: Mapping[str, Tensor]) -> Read:
+    """Return a function that reads a box of a tensor and casts it to its kind."""
+    dtype_of = {kind.name: kind.dtype for kind in kinds}
+    return lambda name, box: cast_values(tensors[name].read(box), dtype_of[name])
 
-    def __init__(self, progress: Progress | None, kinds: list[Kind]) -> None:
-        self._progress, self._done = progress, 0
-        self._total = sum(kind.nbytes for kind in kinds)
 
-    def add(self, size: int) -> None:
-        self._done += size
-        if self._progress is not None:
-            self._progress(min(self._done, self._total), self._total)
+def _nbytes(kinds: list[Kind]) -> int:
+    return sum(kind.nbytes for kind in kinds)
 
 
 # ---- from another format -------------------------------------------------------------------------
@@ -361,12 +364,7 @@ class _Import:
         with self._opened as (tensors, metadata):
             dropped = ["TensorFlow's object graph"] if tensors.pop(_GRAPH, None) else []
             bits = self._take_bits(tensors)
-            kinds = [
-                self._casts.kind_of(
-                    Kind(name, tensor.dtype, tensor.shape), _ours_holds, "a TensorFlow checkpoint"
-                )
-                for name, tensor in tensors.items()
-            ]
+            kinds = self._casts.kinds_of(tensors, _ours_holds, "a TensorFlow checkpoint")
             for kind in kinds:
                 if kind.name.startswith(names.RESERVED) or not kind.name:
                     raise InvalidError("the name is reserved, or empty", tensor=kind.name)
@@ -385,7 +383,7 @@ class _Import:
             target,
             "tensorflow",
             len(kinds),
-            sum(kind.nbytes for kind in kinds),
+            _nbytes(kinds),
             self._casts.done,
             tuple(dropped),
             bits,
@@ -407,17 +405,17 @@ class _Import:
     def _fill(
         self, writer: Writer, folder: str | None, kinds: list[Kind], tensors: dict[str, Tensor]
     ) -> None:
-        counter = _Counter(self._progress, kinds)
+        meter = Meter(self._progress, _nbytes(kinds))
         for kind in kinds:
             tensor = tensors[kind.name]
             if kind.nbytes > HELD_MAX and kind.dtype.kind != "O":
                 array = mapped_array(kind.name, kind.shape, kind.dtype, folder)
                 for box in slabs(kind.shape, kind.dtype.itemsize):
                     array[box] = cast_values(tensor.read(box), kind.dtype)
-                    counter.add(array[box].nbytes)
+                    meter.add(array[box].nbytes)
             else:
                 array = cast_values(tensor.read(), kind.dtype)
-                counter.add(array.nbytes)
+                meter.add(array.nbytes)
             sources = Sources()
             sources.add(names.tensor_bytes(kind.name), array)
             writer._add(sources)
@@ -433,12 +431,11 @@ class _Import:
             return
         check_result(part, limits)
         with Reader(part, limits=limits) as result:
-            for kind in kinds:
-                handle = result[kind.name]
-                for box in slabs(kind.shape, max(kind.dtype.itemsize, 1)):
-                    expected = cast_values(tensors[kind.name].read(box), kind.dtype)
-                    if not _all_equal(np.asarray(handle[(*box, ...)]), expected):
-                        raise levels.other_values(kind.name)
+            _compare(
+                kinds,
+                lambda name, box: np.asarray(result[name][(*box, ...)]),
+                _reading(kinds, tensors),
+            )
 
 
 def _ours_holds(dtype: np.dtype[Any]) -> bool:
@@ -493,28 +490,19 @@ class _Export:
             metadata = texts if self._format == "safetensors" else {}
             if texts and not metadata:
                 dropped.append("the metadata")
-            kinds = [
-                casts.kind_of(
-                    Kind(name, tensor.dtype, tensor.shape), self._module.holds, self._format
-                )
-                for name, tensor in tensors.items()
-            ]
+            kinds = casts.kinds_of(tensors, self._module.holds, self._format)
             named = foreign.by_name(self._path)
             is_keras = named is not None and named[0] is foreign.KERAS_WEIGHTS
             if is_keras and self._format == "hdf5":
                 self._check_keras_names(kinds)
-            counter = _Counter(progress, kinds)
-            by_name = {one.name: one for one in kinds}
-
-            def read(name: str, box: Box) -> NDArray[Any]:
-                return cast_values(tensors[name].read(box), by_name[name].dtype)
-
-            path = self._write_files(kinds, metadata, read, counter, check_result)
+            meter = Meter(progress, _nbytes(kinds))
+            read = _reading(kinds, tensors)
+            path = self._write_files(kinds, metadata, read, meter, check_result)
         return Conversion(
             path,
             self._format,
             len(kinds),
-            sum(one.nbytes for one in kinds),
+            _nbytes(kinds),
             casts.done,
             tuple(dropped),
         )
@@ -537,12 +525,12 @@ class _Export:
         kinds: list[Kind],
         metadata: Mapping[str, str],
         read: Read,
-        counter: _Counter,
+        meter: Meter,
         check_result: bool,
     ) -> str:
         def counted(name: str, box: Box) -> NDArray[Any]:
             array = read(name, box)
-            counter.add(array.nbytes)
+            meter.add(array.nbytes)
             return array
 
         folder = os.path.dirname(self._path)
@@ -577,10 +565,7 @@ class _Export:
         with self._module.open_tensors(path) as (tensors, _):
             if tensors.keys() != {kind.name for kind in kinds}:
                 raise levels.other_values(None)
-            for kind in kinds:
-                for box in slabs(kind.shape, max(kind.dtype.itemsize, 1)):
-                    if not _all_equal(tensors[kind.name].read(box), read(kind.name, box)):
-                        raise levels.other_values(kind.name)
+            _compare(kinds, lambda name, box: tensors[name].read(box), read)
 
 
 class _Handle:

@@ -47,7 +47,7 @@ def test_mean(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int, large:
         for module in ("bundle.convert", "editing.averages"):
             monkeypatch.setattr(f"ckptfmt.{module}.HELD_MAX", 100)
         monkeypatch.setattr("ckptfmt.editing.averages.STEP_BYTES", 64)
-        monkeypatch.setattr("ckptfmt.editing.averages.BATCH_BYTES", 500)
+        monkeypatch.setattr("ckptfmt.bundle.convert.BATCH_BYTES", 500)
     found = [values(seed % 1000 + number) for number in range(COUNT)]
     paths = [tmp_path / str(number) for number in range(COUNT)]
     for path, one in zip(paths, found, strict=True):
