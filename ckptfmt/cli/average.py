@@ -4,12 +4,14 @@
 from __future__ import annotations
 
 import argparse
+from dataclasses import asdict
 
 import ckptfmt
 from ckptfmt.bundle.locate import locate
 from ckptfmt.cli import text
 from ckptfmt.cli.destination import check_destination
 from ckptfmt.cli.missing import warn_missing
+from ckptfmt.cli.options import add_result_options
 from ckptfmt.cli.output import Output
 from ckptfmt.cli.progress import Progress
 from ckptfmt.errors import masked
@@ -44,14 +46,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("sources", metavar="SOURCE", nargs="+", help="a checkpoint")
     add("destination", metavar="DESTINATION", help="prefix of the result")
-    add(
-        "--overwrite",
-        action="store_true",
-        help="replace what is at DESTINATION, which may be a SOURCE",
-    )
-    add("-n", "--dry-run", action="store_true", help="print what would be done, and write nothing")
-    add("--json", action="store_true", help="print what was done as one JSON document")
-    add("-q", "--quiet", action="store_true", help="print nothing on success")
+    add_result_options(parser, "a SOURCE", reports=True)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -68,15 +63,7 @@ def run(options: argparse.Namespace) -> int:
             sources, options.destination, dry_run=options.dry_run, progress=progress.update
         )
     if options.json:
-        Output().document(
-            {
-                "schema": 1,
-                "path": masked(done.path),
-                "averaged": done.averaged,
-                "taken": list(done.taken),
-                "missing": list(done.missing),
-            }
-        )
+        Output().document({"schema": 1, **asdict(done), "path": masked(done.path)})
     elif not options.quiet:
         output = Output()
         for name in done.taken:

@@ -64,6 +64,11 @@ class Value(NamedTuple):
     part: int
 
 
+def _listed(name: str) -> cached_property[list[Any]]:
+    """Return an attribute of `Tensors`: a column as a list."""
+    return cached_property(lambda tensors: tensors.column(name).tolist())
+
+
 class Tensors:
     """Some tensors of a checkpoint, as columns. Of a million tensors each list takes many MB: it is
     made when it is needed.
@@ -94,50 +99,19 @@ class Tensors:
         values: NDArray[Any] = self._columns[name]
         return values if self._rows is None else values[self._rows]
 
-    @cached_property
-    def names(self) -> list[str]:
-        """Names, bytes that are not UTF-8 as surrogate escapes."""
-        return self._list("name")
-
-    @cached_property
-    def dtypes(self) -> list[str]:
-        """TensorFlow's names of the dtypes."""
-        return self._list("dtype")
-
-    @cached_property
-    def shapes(self) -> list[tuple[int, ...]]:
-        """Shapes."""
-        return self._list("shape")
-
-    @cached_property
-    def nbytes(self) -> list[int]:
-        """Bytes of the arrays; of strings those that uncompressed data files would hold."""
-        return self._list("nbytes")
-
-    @cached_property
-    def stored_nbytes(self) -> list[int]:
-        """Bytes in the data files."""
-        return self._list("stored_nbytes")
-
-    @cached_property
-    def shards(self) -> list[int]:
-        """Number of the data file; -1 for a partitioned tensor."""
-        return self._list("shard")
-
-    @cached_property
-    def offsets(self) -> list[int]:
-        """First bytes in the data files."""
-        return self._list("offset")
-
-    @cached_property
-    def crcs(self) -> list[int]:
-        """Checksums, unmasked."""
-        return self._list("crc32c")
-
-    @cached_property
-    def slice_counts(self) -> list[int]:
-        """Number of slices; 0 for a tensor stored whole."""
-        return self._list("slices")
+    # Names, bytes that are not UTF-8 as surrogate escapes; TensorFlow's names of the dtypes.
+    names: cached_property[list[str]] = _listed("name")
+    dtypes: cached_property[list[str]] = _listed("dtype")
+    shapes: cached_property[list[tuple[int, ...]]] = _listed("shape")
+    # Bytes of the arrays, of strings those in uncompressed data files; bytes in the data files.
+    nbytes: cached_property[list[int]] = _listed("nbytes")
+    stored_nbytes: cached_property[list[int]] = _listed("stored_nbytes")
+    # Number of the data file, -1 for a partitioned tensor; the first byte there.
+    shards: cached_property[list[int]] = _listed("shard")
+    offsets: cached_property[list[int]] = _listed("offset")
+    # Checksums, unmasked; number of slices, 0 for a tensor stored whole.
+    crcs: cached_property[list[int]] = _listed("crc32c")
+    slice_counts: cached_property[list[int]] = _listed("slices")
 
     @cached_property
     def partitioned(self) -> list[int]:
@@ -150,10 +124,6 @@ class Tensors:
         """Number of elements."""
         known = {dims: math.prod(dims) for dims in set(self.shapes)}
         return [known[dims] for dims in self.shapes]
-
-    def _list(self, field_name: str) -> list[Any]:
-        values: list[Any] = self.column(field_name).tolist()
-        return values
 
     def pick(self, rows: Sequence[int] | NDArray[np.intp]) -> Tensors:
         """Return some of these, in another order."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from dataclasses import asdict
 from typing import Any
 
 import ckptfmt
@@ -13,7 +14,7 @@ from ckptfmt.bundle.locate import locate
 from ckptfmt.cli import text
 from ckptfmt.cli.destination import check_destination
 from ckptfmt.cli.missing import warn_missing
-from ckptfmt.cli.options import casts
+from ckptfmt.cli.options import add_result_options, casts
 from ckptfmt.cli.output import Output
 from ckptfmt.cli.progress import Progress
 from ckptfmt.cli.renaming import renames
@@ -112,14 +113,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="write every data file that loses a tensor again, to free its space",
     )
-    add(
-        "--overwrite",
-        action="store_true",
-        help="replace what is at DESTINATION, which may be SOURCE",
-    )
-    add("-n", "--dry-run", action="store_true", help="print what would be done, and write nothing")
-    add("--json", action="store_true", help="print what was done as one JSON document")
-    add("-q", "--quiet", action="store_true", help="print nothing on success")
+    add_result_options(parser, reports=True)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -154,7 +148,7 @@ def run(options: argparse.Namespace) -> int:
             progress=progress.update,
         )
     if options.json:
-        Output().document({"schema": 1, **_document(done)})
+        Output().document({"schema": 1, **asdict(done), "path": masked(done.path)})
     elif not options.quiet:
         _print(done, options)
         warn_missing(() if options.drop_missing else done.missing)
@@ -187,23 +181,6 @@ def _metadata(given: list[str], stored: dict[str, Any]) -> dict[str, Any]:
 
 
 # ---- printing ------------------------------------------------------------------------------------
-
-
-def _document(done: Edit) -> dict[str, Any]:
-    return {
-        "path": masked(done.path),
-        "tensors": done.tensors,
-        "renamed": done.renamed,
-        "dropped": list(done.dropped),
-        "casts": {name: list(pair) for name, pair in done.casts.items()},
-        "copied_nbytes": done.copied_nbytes,
-        "overflows": done.overflows,
-        "zeros": done.zeros,
-        "kept": {role: list(pair) for role, pair in done.kept.items()},
-        "lost": {role: list(pair) for role, pair in done.lost.items()},
-        "undecided": list(done.undecided),
-        "missing": list(done.missing),
-    }
 
 
 # Names of one kind that are listed; --json has all.

@@ -85,12 +85,7 @@ def show_table(
     names = shown.names if name_of is None else list(map(name_of, shown.names))
     names = text.printable_all(names)
     columns = _with_slices(shown, names) if slices and shown.in_checkpoint else _plain(shown, names)
-    pieces = text.table(columns, out.width)
-    out.write(out.paint(next(pieces).rstrip("\n"), "bold") + "\n")
-    for piece in pieces:
-        if out.gone:
-            return
-        out.write(piece)
+    out.table(text.table(columns, out.width))
     if len(shown) < len(tensors):
         out.line(f"... and {text.plural(len(tensors) - len(shown), 'tensor')} more")
     out.line()

@@ -264,12 +264,7 @@ def show(
             )
 
     titles = ("name", "tensors", "elements", "bytes", "dtype", "shape", "kind")[: 7 if kinds else 6]
-    pieces = text.table_of_parts(_parts(rows(), titles), out.width)
-    out.write(out.paint(next(pieces).rstrip("\n"), "bold") + "\n")
-    for piece in pieces:
-        if out.gone:
-            return
-        out.write(piece)
+    out.table(text.table_of_parts(_parts(rows(), titles), out.width))
     left = len(tensors) - seen.count(1) - folded_away
     if depth is None and left > 0:
         out.line(f"... and {text.plural(left, 'tensor')} more")

@@ -11,6 +11,30 @@ from ckptfmt import InvalidError
 from ckptfmt.bundle.selecting import filter_function
 
 
+def add_result_options(
+    parser: argparse.ArgumentParser, source: str = "SOURCE", *, reports: bool = False
+) -> None:
+    """Add the options of a command that writes a checkpoint to DESTINATION.
+
+    Args:
+        parser: of the command.
+        source: what DESTINATION may be.
+        reports: whether the command can print what it would do or has done.
+    """
+    add = parser.add_argument
+    what = f"what is at DESTINATION, which may be {source}"
+    add("--overwrite", action="store_true", help=f"replace {what}")
+    if reports:
+        add(
+            "-n",
+            "--dry-run",
+            action="store_true",
+            help="print what would be done, and write nothing",
+        )
+        add("--json", action="store_true", help="print what was done as one JSON document")
+    add("-q", "--quiet", action="store_true", help="print nothing on success")
+
+
 def casts(given: list[str]) -> str | dict[str, str] | None:
     """Return the `cast` argument of `ckptfmt.editing.edit` and `ckptfmt.convert`.
 

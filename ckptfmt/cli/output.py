@@ -8,6 +8,7 @@ import math
 import os
 import shutil
 import sys
+from collections.abc import Iterator
 from typing import Any, TextIO
 
 COLORS = ("auto", "always", "never")
@@ -78,6 +79,14 @@ class Output:
     def line(self, text: str = "") -> None:
         """Print one line."""
         self.write(text + "\n")
+
+    def table(self, lines: Iterator[str]) -> None:
+        """Print what `text.table` gives, its titles in bold; stop when nothing reads it."""
+        self.write(self.paint(next(lines).rstrip("\n"), "bold") + "\n")
+        for some in lines:
+            if self.gone:
+                return
+            self.write(some)
 
     def document(self, document: dict[str, Any]) -> None:
         """Print one JSON document on one line, ASCII only. Numbers that JSON lacks are "NaN",

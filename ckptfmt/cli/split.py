@@ -9,6 +9,7 @@ import ckptfmt
 from ckptfmt.bundle.locate import locate
 from ckptfmt.cli import text
 from ckptfmt.cli.destination import check_destination
+from ckptfmt.cli.options import add_result_options
 from ckptfmt.cli.output import Output
 from ckptfmt.cli.progress import Progress
 
@@ -37,12 +38,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("source", metavar="SOURCE", help="a checkpoint")
     add("destination", metavar="DESTINATION", help="prefix of the result")
     add("count", metavar="N", type=int, help="number of data files, 1 to 1024")
-    add(
-        "--overwrite",
-        action="store_true",
-        help="replace what is at DESTINATION, which may be SOURCE",
-    )
-    add("-q", "--quiet", action="store_true", help="print nothing on success")
+    add_result_options(parser)
 
 
 def run(options: argparse.Namespace) -> int:
