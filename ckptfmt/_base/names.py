@@ -23,6 +23,8 @@ METADATA = "_CKPTFMT_METADATA"
 VALUE_SUFFIX = "/.ATTRIBUTES/VARIABLE_VALUE"
 SHARD_STAND_IN = "_CKPTFMT_SHARD_"
 
+# The part of one process or shard, in the temporary directory of a save.
+PART = re.compile(r"part-[0-9]{5,10}-of-[0-9]{5,10}")
 _DATA_NAME = re.compile(r"(?s)(.*)\.data-([0-9]{5,10})-of-([0-9]{5,10})")
 
 

@@ -23,6 +23,7 @@ from ckptfmt.bundle.places import (
     names_in_archive,
     read_ends,
 )
+from ckptfmt.bundle.selecting import some
 from ckptfmt.errors import (
     CheckpointNotFoundError,
     CkptfmtError,
@@ -31,10 +32,8 @@ from ckptfmt.errors import (
 )
 
 HEAD_BYTES = 512
-LISTED_MAX = 8
 # What saves in progress and killed ones leave, TensorFlow's among them.
 _TEMPORARY = re.compile(r".+_temp(_[0-9a-f]+)?", re.S)
-_PART = re.compile(r"part-[0-9]{5,10}-of-[0-9]{5,10}")
 
 
 def locate(path: str | bytes | os.PathLike[Any], argument: str = "path") -> str:
@@ -90,7 +89,7 @@ def _below(directory: str) -> Iterator[str]:
     unfinished = _TEMPORARY.fullmatch(os.path.basename(directory)) is not None
     for name in sorted(files):
         stem = name.removesuffix(".index")
-        if stem == name or (unfinished and _PART.fullmatch(stem)):
+        if stem == name or (unfinished and names.PART.fullmatch(stem)):
             continue
         path = os.path.join(directory, name)
         if stem in with_data or _is_index(path):
@@ -240,8 +239,7 @@ def _prefixes_in(directory: str, found: list[str]) -> list[str]:
 
 
 def _some(values: Sequence[str]) -> str:
-    shown = ", ".join(f"'{value or '.index'}'" for value in values[:LISTED_MAX])
-    return shown + (f" and {len(values) - LISTED_MAX} more" if len(values) > LISTED_MAX else "")
+    return some([value or ".index" for value in values])
 
 
 # ---- what a file is ------------------------------------------------------------------------------

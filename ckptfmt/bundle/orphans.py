@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from ckptfmt._base.names import parse_data_name
+from ckptfmt._base.names import PART, parse_data_name
 from ckptfmt.bundle.state_file import STATE_NAME
 
 # The metrics of checkpoints, beside the state file.
@@ -20,7 +20,6 @@ DATA = ".data-"
 # Ours begin with a letter; TensorFlow's are decimal, of any length.
 _TEMPORARY = re.compile(r"(?s)(.+)\.tempstate(?:([a-f][0-9a-f]{15})|[0-9]{1,20})")
 _DIRECTORY = re.compile(r"(?s)(.+)_temp_[0-9a-f]{16}")
-_PART = re.compile(r"part-[0-9]{5,10}-of-[0-9]{5,10}")
 _CLAIM = re.compile(r"(?s)-.+\.claim")
 _NUMBER = re.compile(r"0|-?[1-9][0-9]*")
 
@@ -115,7 +114,7 @@ def temporary_directories(names: Iterable[str], checkpoint_name: str) -> list[st
 def is_part(name: str) -> bool:
     """Return whether a file in a temporary directory has a name that a save gives."""
     owner, kind, _ = _parsed(name)
-    return kind in ("index", "intent", "data", "temporary") and bool(_PART.fullmatch(owner))
+    return kind in ("index", "intent", "data", "temporary") and bool(PART.fullmatch(owner))
 
 
 def _parsed(name: str) -> tuple[str, str, int]:

@@ -33,6 +33,12 @@ def store_of(path: str, *, follow_symlinks: bool = True) -> Any | None:
     return stores.store_for(path, follow_symlinks=follow_symlinks)
 
 
+def _store_of_url(url: str) -> Any:
+    store = store_of(url)
+    assert store is not None
+    return store
+
+
 @contextlib.contextmanager
 def _errors(path: str) -> Iterator[None]:
     try:
@@ -108,10 +114,8 @@ def object_identity(url: str) -> Any:
     Raises:
         StorageError.
     """
-    store = store_of(url)
-    assert store is not None
     with _errors(url):
-        return store.info(url)
+        return _store_of_url(url).info(url)
 
 
 def names_in(directory: str) -> list[str]:
@@ -151,10 +155,8 @@ def entries(directory: str) -> tuple[list[str], list[str]]:
 
 def names_in_archive(path: str) -> list[str]:
     """Return the sorted paths of all files in an archive."""
-    store = store_of(f"{path}!/")
-    assert store is not None
     with _errors(path):
-        found: list[str] = store.names()
+        found: list[str] = _store_of_url(f"{path}!/").names()
     return found
 
 
@@ -208,11 +210,9 @@ class OpenObject:
 
     def __init__(self, url: str) -> None:
         self._url = url
-        store = store_of(url)
-        assert store is not None
-        self._store = store
+        self._store = _store_of_url(url)
         with _errors(url):
-            self._found = store.open(url)
+            self._found = self._store.open(url)
 
     def read(self) -> bytes:
         """Return its bytes.
@@ -237,10 +237,8 @@ def write_object(url: str, content: bytes) -> None:
     Raises:
         StorageError.
     """
-    store = store_of(url)
-    assert store is not None
     with _errors(url):
-        store.replace(url, content)
+        _store_of_url(url).replace(url, content)
 
 
 def read_object(url: str, limit: int) -> bytes | None:
@@ -261,10 +259,8 @@ def list_objects(directory: str) -> list[str]:
     Raises:
         StorageError.
     """
-    store = store_of(directory)
-    assert store is not None
     with _errors(directory):
-        return list(store.list(directory))
+        return list(_store_of_url(directory).list(directory))
 
 
 def remove_object(url: str) -> None:
@@ -273,7 +269,5 @@ def remove_object(url: str) -> None:
     Raises:
         StorageError.
     """
-    store = store_of(url)
-    assert store is not None
     with _errors(url):
-        store.remove(url)
+        _store_of_url(url).remove(url)
