@@ -6,14 +6,16 @@ TensorFlow expands patterns. A state file is replaced as a whole and durably. No
 here checks that the checkpoints that a state file names exist or are in its directory;
 `ckptfmt.latest_checkpoint` does.
 
-The content is a CheckpointState message in protobuf's text format. The parser accepts what protobuf
-accepts for TensorFlow: comments, both kinds of quotes, adjacent strings, lists, and the last value
-of a repeated single field. A path that is not UTF-8, which protobuf cannot represent, is written
-with octal escapes and read back from them; TensorFlow refuses a state file with such a path.
+The content is a CheckpointState message in protobuf's text format, one `field: value` a line, as
+TensorFlow writes it. Edited by hand, it may also have blank lines, `#` comments, spaces and single
+quotes; a single field that repeats has its last value. Other forms of protobuf's text format are
+refused as damaged. A path that is not UTF-8, which protobuf cannot represent, is written with octal
+escapes and read back from them; TensorFlow refuses a state file with such a path.
 
-    state  = { name ":" value [ "," | ";" ] }
-    value  = string+ | number | "[" [ value { "," value } ] "]"      (a list: repeated fields only)
-    string = quote { character | escape } quote                      (on one line)
+    state  = { [ field ":" value ] [ comment ] newline }
+    value  = string | decimal | "inf" | "-inf" | "nan"
+    string = quote { character | escape } quote
+    escape = "\\" ( one of abfnrtv"'\\ | 1 to 3 octal digits | "x" 2 hexadecimal digits )
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ import errno
 import os
 import re
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -46,8 +48,6 @@ Path = str | bytes | os.PathLike[Any]
 
 STATE_NAME = "checkpoint"
 STATE_BYTES_MAX = 64 << 20
-# Limit of values and backslashes in one file, which bounds the time to parse it.
-PARTS_MAX = 4 << 20
 
 
 @dataclass(frozen=True)
@@ -373,30 +373,20 @@ def _removed(directory_fd: int, directory: str, name: str) -> bool:
 
 # ---- reading -------------------------------------------------------------------------------------
 
-# A character that begins no token of protobuf is a token by itself. The end is an empty token.
-_TOKEN = re.compile(
-    r"(?:\s++|#[^\n]*+)*+("
-    r"[a-zA-Z_][0-9a-zA-Z_+-]*+"
-    r"|(?:[0-9+-]|\.[0-9])[0-9a-zA-Z_.+-]*+"
-    r'|"[^"\n\\]*+(?:\\.[^"\n\\]*+)*+"'
-    r"|'[^'\n\\]*+(?:\\.[^'\n\\]*+)*+'"
-    r"|\S|\Z)"
+_PATH, _PATHS = "model_checkpoint_path", "all_model_checkpoint_paths"
+_NUMBER, _NUMBERS = "last_preserved_timestamp", "all_model_checkpoint_timestamps"
+_ESCAPE = r"""\\(?:[abfnrtv"'\\]|[0-3][0-7]{0,2}|[4-7][0-7]?(?![0-7])|x[0-9a-fA-F]{2})"""
+_STRING = "|".join(rf"{quote}(?:[^{quote}\\\n]++|{_ESCAPE})*+{quote}" for quote in "\"'")
+_DECIMAL = r"-?(?:(?:0|[1-9][0-9]*+)(?:\.[0-9]++)?+(?:[eE][+-]?[0-9]++)?+|inf|nan)"
+_SPACE = r"[ \t\r]*+"
+_VALUES = {_PATH: _STRING, _PATHS: _STRING, _NUMBER: _DECIMAL, _NUMBERS: _DECIMAL}
+_FIELD = "|".join(rf"{n}{_SPACE}:{_SPACE}(?P<{n}>{value})" for n, value in _VALUES.items())
+# Matches at every position of a file, so that `finditer` skips no byte. Blank lines and comments
+# are matched together with the next field, so that their number does not add to the time.
+_LINE = re.compile(
+    rf"(?:[ \t\r\n]++|#[^\n]*+)*+"
+    rf"(?:\Z|(?:{_FIELD}){_SPACE}(?:#[^\n]*+)?+(?:\n|\Z)|(?P<damaged>[^\n]{{1,40}}))".encode()
 )
-_OCTAL = re.compile(r"-?0[0-9]")
-_PATHS, _NUMBERS = "all_model_checkpoint_paths", "all_model_checkpoint_timestamps"
-_PATH, _NUMBER = "model_checkpoint_path", "last_preserved_timestamp"
-# Lists of 10^6 paths would take seconds token by token. A string that follows on a line of its own
-# would continue the last value.
-_RUNS: dict[str, tuple[re.Pattern[str], Callable[[str], list[Any]]]] = {
-    _PATHS: (
-        re.compile(rf'(?:{_PATHS}: "[^"\\\n]*+"\n)++(?=[a-z]|\Z)'),
-        lambda lines: lines.split('"')[1::2],
-    ),
-    _NUMBERS: (
-        re.compile(rf"(?:{_NUMBERS}: [1-9][0-9]*+(?:\.[0-9]++)?+\n)++(?=[a-z]|\Z)"),
-        lambda lines: list(map(float, lines.split()[1::2])),
-    ),
-}
 
 
 def parse_state(content: bytes, path: str | None = None) -> CheckpointState:
@@ -407,213 +397,41 @@ def parse_state(content: bytes, path: str | None = None) -> CheckpointState:
         path: the file, for errors.
 
     Raises:
-        CorruptError: not UTF-8, a syntax error, or a field that TensorFlow does not know.
-        LimitError: more than `STATE_BYTES_MAX` bytes, or `PARTS_MAX` values and backslashes.
+        CorruptError: not UTF-8, or a line that is not `field: value` of a CheckpointState.
+        LimitError: more than `STATE_BYTES_MAX` bytes.
     """
     if len(content) > STATE_BYTES_MAX:
         raise LimitError(f"more than {STATE_BYTES_MAX} bytes", path=path)
     try:
-        text = content.decode()
+        content.decode()
     except UnicodeDecodeError as error:
         raise _damaged("not UTF-8", path, error.start) from None
-    try:
-        return _Parser(text).state()
-    except _TextError as error:
-        raise _damaged(error.message, path, len(text[: error.position].encode())) from None
-    except _TooManyError:
-        raise LimitError(f"more than {PARTS_MAX} values and backslashes", path=path) from None
+    found: dict[str, list[bytes]] = {name: [] for name in _VALUES}
+    for match in _LINE.finditer(content):
+        field = match.lastgroup
+        if field == "damaged":
+            line = match[field].decode(errors="ignore")
+            message = f"expected a line 'field: value' of a CheckpointState, found {line!r}"
+            raise _damaged(message, path, match.start(field))
+        if field:
+            found[field].append(match[field])
+    return CheckpointState(
+        next(map(_unquoted, found[_PATH][-1:]), ""),
+        tuple(map(_unquoted, found[_PATHS])),
+        tuple(map(float, found[_NUMBERS])),
+        next(map(float, found[_NUMBER][-1:]), None),
+    )
 
 
 def _damaged(message: str, path: str | None, offset: int) -> CorruptError:
     return CorruptError(message, failure="BAD_PROTO", path=path, offset=offset)
 
 
-class _TextError(Exception):
-    def __init__(self, message: str, position: int) -> None:
-        super().__init__(message)
-        self.message, self.position = message, position
-
-
-class _TooManyError(Exception):
-    pass
-
-
-def _tokens(text: str, start: int = 0) -> Iterator[tuple[str, int]]:
-    """Yield the tokens with their positions; at the end, an empty token forever."""
-    for match in _TOKEN.finditer(text, start):
-        yield match[1], match.start(1)
-    while True:
-        yield "", len(text)
-
-
-class _Parser:
-    """Recursive descent with one token of lookahead: `token`, at `position`."""
-
-    def __init__(self, text: str) -> None:
-        self._text = text
-        self._left = PARTS_MAX
-        self._rest = _tokens(text)
-        self.token, self.position = next(self._rest)
-
-    def state(self) -> CheckpointState:
-        paths: list[str] = []
-        numbers: list[float] = []
-        newest, preserved = "", None
-        while self.token:
-            name = self.token
-            if name not in (_PATH, _PATHS, _NUMBERS, _NUMBER):
-                raise self._error("not a field of a CheckpointState")
-            if name in _RUNS and self._took_run(name, paths if name == _PATHS else numbers):
-                continue
-            self._next()
-            if not self._took(":"):
-                raise self._error("a field without a colon")
-            if name == _PATHS:
-                self._values(paths, self._string)
-            elif name == _NUMBERS:
-                self._values(numbers, self._float)
-            elif name == _PATH:
-                newest = self._string()
-            else:
-                preserved = self._float()
-            if not self._took(","):
-                self._took(";")
-        return CheckpointState(newest, tuple(paths), tuple(numbers), preserved)
-
-    def _took_run(self, name: str, found: list[Any]) -> bool:
-        """Take lines of one repeated field as TensorFlow writes them, without a token for each."""
-        run, values_of = _RUNS[name]
-        match = run.match(self._text, self.position)
-        if match is None:
-            return False
-        values = values_of(match[0])
-        self._spend(len(values))
-        found += values
-        self._rest = _tokens(self._text, match.end())
-        self._next()
-        return True
-
-    def _next(self) -> None:
-        self.token, self.position = next(self._rest)
-
-    def _took(self, token: str) -> bool:
-        if self.token != token:
-            return False
-        self._next()
-        return True
-
-    def _error(self, message: str) -> _TextError:
-        return _TextError(message, self.position)
-
-    def _values(self, found: list[Any], take: Callable[[], Any]) -> None:
-        if not self._took("["):
-            found.append(take())
-            return
-        if self._took("]"):
-            return
-        while True:
-            found.append(take())
-            if self._took("]"):
-                return
-            if not self._took(","):
-                raise self._error("a list without an end")
-
-    def _spend(self, parts: int) -> None:
-        self._left -= parts
-        if self._left < 0:
-            raise _TooManyError
-
-    def _float(self) -> float:
-        token = self.token
-        self._spend(1)
-        if _OCTAL.match(token):
-            raise self._error("a number that begins with 0")
-        try:
-            value = float(token)
-        except ValueError:
-            value = self._odd_float(token)
-        self._next()
-        return value
-
-    def _odd_float(self, token: str) -> float:
-        """Parse a float of C that Python does not accept."""
-        if token.lower() in ("inff", "-inff"):
-            return float(token[:-1])
-        try:
-            return float(token.rstrip("fF"))
-        except ValueError:
-            raise self._error("a field without a value") from None
-
-    def _string(self) -> str:
-        """Parse adjacent strings as one; their bytes are joined before they are decoded."""
-        first = self._piece()
-        if self.token[:1] not in ("'", '"'):
-            return first if isinstance(first, str) else str(first, "utf-8", "surrogateescape")
-        pieces = [first]
-        while self.token[:1] in ("'", '"'):
-            pieces.append(self._piece())
-        raw = b"".join(p.encode() if isinstance(p, str) else p for p in pieces)
-        return str(raw, "utf-8", "surrogateescape")
-
-    def _piece(self) -> str | bytes:
-        token = self.token
-        if len(token) < 2 or token[0] not in "'\"":
-            raise self._error("a field without a value")
-        self._spend(1 + token.count("\\"))
-        piece: str | bytes = token[1:-1]
-        if "\\" in token:
-            try:
-                piece = _unescaped(token[1:-1])
-            except ValueError:
-                raise self._error("a string with an invalid escape") from None
-        self._next()
-        return piece
-
-
-# ---- escapes -------------------------------------------------------------------------------------
-
-_CODE_POINT = re.compile(
-    r"\\(?:x([0-9a-fA-F]{1,2})|u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8})|(.))", re.DOTALL
-)
-_ESCAPE = re.compile(rb"\\(?:([0-7]{1,3})|x([0-9a-f]{2})|(.?))", re.DOTALL)
-_ESCAPED = {
-    bytes([letter]): bytes([byte])
-    for letter, byte in zip(b"ntrabfv\\'\"", b"\n\t\r\a\b\f\v\\'\"", strict=True)
-}
-# Escapes that are cut short, or (\N) name a character, which no state file needs.
-_NO_ESCAPES = (b"", b"x", b"u", b"U", b"N")
-
-
-def _unescaped(text: str) -> bytes:
-    """Return the bytes of a string with escapes; ValueError for what protobuf refuses.
-
-    As in protobuf's Python implementation, code points are replaced first, and may then begin
-    another escape. An unknown escape is left as it is.
-    """
-    return _ESCAPE.sub(_byte, _CODE_POINT.sub(_code_point, text).encode())
-
-
-def _code_point(match: re.Match[str]) -> str:
-    hexadecimal, short, long, other = match.groups()
-    if hexadecimal is not None:
-        return f"\\x{int(hexadecimal, 16):02x}"
-    if other is None:
-        return chr(int(short or long, 16))
-    if other > "\xff":  # it has become \u... when protobuf looks for code points
-        point = ord(other)
-        return rf"\\u{point:04x}" if point < 0x10000 else rf"\\U{point:08x}"
-    return match[0]
-
-
-def _byte(match: re.Match[bytes]) -> bytes:
-    octal, hexadecimal, other = match.groups()
-    if octal is not None:
-        return bytes([int(octal, 8)])
-    if hexadecimal is not None:
-        return bytes([int(hexadecimal, 16)])
-    if other in _NO_ESCAPES:
-        raise ValueError
-    return _ESCAPED.get(other, match[0])
+def _unquoted(quoted: bytes) -> str:
+    text = quoted[1:-1]
+    if b"\\" in text:
+        text = text.decode("unicode_escape").encode("latin-1")
+    return text.decode("utf-8", "surrogateescape")
 
 
 # ---- writing -------------------------------------------------------------------------------------

@@ -536,15 +536,18 @@ def test_a_name_that_is_not_there(ck: str) -> None:
     )
 
 
+EXPECTED = "expected a line 'field: value' of a CheckpointState, found "
+
+
 @pytest.mark.parametrize(
     ("content", "offset", "message"),
     [
         (b"", None, "model_checkpoint_path is missing"),
         (b'model_checkpoint_path: ""', None, "model_checkpoint_path is missing"),
         (b'all_model_checkpoint_paths: "k"', None, "model_checkpoint_path is missing"),
-        (b'model_checkpoint_path: "k" unknown: 1', 27, "not a field of a CheckpointState"),
+        (b'model_checkpoint_path: "k"\nunknown: 1', 27, f"{EXPECTED}'unknown: 1'"),
         (b'model_checkpoint_path: "k" # \xff', 29, "not UTF-8"),
-        (b"model_checkpoint_path", 21, "a field without a colon"),
+        (b"model_checkpoint_path", 0, f"{EXPECTED}'model_checkpoint_path'"),
     ],
 )
 def test_a_state_file_that_is_none(

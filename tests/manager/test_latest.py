@@ -171,9 +171,9 @@ def test_a_number_of_many_digits(tmp_path: Path) -> None:
     ("content", "expected"),
     [
         (b"", "model_checkpoint_path is missing"),
-        (b"\0" * 4096, "not a field of a CheckpointState"),
+        (b"\0" * 4096, "expected a line 'field: value' of a CheckpointState, found '\\x00"),
         (b"\xff", "not UTF-8"),
-        (b'model_checkpoint_path: "ckpt-1', "a field without a value"),
+        (b'model_checkpoint_path: "ckpt-1', "expected a line 'field: value'"),
         (b'model_checkpoint_path: "a\\0b"', "model_checkpoint_path 'a\0b' leads outside the "),
         (b'model_checkpoint_path: "."', "model_checkpoint_path '.' leads outside the directory"),
         (b'model_checkpoint_path: "s/"', "model_checkpoint_path 's/' leads outside the directory"),
