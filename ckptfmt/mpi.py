@@ -120,30 +120,6 @@ class MPICoordinator(MessageEngine):
         with contextlib.suppress(StorageError):  # `error` is the one to raise
             _given_up.extend(self._sent(_FAILED + text.encode("utf-8", "replace"), ranks))
 
-    def _gather(self, operation: str, data: bytes, root: int) -> list[bytes] | None:
-        if self._rank != root:
-            self._send(operation, data, [root])
-            return None
-        found, missing = [], []
-        for rank in range(self._world_size):
-            value = data if rank == root else self._receive(operation, rank)
-            if value is None:
-                missing.append(str(rank))
-            else:
-                found.append(value)
-        if missing:
-            raise self._missing(operation, f"ranks {', '.join(missing)}")
-        return found
-
-    def _broadcast(self, operation: str, data: bytes, root: int) -> bytes:
-        if self._rank == root:
-            self._send(operation, data, range(self._world_size))
-            return data
-        value = self._receive(operation, root)
-        if value is None:
-            raise self._missing(operation, f"rank {root}")
-        return value
-
     def _send(self, operation: str, data: bytes, ranks: Sequence[int]) -> None:
         requests = self._sent(_digest(operation) + data, ranks)
         if not self._wait(lambda: MPI.Request.Testall(requests)):
@@ -158,7 +134,6 @@ class MPICoordinator(MessageEngine):
         ]
 
     def _receive(self, operation: str, rank: int) -> bytes | None:
-        """Return the value that a rank sent in this operation, or None if it sent none in time."""
         status = MPI.Status()
         if not self._wait(lambda: self._comm.Iprobe(rank, status=status)):
             return None

@@ -142,6 +142,23 @@ def merge_v2_checkpoints(
         raise
 
 
+def check_seen(bundle: str, target: str, writer: str, reader: str, everyone: str) -> None:
+    """Refuse a bundle that its writer, another process, has finished and that is not there.
+
+    Args:
+        bundle: its prefix.
+        target: the checkpoint that it is a part of.
+        writer, reader, everyone: the processes, for the message.
+    """
+    index = index_name(bundle)
+    if not is_file(index):
+        raise CheckpointNotFoundError(
+            f"{writer} wrote its part here, but {reader} does not see it: is {target} on a file "
+            f"system that all {everyone} share?",
+            path=index,
+        )
+
+
 def add_finished(error: CheckpointNotFoundError, prefixes: list[str], destination: str) -> None:
     """Add to the error of a merge that removes its inputs that an earlier call may have finished:
     no input exists, and the destination is whole. If only some are missing, an earlier call of the

@@ -22,7 +22,6 @@ from ckptfmt._base.arrays import Columns
 from ckptfmt._base.background import SaveFuture, SaveQueue, Work, wait_for_saves
 from ckptfmt._base.names import (
     absolute,
-    index_name,
     path_text,
     prefix_text,
     sharded_filename,
@@ -33,14 +32,13 @@ from ckptfmt.bundle.batch import BATCH_BYTES, select_batch
 from ckptfmt.bundle.choosing import Cast, Choice, Names
 from ckptfmt.bundle.load import MatchReport, Mismatch, refuse
 from ckptfmt.bundle.locate import locate
-from ckptfmt.bundle.merge import merge
-from ckptfmt.bundle.places import is_file
+from ckptfmt.bundle.merge import check_seen, merge
 from ckptfmt.bundle.selecting import Filter, Rename, Transform, transformed, transformed_kind
 from ckptfmt.bundle.snapshot import Snapshot
 from ckptfmt.bundle.sweeping import sweep_directories
 from ckptfmt.bundle.temporary import TemporaryDirectory
 from ckptfmt.bundle.writer import check_options, write_sources
-from ckptfmt.errors import CheckpointNotFoundError, InvalidError, about
+from ckptfmt.errors import InvalidError, about
 from ckptfmt.jax.coordinator import JaxCoordinator
 from ckptfmt.jax.pytrees import Box, Wanted, check_pytree, check_shardings, named_leaves, wanted
 from ckptfmt.jax.saving import IMPLS, compare_contents, content_of
@@ -234,12 +232,7 @@ class _Save:
     def _merge(self, answers: list[bytes]) -> bytes:
         bundles = [self._bundle(rank) for rank, answer in enumerate(answers) if answer]
         for bundle in bundles:
-            if not is_file(index_name(bundle)):
-                raise CheckpointNotFoundError(
-                    f"another process wrote its part here, but process 0 does not see it: is "
-                    f"{self._target} on a file system that all processes share?",
-                    path=index_name(bundle),
-                )
+            check_seen(bundle, self._target, "another process", "process 0", "processes")
         merge(bundles, self._target, inputs="consume", durability=self._options.durability)
         return b""
 

@@ -11,7 +11,7 @@ import contextlib
 import hashlib
 import itertools
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import jax
@@ -61,57 +61,39 @@ class JaxCoordinator(MessageEngine):
 
     @contextlib.contextmanager
     def _operation(self, call: str) -> Iterator[str]:
+        self._deadline = time.monotonic() + self._timeout
         with super()._operation(call) as operation:
             text = self._history + operation.encode("utf-8", "surrogatepass")
             self._history = hashlib.sha256(text).digest()[:_DIGEST_BYTES]
             yield operation
 
     def _gather(self, operation: str, data: bytes, root: int) -> list[bytes] | None:
-        if self._rank != root:
-            self._put(operation, data)
-            return None
-        deadline = time.monotonic() + self._timeout
-        found = {root: data}
-        missing = []
-        for rank in range(self._world_size):
-            if rank == root:
-                continue
-            value = self._get(operation, rank, deadline)
-            if value is None:
-                missing.append(rank)
-            else:
-                found[rank] = value
-                self._delete(self._key(rank))
-        if missing:
-            raise self._missing(operation, f"ranks {', '.join(map(str, missing))}")
-        # All ranks are here, so they have read what this one sent before.
-        while self._sent:
-            self._delete(self._sent.pop())
-        return [found[rank] for rank in range(self._world_size)]
+        found = super()._gather(operation, data, root)
+        if found is not None:
+            # All ranks are here, so they have read what this one sent before.
+            read = [self._key(rank) for rank in range(self._world_size) if rank != root]
+            for key in [*read, *self._sent]:
+                self._delete(key)
+            self._sent.clear()
+        return found
 
     def _broadcast(self, operation: str, data: bytes, root: int) -> bytes:
+        value = super()._broadcast(operation, data, root)
         if self._rank == root:
-            self._sent.append(self._put(operation, data))
-            return data
-        value = self._get(operation, root, time.monotonic() + self._timeout)
-        if value is None:
-            raise self._missing(operation, f"rank {root}")
+            self._sent.append(self._key(root))
         return value
 
     def _key(self, rank: int) -> str:
         return f"{self._space}/{self._number}/{rank}"
 
-    def _put(self, operation: str, data: bytes) -> str:
-        key = self._key(self._rank)
+    def _send(self, operation: str, data: bytes, ranks: Sequence[int]) -> None:
         try:
-            self._client.key_value_set_bytes(key, self._history + data)
+            self._client.key_value_set_bytes(self._key(self._rank), self._history + data)
         except jax.errors.JaxRuntimeError as error:
             raise StorageError(f"{operation}: JAX's coordination service failed: {error}") from None
-        return key
 
-    def _get(self, operation: str, rank: int, deadline: float) -> bytes | None:
-        """Return the value that a rank sent in this operation; None if it sent none in time."""
-        left = max(deadline - time.monotonic(), 0.001)
+    def _receive(self, operation: str, rank: int) -> bytes | None:
+        left = max(self._deadline - time.monotonic(), 0.001)
         try:
             message = self._client.blocking_key_value_get_bytes(self._key(rank), int(left * 1000))
         except jax.errors.JaxRuntimeError as error:

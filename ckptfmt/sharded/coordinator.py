@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import math
 import operator
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from types import TracebackType
 from typing import Protocol, Self, runtime_checkable
 
@@ -171,11 +171,37 @@ class MessageEngine(Engine):
         with self._operation(f"broadcast from rank {root}") as operation:
             return self._broadcast(operation, value, root)
 
-    def _gather(self, operation: str, data: bytes, root: int) -> list[bytes] | None:
+    def _send(self, operation: str, data: bytes, ranks: Sequence[int]) -> None:
+        """Send a value to other ranks."""
         raise NotImplementedError
 
-    def _broadcast(self, operation: str, data: bytes, root: int) -> bytes:
+    def _receive(self, operation: str, rank: int) -> bytes | None:
+        """Return the value that a rank sent in this operation; None if it sent none in time."""
         raise NotImplementedError
+
+    def _gather(self, operation: str, data: bytes, root: int) -> list[bytes] | None:
+        if self._rank != root:
+            self._send(operation, data, [root])
+            return None
+        found, missing = [], []
+        for rank in range(self._world_size):
+            value = data if rank == root else self._receive(operation, rank)
+            if value is None:
+                missing.append(str(rank))
+            else:
+                found.append(value)
+        if missing:
+            raise self._missing(operation, f"ranks {', '.join(missing)}")
+        return found
+
+    def _broadcast(self, operation: str, data: bytes, root: int) -> bytes:
+        if self._rank == root:
+            self._send(operation, data, range(self._world_size))
+            return data
+        value = self._receive(operation, root)
+        if value is None:
+            raise self._missing(operation, f"rank {root}")
+        return value
 
     def _missing(self, operation: str, which: str) -> BusyError:
         return BusyError(

@@ -42,15 +42,14 @@ from ckptfmt.bundle import reader as reading
 from ckptfmt.bundle import writer as writing
 from ckptfmt.bundle.batch import Batch, select_batch
 from ckptfmt.bundle.locate import locate
-from ckptfmt.bundle.merge import merge
-from ckptfmt.bundle.places import OpenObject, is_file
+from ckptfmt.bundle.merge import check_seen, merge
+from ckptfmt.bundle.places import OpenObject
 from ckptfmt.bundle.snapshot import Snapshot
 from ckptfmt.bundle.sweeping import sweep_directories
 from ckptfmt.bundle.temporary import TemporaryDirectory
 from ckptfmt.bundle.tensor import TensorHandle
 from ckptfmt.bundle.writer import BATCH_BYTES, Writer
 from ckptfmt.errors import (
-    CheckpointNotFoundError,
     GenerationGoneError,
     InvalidError,
     StorageError,
@@ -407,12 +406,7 @@ def _write_and_merge(team: Team, job: Job, description: Description, target: str
         written = []
         for rank, answer in enumerate(answers):
             for bundle in bundles_of(rank, int(answer)):
-                if not is_file(names.index_name(bundle)):
-                    raise CheckpointNotFoundError(
-                        f"process {rank} wrote its part here, but process 0 does not see it: is "
-                        f"{target} on a file system that all processes share?",
-                        path=names.index_name(bundle),
-                    )
+                check_seen(bundle, target, f"process {rank}", "process 0", "processes")
                 written.append(bundle)
         merge([*job.inputs, *written], target, inputs="consume", durability=job.options.durability)
         remove_emptied(job.inputs, target)

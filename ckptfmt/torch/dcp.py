@@ -45,12 +45,11 @@ from ckptfmt._base.arrays import Sources
 from ckptfmt._base.targets import as_target
 from ckptfmt.bundle import reader as reading
 from ckptfmt.bundle.batch import select_batch
-from ckptfmt.bundle.merge import merge
-from ckptfmt.bundle.places import is_file
+from ckptfmt.bundle.merge import check_seen, merge
 from ckptfmt.bundle.sweeping import sweep_directories
 from ckptfmt.bundle.temporary import TemporaryDirectory
 from ckptfmt.bundle.writer import BATCH_BYTES, Writer, check_options
-from ckptfmt.errors import CheckpointNotFoundError, InvalidError, about
+from ckptfmt.errors import InvalidError, about
 from ckptfmt.torch import tensors
 from ckptfmt.torch.making import New
 from ckptfmt.torch.structure import KEY, VERSION, Packed, Stored, structure_of
@@ -183,12 +182,7 @@ class StorageWriter(storage.StorageWriter):  # type: ignore[misc]
         try:
             bundles = [_bundle(one) for one in made]
             for rank, bundle in zip(tokens.values(), bundles, strict=True):
-                if not is_file(names.index_name(bundle)):
-                    raise CheckpointNotFoundError(
-                        f"rank {rank} wrote its part here, but the coordinator does not see it: is "
-                        f"{self._target()} on a file system that all ranks share?",
-                        path=names.index_name(bundle),
-                    )
+                check_seen(bundle, self._target(), f"rank {rank}", "the coordinator", "ranks")
             values = {one.index.fqn: one.storage_data.value for _, one in written}
             more = {**self._metadata, **_structure(metadata, values)}
             if more or not bundles:  # an empty state dict is a checkpoint as well
