@@ -4,10 +4,12 @@
 from __future__ import annotations
 
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 from support.pages import ROOT, blocks, run_console, run_page
 
@@ -33,6 +35,12 @@ def test_links(page: str) -> None:
             assert (ROOT / page).parent.joinpath(target).exists(), target
 
 
+def test_coming_from_tensorflow(tmp_path: Path) -> None:
+    for path in (ROOT / "tests" / "golden" / "merged").glob("ckpt.*"):  # TensorFlow wrote them
+        shutil.copy(path, tmp_path / path.name.replace("ckpt.", "model.ckpt-1000."))
+    run_page("docs/coming-from-tensorflow.md", tmp_path)
+
+
 def test_engines(tmp_path: Path) -> None:
     assert len(blocks("docs/engines.md", "python")) == 1
     run_page("docs/engines.md", tmp_path)
@@ -46,6 +54,13 @@ def test_guide(tmp_path: Path) -> None:
 def test_recipes(tmp_path: Path) -> None:
     run_page("docs/recipes.md", tmp_path)
     run_console("docs/recipes.md", tmp_path)
+
+
+def test_operators(tmp_path: Path) -> None:
+    manager = ckptfmt.CheckpointManager(ckptfmt.Checkpoint(x=np.zeros(3)), tmp_path / "runs", 10)
+    for _ in range(4):
+        manager.save()
+    run_console("docs/operators.md", tmp_path)
 
 
 def test_options(tmp_path: Path) -> None:
