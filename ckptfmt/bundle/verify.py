@@ -45,9 +45,9 @@ class Finding:
     status: str
     failure: str
     message: str
-    path: str | None
-    offset: int | None
-    tensor: str | None
+    path: str | None = None
+    offset: int | None = None
+    tensor: str | None = None
 
     def error(self, kind: type[CkptfmtError] = CkptfmtError, before: str = "") -> CkptfmtError:
         """Return the finding as an error of this class, with text before its message."""
@@ -213,7 +213,7 @@ def _one_for_a_pointer(findings: list[Finding], prefix: str) -> list[Finding]:
     ]
     message = f"this is {LFS.what}"
     return [
-        *(Finding("problem", "CORRUPT", "BAD_MAGIC", message, one, None, None) for one in pointers),
+        *(Finding("problem", "CORRUPT", "BAD_MAGIC", message, one) for one in pointers),
         *(one for one in findings if one.path not in pointers),
     ]
 
@@ -222,7 +222,7 @@ def _finding(found: _core.Finding, prefix: str) -> Finding:
     severity = "note" if found.severity == _core.SEVERITY_NOTE else "problem"
     error = found.error
     if not isinstance(error, CkptfmtError):
-        return Finding(severity, "NO_MEMORY", "NO_MEMORY", str(error), None, None, None)
+        return Finding(severity, "NO_MEMORY", "NO_MEMORY", str(error))
     return finding_of(explained(error, prefix), severity)
 
 

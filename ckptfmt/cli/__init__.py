@@ -133,7 +133,7 @@ def _run(arguments: Sequence[str] | None) -> int:
         return int(stop.code or GOOD)
     except CkptfmtError as error:
         if getattr(options, "json", False):
-            Output().document({"schema": 1, "error": error_fields(error)})
+            Output().document({"error": error_fields(error)})
         return complain(error, options)
     except MemoryError:
         return _complain("out of memory", TROUBLE)

@@ -63,7 +63,7 @@ def run(options: argparse.Namespace) -> int:
             sources, options.destination, dry_run=options.dry_run, progress=progress.update
         )
     if options.json:
-        Output().document({"schema": 1, **asdict(done), "path": masked(done.path)})
+        Output().document({**asdict(done), "path": masked(done.path)})
     elif not options.quiet:
         output = Output()
         for name in done.taken:

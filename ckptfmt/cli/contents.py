@@ -335,19 +335,12 @@ def _file_problems(contents: Contents, tensors: Tensors) -> Iterator[Finding]:
     for file in needed:
         if file.size is None:
             message = "the data file is missing"
-            yield Finding("problem", "IO", "SHARD_MISSING", message, file.path, None, None)
+            yield Finding("problem", "IO", "SHARD_MISSING", message, file.path)
         elif file.shard in cut:
             value = cut[file.shard]
             message = f"DAT-2: the data file ends at {file.size}, before this value does"
-            yield Finding(
-                "problem",
-                "CORRUPT",
-                "TRUNCATED",
-                message,
-                file.path,
-                value.offset,
-                tensors.names[value.row],
-            )
+            where = file.path, value.offset, tensors.names[value.row]
+            yield Finding("problem", "CORRUPT", "TRUNCATED", message, *where)
 
 
 def _first_cut(tensors: Tensors, sizes: dict[int, int]) -> dict[int, Value]:
@@ -365,12 +358,7 @@ def _slice_problems(contents: Contents, tensors: Tensors) -> Iterator[Finding]:
     for row in tensors.partitioned:
         missing = sum(part.missing for part in tensors.slices(row))
         if missing:
-            yield Finding(
-                "problem",
-                "CORRUPT",
-                "BAD_SLICE",
-                f"SLC-7: {missing} of its {tensors.slice_counts[row]} slices are not in the index",
-                contents.index_path,
-                None,
-                tensors.names[row],
-            )
+            count = tensors.slice_counts[row]
+            message = f"SLC-7: {missing} of its {count} slices are not in the index"
+            where = contents.index_path, None, tensors.names[row]
+            yield Finding("problem", "CORRUPT", "BAD_SLICE", message, *where)

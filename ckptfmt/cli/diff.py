@@ -8,6 +8,7 @@ from collections import Counter
 from typing import Any
 
 from ckptfmt import Reader, TensorNotFoundError
+from ckptfmt._base.progress import Meter
 from ckptfmt.bundle.comparing import Difference, Tolerance, compare
 from ckptfmt.bundle.graph import OBJECT_GRAPH_KEY
 from ckptfmt.cli import text
@@ -60,8 +61,6 @@ exit status:
   1  different, or one of them is damaged
   2  wrong usage, no checkpoint at A or B, or output that could not be written
 """
-
-SCHEMA = 1
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -126,7 +125,7 @@ def run(options: argparse.Namespace) -> int:
             choice["renamed"] = lambda name: new_names.get(name, name)
         metadata_equal = bool(options.filter) or not one_format or a.metadata == b.metadata
         with Progress("comparing", quiet=options.quiet) as progress:
-            meter = _Meter(progress, min(_bytes_of(a), _bytes_of(b)))
+            meter = Meter(progress.update, min(_bytes_of(a), _bytes_of(b)))
             for difference in compare(a, b, meter.add, **choice):
                 if difference is None:
                     equal += 1
@@ -148,25 +147,22 @@ def run(options: argparse.Namespace) -> int:
             out.line(f"{out.paint('metadata', 'yellow')}: not the same")
         out.line(_last_line(out, found, equal, metadata_equal=metadata_equal))
     elif not options.quiet:
-        _show_json(out, options, found, equal, metadata_equal=metadata_equal)
+        out.document(
+            {
+                "a": masked(options.a),
+                "b": masked(options.b),
+                "equal": metadata_equal and _all_near(found),
+                "metadata_equal": metadata_equal,
+                "tensors_equal": equal,
+                "differences": [_as_json(difference) for difference in found],
+            }
+        )
     out.flush()
     return 0 if metadata_equal and _all_near(found) else 1
 
 
 def _all_near(found: list[Difference]) -> bool:
     return all(difference.is_near for difference in found)
-
-
-class _Meter:
-    """Adds up the bytes compared."""
-
-    def __init__(self, progress: Progress, total: int) -> None:
-        self._progress, self._total, self._done = progress, total, 0
-
-    def add(self, count: int) -> None:
-        """Report `count` more bytes."""
-        self._done += count
-        self._progress.update(self._done, max(self._total, self._done))
 
 
 def _bytes_of(reader: Reader) -> int:
@@ -222,27 +218,6 @@ _VERDICTS = {
     "shape": "of another shape",
     "values": "with other values",
 }
-
-
-def _show_json(
-    out: Output,
-    options: argparse.Namespace,
-    found: list[Difference],
-    equal: int,
-    *,
-    metadata_equal: bool,
-) -> None:
-    out.document(
-        {
-            "schema": SCHEMA,
-            "a": masked(options.a),
-            "b": masked(options.b),
-            "equal": metadata_equal and _all_near(found),
-            "metadata_equal": metadata_equal,
-            "tensors_equal": equal,
-            "differences": [_as_json(difference) for difference in found],
-        }
-    )
 
 
 def _as_json(difference: Difference) -> dict[str, Any]:

@@ -148,7 +148,7 @@ def run(options: argparse.Namespace) -> int:
             progress=progress.update,
         )
     if options.json:
-        Output().document({"schema": 1, **asdict(done), "path": masked(done.path)})
+        Output().document({**asdict(done), "path": masked(done.path)})
     elif not options.quiet:
         _print(done, options)
         warn_missing(() if options.drop_missing else done.missing)
@@ -202,24 +202,17 @@ def _print(done: Edit, options: argparse.Namespace) -> None:
         ]
         if counts:
             output.line(f"{what}: {', '.join(counts)}")
-    if done.renamed:
-        output.line(f"renamed {text.plural(len(done.renamed), 'tensor')}")
-        _list(output, [f"{text.name(a)} to {text.name(b)}" for a, b in done.renamed.items()])
-    if done.dropped:
-        output.line(f"dropped {text.plural(len(done.dropped), 'tensor')}")
-        _list(output, [text.name(name) for name in done.dropped])
-    if done.casts:
-        output.line(f"cast {text.plural(len(done.casts), 'tensor')}")
-        _list(output, [_cast_text(done, name) for name in _losers_first(done)])
-    if done.undecided:
-        output.line(
-            "kept, because it is not known whether they are the state of an optimizer (--drop "
-            "FILTER --drop-weights drops them):"
-        )
-        _list(output, [text.name(name) for name in done.undecided])
-    if done.missing and options.drop_missing:
-        output.line(f"dropped names of tensors that are missing: {len(done.missing)}")
-        _list(output, [text.name(name) for name in done.missing])
+    renamed = [f"{text.name(a)} to {text.name(b)}" for a, b in done.renamed.items()]
+    _list(output, f"renamed {text.plural(len(renamed), 'tensor')}", renamed)
+    dropped = list(map(text.name, done.dropped))
+    _list(output, f"dropped {text.plural(len(dropped), 'tensor')}", dropped)
+    casts = [_cast_text(done, name) for name in _losers_first(done)]
+    _list(output, f"cast {text.plural(len(casts), 'tensor')}", casts)
+    why = "it is not known whether they are the state of an optimizer"
+    drops = "(--drop FILTER --drop-weights drops them)"
+    _list(output, f"kept, because {why} {drops}:", list(map(text.name, done.undecided)))
+    missing = list(map(text.name, done.missing)) if options.drop_missing else []
+    _list(output, f"dropped names of tensors that are missing: {len(missing)}", missing)
     verb = "would write" if options.dry_run else "wrote"
     tensors = text.plural(done.tensors, "tensor")
     output.line(f"{verb} {tensors} to {text.path(done.path)}")
@@ -229,7 +222,10 @@ def _total(pair: tuple[int, int]) -> str:
     return f"{text.count(pair[0])} ({text.size(pair[1])})"
 
 
-def _list(output: Output, lines: list[str]) -> None:
+def _list(output: Output, title: str, lines: list[str]) -> None:
+    """Print a title and the first of the lines; nothing if there are none."""
+    if lines:
+        output.line(title)
     for line in lines[:_LISTED_MAX]:
         output.line(f"  {line}")
     if len(lines) > _LISTED_MAX:

@@ -67,13 +67,10 @@ def objects_of(reader: Reader, contents: Contents) -> Objects | None:
     groups = key_groups(missing, sorted(stored.difference(keys))) if missing else {}
     missing = missing_keys(reader, graph)
     if missing:
-        more = f"{len(missing)} such tensors; " if len(missing) > 1 else ""
-        contents.problems.append(
-            Finding(
-                *("problem", "CORRUPT", MISSING_TENSOR, more + MISSING_MESSAGE),
-                *(contents.index_path, None, missing[0]),
-            )
-        )
+        message = f"{len(missing)} such tensors; " if len(missing) > 1 else ""
+        message += MISSING_MESSAGE
+        where = contents.index_path, None, missing[0]
+        contents.problems.append(Finding("problem", "CORRUPT", MISSING_TENSOR, message, *where))
     group_nodes: dict[str, Node] = {}
     for node in graph.nodes:
         for one in node.attributes:
@@ -95,15 +92,13 @@ class _Shown:
         self.tensors, self.filtered = tensors, filtered
         self.everything = everything and not filtered
         self.rows = {name: row for row, name in enumerate(tensors.names)}
-        self.counts: dict[int, int] = {}
-        self.elements: dict[int, int] = {}
-        self.sizes: dict[int, int] = {}
+        order = objects.paths.order
+        self.counts, self.elements, self.sizes = (dict.fromkeys(order, 0) for _ in range(3))
         # The root, and those that have a tensor, or lost one, themselves or below.
         self.filled = {0}
-        self._sum_up(objects.paths.order)
+        self._sum_up(order)
 
     def _sum_up(self, order: list[int]) -> None:
-        self.counts, self.elements, self.sizes = (dict.fromkeys(order, 0) for _ in range(3))
         for node_id in reversed(order):
             for _, key in self.objects.tensors(self.nodes[node_id]):
                 row = self.rows.get(key)

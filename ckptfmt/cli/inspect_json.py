@@ -30,8 +30,6 @@ from ckptfmt.cli.contents import Contents, Tensors
 from ckptfmt.cli.output import Output
 from ckptfmt.errors import masked
 
-SCHEMA = 1
-
 
 def show(
     out: Output,
@@ -45,7 +43,6 @@ def show(
     if chosen is not None and limit is not None:
         shown = chosen.pick(range(min(limit, len(chosen))))
     document: dict[str, Any] = {
-        "schema": SCHEMA,
         "path": masked(path),
         "prefix": masked(contents.prefix),
         "format": contents.format,

@@ -11,6 +11,9 @@ import sys
 from collections.abc import Iterator
 from typing import Any, TextIO
 
+# Of all JSON documents. Keys may be added within a schema.
+SCHEMA = 1
+
 COLORS = ("auto", "always", "never")
 _CODES = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33"}
 
@@ -89,9 +92,9 @@ class Output:
             self.write(some)
 
     def document(self, document: dict[str, Any]) -> None:
-        """Print one JSON document on one line, ASCII only. Numbers that JSON lacks are "NaN",
-        "Infinity" or "-Infinity"."""
-        self.line(json_text(document))
+        """Print one JSON document, with its schema, on one line, ASCII only. Numbers that JSON
+        lacks are "NaN", "Infinity" or "-Infinity"."""
+        self.line(json_text({"schema": SCHEMA, **document}))
 
     def flush(self) -> None:
         """Flush the stream."""

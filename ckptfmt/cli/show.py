@@ -63,7 +63,6 @@ exit status:
   2  wrong usage, no checkpoint at PATH, no such tensor, or output that could not be written
 """
 
-SCHEMA = 1
 # Of a larger tensor only the printed values are read.
 EDGES_BYTES = 64 << 20
 # NumPy's defaults for printing: threshold and edgeitems.
@@ -281,7 +280,6 @@ def _show_json(
 ) -> None:
     values = _plain(_values(handle, index))
     document = {
-        "schema": SCHEMA,
         "path": masked(path),
         "prefix": masked(prefix),
         "name": handle.name,

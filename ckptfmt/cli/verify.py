@@ -69,8 +69,6 @@ exit status:
   2  wrong usage, no checkpoint at PATH, or output that could not be written
 """
 
-SCHEMA = 1
-
 # By exit status.
 VERDICTS = ("sound", "not sound", "unreadable")
 STYLES = ("green", "red", "red")
@@ -215,7 +213,7 @@ def _run_many(out: Output, options: argparse.Namespace) -> int:
             "bytes": nbytes,
             "seconds": seconds,
         }
-        out.document({"schema": SCHEMA, "totals": totals})
+        out.document({"totals": totals})
     elif not options.quiet:
         verdicts = [
             f"{results[status]:,} {verdict}"
@@ -351,9 +349,8 @@ def _document(found: Verified, at_most: int) -> dict[str, object]:
     report = found.report
     if report is None:
         assert found.error is not None
-        return {"schema": SCHEMA, "path": masked(found.path), "error": error_fields(found.error)}
+        return {"path": masked(found.path), "error": error_fields(found.error)}
     return {
-        "schema": SCHEMA,
         "path": masked(found.path),
         "prefix": masked(report.prefix),
         "format": found.format,

@@ -48,17 +48,8 @@ def checkpoint_data(
     groups = group_names(shown)
     results = measure(reader, budget, progress, keep=groups is None)
     errors = _damage(results, stored)
-    columns = zip(
-        shown,
-        stored,
-        roles,
-        table["dtype"].tolist(),
-        table["shape"].tolist(),
-        table["nbytes"].tolist(),
-        table["stored_nbytes"].tolist(),
-        table["shard"].tolist(),
-        strict=True,
-    )
+    fields = ("dtype", "shape", "nbytes", "stored_nbytes", "shard")
+    columns = zip(shown, stored, roles, *(table[one].tolist() for one in fields), strict=True)
     rows = _Groups(groups)
     parts: dict[str, list[int]] = {}
     for row, (name, key, role, dtype, shape, nbytes, size, shard) in enumerate(columns):
