@@ -276,20 +276,15 @@ def _metadata(reader: Reader, level: Level, drop: bool) -> dict[str, Any] | None
 def _write(reader: Reader, writer: Writer, folder: str | None, progress: Progress | None) -> None:
     total = sum(handle.nbytes for handle in reader.values())
     meter, batch = Meter(progress, total), Batch(writer)
-    for piece in _pieces(reader):
-        size = piece_size(piece)
-        batch.make_room(size)
-        _take(batch.sources, piece, folder)
-        if size > HELD_MAX:
-            batch.write()
-        meter.add(size)
-    batch.write()
-
-
-def _pieces(reader: Reader) -> Iterator[Piece]:
-    """Yield all stored values: tensors in the order of names, slices as their tensor lists them."""
     for handle in reader.values():
-        yield from pieces_of(handle)
+        for piece in pieces_of(handle):
+            size = piece_size(piece)
+            batch.make_room(size)
+            _take(batch.sources, piece, folder)
+            if size > HELD_MAX:
+                batch.write()
+            meter.add(size)
+    batch.write()
 
 
 def pieces_of(handle: TensorHandle) -> Iterator[Piece]:

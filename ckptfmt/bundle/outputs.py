@@ -64,38 +64,34 @@ def output_path(
     """
     text = path_text(path)
     if not os.path.basename(text):
-        raise InvalidError(f"output {text!r} has no file name", failure="BAD_PATH")
+        raise _refused(text, "has no file name")
     if any(map(_is_checkpoint_name, (text, os.path.realpath(text)))):
-        raise InvalidError(
-            f"output {text!r} is the name of a checkpoint's file, or a link to one: choose another "
-            "name",
-            failure="BAD_PATH",
-        )
+        why = "is the name of a checkpoint's file, or a link to one: choose another name"
+        raise _refused(text, why)
     try:
         found = os.stat(text)
     except OSError:
         return text  # a new file; writing it reports any other error
     if stat.S_ISDIR(found.st_mode):
-        raise InvalidError(f"output {text!r} is a directory: add a file name", failure="BAD_PATH")
+        raise _refused(text, "is a directory: add a file name")
     if regular and not stat.S_ISREG(found.st_mode):
-        raise InvalidError(f"output {text!r} must be a regular file", failure="BAD_PATH")
+        raise _refused(text, "must be a regular file")
     for file in reading:
         with contextlib.suppress(OSError):
             if os.path.samestat(found, os.stat(file)):
-                raise InvalidError(
-                    f"output {text!r} is a file that is being read, {file!r}: choose another name",
-                    failure="BAD_PATH",
-                )
+                why = f"is a file that is being read, {file!r}: choose another name"
+                raise _refused(text, why)
     if kind is not None and found.st_size and not _is_stream(text):
         ours, replaced = _REPLACED[kind]
         existing = kind_of_file(text)
         if existing != replaced:
-            raise InvalidError(
-                f"output {text!r} exists and is {existing.what}; only {ours} is replaced: choose "
-                "another name, or remove the file first",
-                failure="BAD_PATH",
-            )
+            why = f"exists and is {existing.what}; only {ours} is replaced"
+            raise _refused(text, f"{why}: choose another name, or remove the file first")
     return text
+
+
+def _refused(path: str, why: str) -> InvalidError:
+    return InvalidError(f"output {path!r} {why}", failure="BAD_PATH")
 
 
 def _is_checkpoint_name(path: str) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 
 from ckptfmt.bundle.graph import (
     ATTRIBUTES,
@@ -68,16 +69,8 @@ def edited_graph(
             lost.add(node_id)
         children = [(edges.get((node_id, name), name), child) for name, child in node.children]
         _check_distinct(node, children)
-        nodes.append(
-            Node(
-                children,
-                attributes,
-                list(node.slot_variables),
-                node.registered_saver,
-                node.has_checkpoint_values,
-                node.kind,
-            )
-        )
+        slots = list(node.slot_variables)
+        nodes.append(replace(node, children=children, attributes=attributes, slot_variables=slots))
     _prune(nodes, lost)
     result = ObjectGraph(nodes)
     if cut_optimizers:

@@ -170,10 +170,8 @@ def convert(
     check_progress(progress)
     check_switch("check_result", check_result)
     check_switch("drop_metadata", drop_metadata)
-    from_path, to_path = (
-        path_text(source, "source", urls=True),
-        path_text(destination, "destination", urls=True),
-    )
+    from_path = path_text(source, "source", urls=True)
+    to_path = path_text(destination, "destination", urls=True)
     kind = format_of(from_path, exists=True)
     result = format_of(to_path, exists=False) if to is None else to
     check_choice("to", result, get_args(Format))

@@ -498,10 +498,8 @@ class _Opened:
         _fill(self.reader, reads, planner)
 
     def _read_values(self, items: list[ReadItem], planner: LoadPlanner) -> None:
-        new, leaves = (
-            New(torch.device("cpu")),
-            [self.leaves[one.storage_index.fqn] for one in items],
-        )
+        new = New(torch.device("cpu"))
+        leaves = [self.leaves[one.storage_index.fqn] for one in items]
         for leaf in leaves:
             new.add(leaf)
         new.read(self.reader, [], None)
