@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Types of options, for argparse."""
+"""Options that commands share, and types of options for argparse."""
 
 from __future__ import annotations
 
