@@ -112,7 +112,7 @@ def test_not_a_number() -> None:
         # protobuf accepts these.
         *(NAME + ",", NAME + ";", NAME + '"l"', NAME + NAME, NAME + "unknown", '"k"'),
         *('model_checkpoint_path: \n"k"', 'all_model_checkpoint_paths: ["k"]'),
-        "all_model_checkpoint_timestamps: [1, 2]",
+        *("all_model_checkpoint_timestamps: [1, 2]", 'model_checkpoint_path: "a\nb"'),
         # Escapes that are cut short, of other languages, or too large.
         *(rf'model_checkpoint_path: "\{escape}"' for escape in ("q", "x", "x4", "xg", "8", "?")),
         *(rf'model_checkpoint_path: "\{escape}"' for escape in ("477", "777", "u0041", "\n", "")),
