@@ -36,11 +36,13 @@ WATCHED_BATCH_BYTES = 32 << 20
 
 
 def can_cast(stored: np.dtype[Any] | None, wanted: Any) -> bool:
-    """Return whether `cast=True` casts: both are dtypes of numbers, quantized ones included."""
-    return all(
+    """Return whether a cast is possible: both are dtypes of numbers, quantized ones included, and
+    complex numbers stay such, as others would drop a part."""
+    are_numbers = all(
         isinstance(one, np.dtype) and one.kind not in "OSUMm" and len(one.names or "1") == 1
         for one in (stored, wanted)
     )
+    return are_numbers and stored is not None and (stored.kind != "c" or wanted.kind == "c")
 
 
 # ---- the batch -----------------------------------------------------------------------------------
@@ -123,11 +125,14 @@ class Batch:
         row = int(self.rows[position])
         return TensorHandle(self.reader, self.selection, row, self.names[position])
 
-    def check_targets(self, converted: Mapping[int, Target]) -> None:
+    def check_targets(
+        self, converted: Mapping[int, Target], ways: Mapping[int, Hashable] | None = None
+    ) -> None:
         """Refuse targets that share memory, but for the same elements that receive equal values.
 
         Args:
             converted: further targets by position, which are filled with converted elements.
+            ways: how they are converted, apart from the dtypes of the targets, if not only so.
         """
         stored = self._column("stored")
         crcs, sizes = stored["raw_crc32c"], stored["raw_size"]
@@ -136,9 +141,12 @@ class Batch:
         def content(position: int) -> Hashable:
             if position in self.boxes:
                 return int(self.rows[position]), self.boxes[position].tobytes()
-            if position in converted or not whole[position]:
+            if not whole[position]:
                 return (int(self.rows[position]),)
-            return self.codes[position], int(sizes[position]), int(crcs[position])
+            same = self.codes[position], int(sizes[position]), int(crcs[position])
+            if position not in converted:
+                return same
+            return *same, converted[position].array.dtype.str, (ways or {}).get(position)
 
         check_overlaps(
             (self.names[position], target.array, content(position))

@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 
 from ckptfmt._base import dtypes
 from ckptfmt._base.arguments import invalid
-from ckptfmt.bundle.batch import can_cast
 
 
 def cast_dtype(name: Any) -> np.dtype[Any]:
@@ -41,15 +40,6 @@ def is_float(dtype: np.dtype[Any]) -> bool:
 def is_integer(dtype: np.dtype[Any]) -> bool:
     """Return whether a dtype is of integers, those of ml_dtypes included."""
     return dtype.kind in "iu" or dtype.name.startswith(("int", "uint"))
-
-
-def castable(stored: np.dtype[Any] | None, wanted: np.dtype[Any]) -> bool:
-    """Return whether a cast is possible; one from complex numbers to others would drop a part."""
-    return (
-        stored is not None
-        and can_cast(stored, wanted)
-        and (stored.kind != "c" or wanted.kind == "c")
-    )
 
 
 def cast_values(array: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:

@@ -14,6 +14,7 @@ import numpy as np
 from ckptfmt._base import dtypes
 from ckptfmt._base.arguments import invalid, listed, wrong
 from ckptfmt._base.names import tensor_name
+from ckptfmt.bundle.batch import can_cast
 from ckptfmt.bundle.selecting import (
     Filter,
     Rename,
@@ -105,17 +106,18 @@ class Choice:
         if isinstance(rename, Mapping):
             rename = by_text("rename", rename)
         renamed([], rename)
+        if isinstance(cast, np.bool_):
+            cast = bool(cast)
         if cast is False:
             cast = None
         elif isinstance(cast, Mapping):
             cast = by_text("cast", cast)
             for dtype in cast.values():
-                if dtype is not None:
-                    dtypes.code_of(dtype, "cast")
+                _check_dtype(dtype)
         elif cast is True and not has_targets:
             raise wrong("cast", "a dtype or a mapping from names to dtypes", cast)
-        elif cast is not None and cast is not True:
-            dtypes.code_of(cast, "cast")
+        elif cast is not True:
+            _check_dtype(cast)
         return cls(names, filter, rename, cast, strict)
 
     @property
@@ -166,7 +168,7 @@ class Choice:
         dtype or a mapping.
 
         Raises:
-            InvalidError: the two are not both numbers or both strings.
+            InvalidError: there is no such cast, as of strings, or of complex numbers to others.
         """
         if self.cast is None or self.cast is True:
             return stored
@@ -178,7 +180,7 @@ class Choice:
         if wanted is None:
             return stored
         new = dtypes.numpy_dtype(dtypes.code_of(wanted))
-        if stored is None or new is None or (stored.kind == "O") != (new.kind == "O"):
+        if new is None or (stored != new and not can_cast(stored, new)):
             kind = "its dtype" if stored is None else dtypes.numpy_name_of(dtypes.code_of(stored))
             raise invalid("cast", f"cannot cast {kind} to {wanted!r}", tensor=name)
         return new
@@ -192,6 +194,14 @@ class Choice:
         every = map(self.dtype_of, names, stored)
         pairs = enumerate(zip(every, stored, strict=True))
         return {p: new for p, (new, old) in pairs if new is not None and new != old}
+
+
+def _check_dtype(given: object) -> None:
+    """Refuse what is no dtype; a number is one for TensorFlow, and here a mistake."""
+    if isinstance(given, (int, np.number)):
+        raise wrong("cast", "a dtype or a mapping from names to dtypes", given)
+    if given is not None:
+        dtypes.code_of(given, "cast")
 
 
 def _check_used(cast: Mapping[str, Any], present: Collection[str]) -> None:

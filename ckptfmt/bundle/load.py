@@ -255,9 +255,13 @@ def load_into(
         converted: dict[int, Target] = {}
         for position, (target, is_direct) in enumerate(fits.values()):
             (chosen.targets if is_direct else converted)[position] = target
-        chosen.check_targets(converted)
-        read = chosen.read(progress)
         origins = list(fits)
+        ways = {
+            position: (casts.get(origins[position]), transforms.get(chosen.names[position]))
+            for position in converted
+        }
+        chosen.check_targets(converted, ways)
+        read = chosen.read(progress)
         for position, target in converted.items():
             name, result, array = chosen.names[position], read[position], target.array
             if origins[position] in casts:

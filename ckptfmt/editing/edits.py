@@ -23,7 +23,8 @@ from ckptfmt._base.arguments import (
 from ckptfmt._base.background import wait_for_saves
 from ckptfmt._base.names import prefix_text, saved_name
 from ckptfmt._base.progress import Progress
-from ckptfmt.bundle.casting import cast_dtype, castable, dtype_text, is_float
+from ckptfmt.bundle.batch import can_cast
+from ckptfmt.bundle.casting import cast_dtype, dtype_text, is_float
 from ckptfmt.bundle.choosing import Cast
 from ckptfmt.bundle.graph import OBJECT_GRAPH_KEY, ObjectGraph, encode_graph
 from ckptfmt.bundle.graph_keys import graph_of, missing_keys
@@ -510,7 +511,7 @@ def _check_cast(
     to: np.dtype[Any],
     described: NamedInMetadata,
 ) -> None:
-    if before is None or not castable(before, to):
+    if before is None or not can_cast(before, to):
         stored = "an unknown dtype" if before is None else dtype_text(before)
         raise InvalidError(f"cannot cast {stored} to {dtype_text(to)}", tensor=name)
     if is_float(before) and not is_float(to) and to.kind != "c":

@@ -30,7 +30,8 @@ from ckptfmt._base.background import wait_for_saves
 from ckptfmt._base.names import path_text, prefix_text
 from ckptfmt._base.progress import Meter, Progress
 from ckptfmt.bundle import convert as levels
-from ckptfmt.bundle.casting import cast_dtype, cast_values, castable, dtype_text
+from ckptfmt.bundle.batch import can_cast
+from ckptfmt.bundle.casting import cast_dtype, cast_values, dtype_text
 from ckptfmt.bundle.choosing import Cast
 from ckptfmt.bundle.convert import HELD_MAX, Options, build, check_result, mapped_array
 from ckptfmt.bundle.graph import OBJECT_GRAPH_KEY
@@ -263,7 +264,7 @@ class _Casts:
     def leaves(self, tensor: Kind) -> bool:
         """Return whether no cast applies to a tensor whose dtype the result cannot hold."""
         return not any(fnmatch.fnmatchcase(tensor.name, glob) for glob, _ in self._patterns) and (
-            self._default is None or not castable(tensor.dtype, self._default)
+            self._default is None or not can_cast(tensor.dtype, self._default)
         )
 
     def kinds_of(
@@ -284,9 +285,9 @@ class _Casts:
                 wanted = dtype
                 break
         default = self._default
-        if not holds(wanted) and default is not None and castable(wanted, default):
+        if not holds(wanted) and default is not None and can_cast(wanted, default):
             wanted = default
-        if wanted != tensor.dtype and not castable(tensor.dtype, wanted):
+        if wanted != tensor.dtype and not can_cast(tensor.dtype, wanted):
             raise invalid(
                 "cast",
                 f"cannot cast {dtype_text(tensor.dtype)} to {dtype_text(wanted)}",

@@ -30,7 +30,7 @@ from ckptfmt._base.names import (
 from ckptfmt.bundle import reader as reading
 from ckptfmt.bundle.batch import BATCH_BYTES, select_batch
 from ckptfmt.bundle.choosing import Cast, Choice, Names
-from ckptfmt.bundle.load import MatchReport, Mismatch, refuse
+from ckptfmt.bundle.load import MatchReport, Mismatch, refuse, without_bookkeeping
 from ckptfmt.bundle.locate import locate
 from ckptfmt.bundle.merge import check_seen, merge
 from ckptfmt.bundle.selecting import Filter, Rename, Transform, transformed, transformed_kind
@@ -410,7 +410,9 @@ def _matched(
             kinds.append(Mismatch(name, old, dtype, given))
         if len(shapes) + len(kinds) == before:
             found[name] = source
-    unexpected = tuple(old for old, new in loaded.items() if new not in leaves)
+    unexpected = without_bookkeeping(
+        [old for old, new in loaded.items() if new not in leaves], loaded
+    )
     report = MatchReport(
         tuple(found),
         tuple(missing),
@@ -475,7 +477,8 @@ def _fill(
                 array = array.astype(source.dtype, copy=False)
                 if source.transform is not None:
                     array = transformed(source.name, array, source.transform, one.shape)
-                    array = array[tuple(slice(start, stop) for start, stop in box)]
+                    part: tuple[Any, ...] = tuple(slice(*side) for side in box)
+                    array = array[(*part, ...)]
                 parts[box] = one.converted(array)
             found[name] = one.leaf_of(parts)
     return found

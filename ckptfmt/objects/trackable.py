@@ -6,7 +6,7 @@ from __future__ import annotations
 import functools
 import weakref
 from collections.abc import Collection, Mapping
-from typing import Any, ClassVar, Protocol
+from typing import Any, Protocol, cast
 
 # Types whose properties are cached.
 TYPES_CACHED = 512
@@ -76,7 +76,8 @@ class Trackable:
             objects listed at the top of this module.
     """
 
-    untracked: ClassVar[Collection[str]] = ()
+    # Without an annotation, which tools would look for in the module that users import.
+    untracked = cast("Collection[str]", ())
 
     def trackable_children(self) -> Mapping[str, Any]:
         """Return the attributes that are saved: those in `__slots__`, then the others in the order

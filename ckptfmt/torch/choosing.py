@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -14,7 +16,6 @@ from ckptfmt._base.arguments import invalid
 from ckptfmt.bundle.choosing import Choice
 from ckptfmt.bundle.reader import Reader
 from ckptfmt.bundle.selecting import Transform
-from ckptfmt.errors import InvalidError
 from ckptfmt.torch.structure import Stored, leaves, path_name
 
 _OMITTED = object()
@@ -41,8 +42,9 @@ def chosen_state(structure: Any, choice: Choice, reader: Reader) -> Any:
             return _converted(value, name, choice, reader, transforms.get(name))
         if isinstance(value, dict):
             pairs = [(key, chosen(one, (*path, str(key)))) for key, one in value.items()]
-            if choice.rename is not None:  # which is of strings
-                pairs = [(loaded.get(key), one) for key, one in pairs]
+            if choice.rename is not None:  # of a dict of tensors
+                new = {key: loaded.get(str(key), "") for key in value}
+                pairs = [(key if new[key] == str(key) else new[key], one) for key, one in pairs]
             made = type(value)((key, one) for key, one in pairs if one is not _OMITTED)
             if hasattr(value, "_metadata"):
                 made._metadata = value._metadata  # type: ignore[attr-defined]
@@ -57,8 +59,8 @@ def chosen_state(structure: Any, choice: Choice, reader: Reader) -> Any:
 
 def chosen_tensors(
     structure: Any, choice: Choice, reader: Reader, target: Any
-) -> tuple[dict[str, Stored], tuple[str, ...], tuple[str, ...]]:
-    """Return the chosen tensors by their new names, of those that the target has; the stored names
+) -> tuple[dict[Any, Stored], tuple[str, ...], tuple[str, ...]]:
+    """Return the chosen tensors by the keys of the target that they belong to; the stored names
     of those that it has not; and the names of the target's tensors that are left out.
 
     Args:
@@ -68,39 +70,52 @@ def chosen_tensors(
         TensorNotFoundError, InvalidError: as `Choice.chosen`; the target has other values
             than tensors.
     """
-    own = target if isinstance(target, dict) else target.state_dict(keep_vars=True)
-    for name, value in own.items():
-        if not isinstance(value, torch.Tensor):
-            raise InvalidError(
-                "names=, filter=, rename= and cast= with dtypes are for a module or a dict of "
-                "tensors",
-                tensor=str(name),
-            )
+    own = target if isinstance(target, dict) else {}
+    if isinstance(target, torch.nn.Module):
+        own = target.state_dict(keep_vars=True)
+    elif own is not target or not all(isinstance(v, torch.Tensor) for v in own.values()):
+        raise invalid(
+            _first(choice),
+            "names=, filter=, rename= and cast= with dtypes are for a module or a dict of tensors",
+        )
+    keys = {str(key): key for key in own}
     stored = {path_name(path): leaf for path, leaf in leaves(structure)}
     loaded, left_out, transforms = choice.chosen(list(stored), reader.prefix)
     chosen = {
-        new: _converted(stored[old], old, choice, reader, transforms.get(old))
+        keys[new]: _converted(stored[old], old, choice, reader, transforms.get(old))
         for old, new in loaded.items()
-        if new in own
+        if new in keys
     }
-    unexpected = tuple(old for old, new in loaded.items() if new not in own)
-    return chosen, unexpected, tuple(new for new in left_out.values() if new in own)
+    unexpected = tuple(old for old, new in loaded.items() if new not in keys)
+    return chosen, unexpected, tuple(new for new in left_out.values() if new in keys)
+
+
+def _first(choice: Choice) -> str:
+    """Return the first option that a choice has."""
+    options = ("names", "filter", "rename", "cast")
+    return next(name for name in options if getattr(choice, name) is not None)
 
 
 def _converted(
     leaf: Stored, name: str, choice: Choice, reader: Reader, transform: Transform | None
 ) -> Stored:
     """Return a tensor that is cast as the choice says, and then transformed."""
-    if leaf.kind != "tensor" or leaf.note:
+    if leaf.note:  # of a dtype that only torch has, which is stored as another
+        if isinstance(choice.cast, Mapping) and name in choice.cast:
+            raise invalid("cast", "a tensor of such a dtype of torch is not cast", tensor=name)
         return leaf if transform is None else replace(leaf, transform=transform)
     stored = reader[leaf.name].dtype
     wanted = choice.dtype_of(name, stored)
-    if wanted != stored:
+    if wanted is not None and wanted != stored:
         transform = _then(wanted, transform)
     return leaf if transform is None else replace(leaf, transform=transform)
 
 
-def _then(dtype: np.dtype[Any] | None, transform: Transform | None) -> Transform:
+@functools.lru_cache(maxsize=1024)
+def _then(dtype: np.dtype[Any], transform: Transform | None) -> Transform:
+    """Return a cast and the transform after it: one object for equal ones, so that tensors that
+    were tied stay so."""
+
     def cast(array: NDArray[Any]) -> NDArray[Any]:
         result = array.astype(dtype)
         return result if transform is None else transform(result)

@@ -16,7 +16,7 @@ from ckptfmt._base.progress import Meter, Progress
 from ckptfmt._base.targets import as_target
 from ckptfmt.bundle.batch import Batch, select_batch
 from ckptfmt.bundle.reader import Reader
-from ckptfmt.bundle.selecting import transformed, transformed_kind
+from ckptfmt.bundle.selecting import Transform, transformed, transformed_kind
 from ckptfmt.bundle.tensor import TensorHandle
 from ckptfmt.errors import InvalidError
 from ckptfmt.torch import tensors
@@ -32,7 +32,8 @@ class New:
     def __init__(self, device: torch.device) -> None:
         self.device = device
         self._found: dict[str, Any] = {}
-        self._transformed: dict[Stored, torch.Tensor | None] = {}
+        # By stored name and transform.
+        self._transformed: dict[tuple[str, Transform], torch.Tensor | None] = {}
         self._built: dict[str, Any] = {}
 
     def add(self, structure: Any) -> None:
@@ -40,7 +41,7 @@ class New:
 
         def add_one(stored: Stored) -> None:
             if stored.transform is not None:
-                self._transformed[stored] = None
+                self._transformed[stored.name, stored.transform] = None
                 return
             self._found[stored.name] = None
             for part in ("scales", "zero_points"):
@@ -62,22 +63,26 @@ class New:
         else:
             wanted += [(name, None) for name in self._found]
         size = sum(reader[name].nbytes for name, _ in wanted) if progress is not None else 0
-        more = [tensor_bytes(one.name) for one in self._transformed]
+        more = [tensor_bytes(name) for name, _ in self._transformed]
         batch = select_batch(reader, more)
         later = sum(batch.handle(p).nbytes for p in range(len(more))) if progress is not None else 0
         for name, one in _read(reader, wanted, self.device, _shifted(progress, 0, later)):
             self._found[name] = one
         arrays = batch.read_each(_shifted(progress, size, 0))
-        for stored, array in zip(self._transformed, arrays, strict=True):
-            self._transformed[stored] = _transformed(stored, array).to(self.device)
+        for (name, transform), array in zip(self._transformed, arrays, strict=True):
+            made = _transformed(name, transform, array)
+            self._transformed[name, transform] = made.to(self.device)
 
     def build(self, structure: Any) -> Any:
         """Return the structure with its tensors, once they are read."""
         return build(structure, self._build)
 
     def _build(self, stored: Stored) -> Any:
+        found: Any
         if stored.transform is not None:
-            return self._transformed[stored]
+            found = self._transformed[stored.name, stored.transform]
+            is_tensor = stored.kind == "tensor" or self.device.type == "meta"
+            return found if is_tensor else _of_numpy(found, stored.kind)
         if stored.name in self._built:
             return self._built[stored.name]
         found, note = self._found[stored.name], stored.note
@@ -87,8 +92,7 @@ class New:
                 return np.empty(shape, object)
             found = torch.empty(shape, dtype=dtype, device=self.device)
         elif stored.kind != "tensor":
-            found = found.cpu().numpy()
-            found = found if stored.kind == "array" else found[()]
+            found = _of_numpy(found, stored.kind)
         elif note:
             parts = ("scales", "zero_points")
             note = {key: self._build(one) if key in parts else one for key, one in note.items()}
@@ -105,16 +109,21 @@ def _shifted(progress: Progress | None, before: int, after: int) -> Progress | N
     return lambda done, total: whole(before + done, before + total + after)
 
 
-def _transformed(stored: Stored, array: np.ndarray[Any, Any]) -> torch.Tensor:
+def _of_numpy(tensor: torch.Tensor, kind: str) -> Any:
+    """Return the array or scalar of NumPy that was stored."""
+    array = tensors.array_of(tensor.cpu())
+    return array if kind == "array" else array[()]
+
+
+def _transformed(name: str, transform: Transform, array: np.ndarray[Any, Any]) -> torch.Tensor:
     """Return what the transform of a tensor makes of its array."""
-    assert stored.transform is not None
-    _, shape = transformed_kind(stored.name, array.dtype, array.shape, stored.transform)
-    result = transformed(stored.name, array, stored.transform, shape)
+    _, shape = transformed_kind(name, array.dtype, array.shape, transform)
+    result = transformed(name, array, transform, shape)
     result = np.array(result, result.dtype.newbyteorder("="), order="C")
     code = dtypes.code_of_array(result.dtype)
     dtype = None if code is None else tensors.dtype_of(code[0])
     if dtype is None:
-        raise InvalidError(f"torch has no dtype {result.dtype}", tensor=stored.name)
+        raise InvalidError(f"torch has no dtype {result.dtype}", tensor=name)
     return tensors.of_array(result, dtype)
 
 

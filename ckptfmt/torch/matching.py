@@ -20,7 +20,7 @@ from ckptfmt._base.targets import Target, torch_refusal
 from ckptfmt.bundle.batch import select_batch
 from ckptfmt.bundle.load import MatchReport, Mismatch, without_bookkeeping
 from ckptfmt.bundle.reader import Reader
-from ckptfmt.bundle.selecting import some, transformed_kind
+from ckptfmt.bundle.selecting import Transform, some, transformed_kind
 from ckptfmt.errors import CkptfmtError, InvalidError
 from ckptfmt.torch import tensors
 from ckptfmt.torch.making import New
@@ -57,6 +57,7 @@ class Matching:
         # copied to.
         self._fills: list[tuple[str, torch.Tensor]] = []
         self._copies: list[tuple[str, torch.Tensor]] = []
+        self._ways: list[Transform | None] = []  # of the copies
         # Tensors of optimizers, which are read into unless something else has their memory.
         self._states: dict[Stored, torch.Tensor] = {}
         # The parameters of optimizers, with the optimizer's name.
@@ -207,6 +208,7 @@ class Matching:
             self._fills.append((stored.name, place))
             return lambda: target
         self._copies.append((stored.name, target))
+        self._ways.append(stored.transform)
         self.new.add(stored)
         return lambda: _copied(target, self.new.build(stored))
 
@@ -350,7 +352,7 @@ class Matching:
         batch = select_batch(self._reader, [tensor_bytes(name) for name, _ in writes])
         places = {i: Target(_extent(tensor)) for i, (_, tensor) in enumerate(writes)}
         batch.targets = {i: places.pop(i) for i in range(len(self._fills))}
-        batch.check_targets(places)
+        batch.check_targets(places, dict(enumerate(self._ways, len(self._fills))))
         states = [(leaf.name, tensors.carrier(one)) for leaf, one in self._states.items()]
         return [*self._fills, *states]
 

@@ -175,6 +175,15 @@ def of_array(array: np.ndarray[Any, Any], dtype: torch.dtype) -> torch.Tensor:
     return tensor if tensor.dtype is dtype else tensor.view(dtype)
 
 
+def array_of(tensor: torch.Tensor) -> np.ndarray[Any, Any]:
+    """Return an array over the memory of a tensor of the CPU; the inverse of `of_array`."""
+    dtype = dtypes.numpy_dtype(dtypes.code_of(tensor.dtype))
+    if dtype is None or dtype.isbuiltin == 1:
+        return np.asarray(tensor)
+    plain = tensor.view(torch.uint8 if tensor.itemsize == 1 else torch.uint16)
+    return np.asarray(plain).view(dtype)
+
+
 def identity(tensor: torch.Tensor) -> Any:
     """Return a key that is equal for tensors that are the same elements of the same memory."""
     if (

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import jax.numpy as jnp
+import ml_dtypes
 import numpy as np
 import pytest
 import torch
@@ -140,3 +141,74 @@ def test_swapped_arguments_are_recognised(name: str, tmp_path: Path) -> None:
         SWAPPED[name](str(tmp_path / "ck"))
     assert caught.value.argument == name.partition(" ")[0]
     assert not list(tmp_path.iterdir())
+
+
+def test_keys_of_other_types_are_kept(tmp_path: Path) -> None:
+    ckptfmt.torch.save({5: torch.ones(1), 6: torch.zeros(1), "a": torch.ones(2)}, tmp_path / "ck")
+    loaded = ckptfmt.torch.load(tmp_path / "ck", rename={"a": "b"})
+    assert [*loaded] == [5, 6, "b"]
+    target = {5: torch.zeros(1), 6: torch.ones(1)}
+    assert ckptfmt.torch.load_into(target, tmp_path / "ck", names=["5", "6"])
+    assert (target[5].item(), target[6].item()) == (1, 0)
+
+
+@pytest.mark.filterwarnings("ignore:ComplexHalf support is experimental")
+def test_what_else_torch_stores_is_cast_or_refused(tmp_path: Path) -> None:
+    """Arrays and scalars of NumPy in a state, those of other dtypes than NumPy's own too."""
+    state = {"a": np.arange(3.0), "s": np.float64(0.5), "b": np.ones(2, ml_dtypes.bfloat16)}
+    ckptfmt.torch.save({**state, "h": torch.ones(2, dtype=torch.complex32)}, tmp_path / "ck")
+    plain = ckptfmt.torch.load(tmp_path / "ck")
+    assert {name: plain[name].dtype for name in state} == {k: v.dtype for k, v in state.items()}
+    loaded = ckptfmt.torch.load(tmp_path / "ck", cast="float16")
+    assert {loaded[name].dtype for name in state} == {np.dtype(np.float16)}
+    assert type(loaded["s"]) is np.float16 and loaded["a"].tolist() == [0, 1, 2]
+    with pytest.raises(ckptfmt.InvalidError) as caught:
+        ckptfmt.torch.load(tmp_path / "ck", cast={"h": "float32"})
+    assert (caught.value.argument, caught.value.tensor) == ("cast", "h")
+
+
+class Tied(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = torch.nn.Linear(3, 3, bias=False), torch.nn.Linear(3, 3, bias=False)
+        self.b.weight = self.a.weight
+
+
+@pytest.mark.parametrize("cast", [True, "float16"])
+def test_tied_weights_are_cast_and_stay_tied(tmp_path: Path, cast: Any) -> None:
+    stored, model = Tied(), Tied().half()
+    ckptfmt.torch.save(stored, tmp_path / "ck")
+    assert ckptfmt.torch.load_into(model, tmp_path / "ck", cast=cast)
+    assert model.a.weight is model.b.weight
+    assert torch.equal(model.a.weight, stored.a.weight.half())
+    if cast is not True:
+        loaded = ckptfmt.torch.load(tmp_path / "ck", cast=cast)
+        assert loaded["a.weight"] is loaded["b.weight"]
+
+    def negated(array: Any) -> Any:
+        return -array
+
+    other = [("^a", "a", negated), ("^b", "b")]
+    with pytest.raises(ckptfmt.InvalidError, match="shares memory"):
+        ckptfmt.torch.load_into(Tied(), tmp_path / "ck", rename=other)
+
+
+@pytest.mark.parametrize("option", [{"names": ["x"]}, {"filter": "x"}, {"cast": "float16"}])
+def test_only_tensors_are_chosen(tmp_path: Path, option: Any) -> None:
+    module = torch.nn.Linear(2, 2)
+    optimizer = torch.optim.AdamW(module.parameters())
+    ckptfmt.torch.save(optimizer, tmp_path / "ck")
+    for target in (optimizer, ckptfmt.torch.RandomState(), {"o": optimizer}):
+        with pytest.raises(ckptfmt.InvalidError) as caught:
+            ckptfmt.torch.load_into(target, tmp_path / "ck", **option)
+        assert caught.value.argument == next(iter(option))
+
+
+def test_texts_and_object_graphs_in_jax(tmp_path: Path) -> None:
+    ckptfmt.jax.save(tmp_path / "text", {"s": "x"})
+    same = {"s": ("s", lambda array: array)}
+    assert ckptfmt.jax.load(tmp_path / "text", {"s": ""}, rename=same) == {"s": "x"}
+    prefix = ckptfmt.Checkpoint(w=np.ones(2)).save(tmp_path / "objects")
+    rename = ("/.ATTRIBUTES/VARIABLE_VALUE", "")
+    loaded = ckptfmt.jax.load(prefix, {"w": np.zeros(2)}, rename=rename)
+    assert loaded["w"].tolist() == [1, 1]

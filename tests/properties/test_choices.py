@@ -6,12 +6,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import strategies as st
 from support.choices import CALLS, STORED, check, grid, nested, options
 from support.strategies import counted, property_test
 
 import ckptfmt
+from ckptfmt import InvalidError
 
 
 @pytest.fixture(scope="module")
@@ -32,3 +34,37 @@ def test_all_options_together(name: str, prefixes: dict[bool, Path]) -> None:
 def test_options_of_loading_mean_the_same_everywhere(data: Any, prefixes: dict[bool, Path]) -> None:
     call = CALLS[data.draw(st.sampled_from(sorted(CALLS)))]
     counted("choices", **{check(call, data.draw(options()), prefixes): 1})
+
+
+@pytest.mark.parametrize("cast", [np.True_, 1, np.int64(1), {"a": True}, {"a": 1}])
+def test_numbers_are_no_dtypes(cast: Any, prefixes: dict[bool, Path]) -> None:
+    """1 is float32 for TensorFlow, and True a bool for NumPy."""
+    for load in (ckptfmt.load, ckptfmt.load_tree):
+        with pytest.raises(InvalidError) as caught:
+            load(prefixes[False], cast=cast)
+        assert caught.value.argument == "cast"
+    targets = {name: np.zeros(array.shape, np.float64) for name, array in STORED.items()}
+    if cast is np.True_:  # as True
+        assert ckptfmt.load_into(prefixes[False], targets, cast=cast)
+
+
+def test_complex_numbers_keep_both_parts(tmp_path: Path) -> None:
+    ckptfmt.save(tmp_path / "ck", {"c": np.array([1 + 2j])})
+    with pytest.raises(InvalidError, match="cannot cast complex128"):
+        ckptfmt.load(tmp_path / "ck", cast={"c": "float32"})
+    assert ckptfmt.load(tmp_path / "ck", cast={"c": "complex64"})["c"].dtype == np.complex64
+    targets = {"c": np.zeros(1)}
+    with pytest.raises(InvalidError, match="c"):
+        ckptfmt.load_into(tmp_path / "ck", targets, cast=True)
+    assert targets["c"] == 0
+
+
+def test_tied_arrays_are_cast_together(tmp_path: Path) -> None:
+    """Equal bytes that are converted alike are equal; others are not."""
+    ckptfmt.save(tmp_path / "ck", {"a": np.ones(2), "b": np.ones(2)})
+    array = np.zeros(2, np.float32)
+    assert ckptfmt.load_into(tmp_path / "ck", {"a": array, "b": array}, cast=True)
+    assert array.tolist() == [1, 1]
+    for other in ({"cast": {"a": "float16"}}, {"rename": {"a": ("a", np.negative)}}):
+        with pytest.raises(InvalidError):
+            ckptfmt.load_into(tmp_path / "ck", {"a": array, "b": array}, **({"cast": True} | other))

@@ -243,7 +243,7 @@ class ByTree(Call):
     """`save_tree`; the restore is that of a Checkpoint."""
 
     def save(self) -> Any:
-        how: Any = {"coordinator": self.member, "layouts": self.layouts, "options": QUICK}
+        how: Any = {"coordinator": self.member, "layouts": self.layouts, "durability": "none"}
         return ckptfmt.save_tree(self.place / "ck", self.model, **how)
 
     def restore(self) -> None:
