@@ -108,32 +108,22 @@ def on_terminal(code: str, *arguments: object) -> tuple[int, bytes, bytes]:
 
 
 AT_ONCE = "import ckptfmt.cli.progress as p; p.DELAY_SECONDS = 0"
-WITHOUT_RICH = f"{AT_ONCE}; sys.modules['rich'] = None"
 
 
-def test_progress_without_rich(tmp_path: Path) -> None:
-    status, out, drawn = on_terminal(WITHOUT_RICH, "verify", small(tmp_path))
+def test_progress(tmp_path: Path) -> None:
+    status, out, drawn = on_terminal(AT_ONCE, "verify", small(tmp_path))
     assert status == 0
     assert out.startswith(b"sound; checked ")
     assert re.search(rb"\rchecking \[#{30}\] 100% [\d.]+ K?i?B of ", drawn)
     assert drawn.endswith(b"\r\x1b[K"), "erased"
 
 
-def test_progress_with_rich(tmp_path: Path) -> None:
-    pytest.importorskip("rich")
-    status, out, drawn = on_terminal(AT_ONCE, "verify", small(tmp_path))
-    assert status == 0
-    assert out.startswith(b"sound; checked ")
-    assert b"checking" in drawn
-    assert b"\x1b[2K" in drawn, "erased"
-
-
 def test_no_progress(tmp_path: Path) -> None:
     prefix = small(tmp_path)
-    assert on_terminal(WITHOUT_RICH, "verify", "--quiet", prefix) == (0, b"", b"")
+    assert on_terminal(AT_ONCE, "verify", "--quiet", prefix) == (0, b"", b"")
     status, _, drawn = on_terminal("", "verify", prefix)
     assert (status, drawn) == (0, b""), "too short for a bar"
-    ran = script(WITHOUT_RICH, "verify", prefix)
+    ran = script(AT_ONCE, "verify", prefix)
     assert (ran.returncode, ran.stderr) == (0, b""), "no terminal"
 
 
@@ -158,14 +148,6 @@ def test_colors(tmp_path: Path) -> None:
     ran = child("inspect", prefix)
     out, _ = ran.communicate()
     assert b"\x1b" not in out
-
-
-def test_rich_is_not_needed(tmp_path: Path) -> None:
-    """Nor imported, for anything that is not a progress bar."""
-    code = "sys.modules['rich'] = None"
-    for arguments in (["inspect"], ["inspect", "--tree"], ["inspect", "--json"], ["verify"]):
-        ran = script(code, *arguments, small(tmp_path))
-        assert (ran.returncode, ran.stderr) == (0, b"")
 
 
 def test_signal_numbers_are_left_alone() -> None:

@@ -17,7 +17,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from support.pages import ROOT, blocks, run_console, run_page
+from support.pages import ROOT, run_console, run_page
 
 import ckptfmt
 from ckptfmt.cli import COMMANDS

@@ -396,7 +396,7 @@ def test_import_brings_no_framework() -> None:
     code = "import sys, ckptfmt\nprint(*{name.split('.')[0] for name in sys.modules})"
     frameworks = {
         *("dask", "flax", "fsspec", "google", "h5py", "jax", "keras", "lightning", "mpi4py"),
-        *("obstore", "orbax", "pickle5", "ray", "rich", "safetensors", "tensorflow", "tensorstore"),
+        *("obstore", "orbax", "pickle5", "ray", "safetensors", "tensorflow", "tensorstore"),
         *("torch", "transformers", "yaml"),
     }
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
