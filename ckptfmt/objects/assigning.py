@@ -47,7 +47,7 @@ from ckptfmt.bundle.load import Mismatch
 from ckptfmt.bundle.reader import Reader
 from ckptfmt.bundle.selecting import Transform, transformed, transformed_kind
 from ckptfmt.errors import InvalidError, about
-from ckptfmt.objects.nodes import TreeNode, leaf_name
+from ckptfmt.objects.nodes import TreeNode
 from ckptfmt.objects.serializing import own_tensors
 from ckptfmt.objects.trackable import Trackable
 from ckptfmt.objects.traversal import Local, Role, described, is_array, is_value, method_of
@@ -373,10 +373,11 @@ def _plan_own(local: Local, keys: Mapping[str, str]) -> Assignment | None:
 @dataclass(frozen=True, slots=True)
 class Conversion:
     """How stored values are converted: as the choice casts them, and by name of a value by the
-    transform that `rename` gave."""
+    transform that `rename` gave. `name_of` returns the name of a value by its key."""
 
     choice: Choice
     transforms: Mapping[str, Transform]
+    name_of: Callable[[str], str]
 
 
 def _has_shape(shape: tuple[int, ...], wanted: tuple[int | None, ...] | None) -> bool:
@@ -430,18 +431,19 @@ class _Part:
         self.batch = select_batch(reader, keys)
         self.targets: list[Target | None] = []
         self.misfits: list[Misfit] = []
+        self._names = list(map(conversion.name_of, self.batch.names))
         self._casts_all = conversion.choice.cast is True
         self._casts = self._dtypes_to_cast_to(conversion.choice)
         # By position.
         self._transforms: dict[int, Transform] = {}
-        for position, key in enumerate(self.batch.names if conversion.transforms else ()):
-            transform = conversion.transforms.get(leaf_name(key))
+        for position, name in enumerate(self._names if conversion.transforms else ()):
+            transform = conversion.transforms.get(name)
             if transform is not None:
                 self._transforms[position] = transform
         self._compare()
 
     def _dtypes_to_cast_to(self, choice: Choice) -> dict[int, np.dtype[Any]]:
-        found = choice.casts(list(map(leaf_name, self.batch.names)), self.batch.dtypes)
+        found = choice.casts(self._names, self.batch.dtypes)
         if isinstance(choice.cast, Mapping):
             return found
         roles = [one.local.role for one in self.assignments for _ in one.wanted]
@@ -466,7 +468,7 @@ class _Part:
                     kind, full = str(given), shape
                 bad_shape = not _has_shape(shape, wanted.shape)
                 if bad_shape or not _is_fit(given, wanted, self._casts_all):
-                    self._misfit(assignment, wanted, bad_shape, kind, full)
+                    self._misfit(assignment, wanted, self._names[position], bad_shape, kind, full)
                 target = wanted.target
                 is_direct = transform is None and stored is not None and stored.isnative
                 if target is not None and is_direct and stored == target.array.dtype:
@@ -502,6 +504,7 @@ class _Part:
         self,
         assignment: Assignment,
         wanted: Wanted,
+        name: str,
         is_shape: bool,
         kind: str,
         shape: tuple[int, ...],
@@ -524,7 +527,7 @@ class _Part:
                 f"{what}: expected dtype {expected} does not equal original dtype {kind}{hint}"
             )
         pair = (shape, wanted.shape) if is_shape else (kind, wanted.dtype)
-        mismatch = Mismatch(str(assignment.local), leaf_name(wanted.key), *pair)
+        mismatch = Mismatch(str(assignment.local), name, *pair)
         self.misfits.append(Misfit(assignment, wanted.key, mismatch, is_shape, message))
 
     def check_targets(self) -> None:

@@ -337,6 +337,10 @@ class Restoration:
             and local.role is not Role.NOTHING
         ]
 
+    def name_of(self, key: str) -> str:
+        """Return the name that a tensor has in the options and in reports."""
+        return leaf_name(key)
+
     def close(self) -> None:
         """Restore nothing from now on."""
         self._closed = True
@@ -414,8 +418,7 @@ class Restoration:
         if self._strict is False:
             self._leave_out(planned)
         if planned.assignments or ready is not None:
-            conversion = Conversion(self._choice, self.transforms)
-            assigning.run(self.reader, planned.assignments, conversion, ready=ready)
+            assigning.run(self.reader, planned.assignments, self._conversion(), ready=ready)
         for node_id, local in planned.given:
             self._left.given.add(node_id, local)
             if not _is_by_place(local):
@@ -434,8 +437,10 @@ class Restoration:
             self._contradiction(f"{more} more objects", "others")
 
     def _misfits(self, assignments: list[Assignment]) -> list[Misfit]:
-        conversion = Conversion(self._choice, self.transforms)
-        return assigning.misfits(self.reader, assignments, conversion)
+        return assigning.misfits(self.reader, assignments, self._conversion())
+
+    def _conversion(self) -> Conversion:
+        return Conversion(self._choice, self.transforms, self.name_of)
 
     def _is_done(self, node: int, local: Local) -> bool:
         return node in self._left.given
@@ -612,8 +617,12 @@ class NamedRestoration(Restoration):
             graph.nodes.append(node)
         super().__init__(reader, graph, Choice(strict=choice.strict), once=once)
         self._choice, self.filtered = choice, frozenset(excluded)
-        self.transforms = {leaf_name(old): one for old, one in transforms.items()}
+        self.transforms = transforms
         self.expect_partial = True
+
+    def name_of(self, key: str) -> str:
+        """Return the stored name."""
+        return key
 
     def restore_from(self, start: Local) -> None:
         """Restore an object and what is below it."""

@@ -14,7 +14,6 @@ from ckptfmt.bundle.selecting import some
 from ckptfmt.errors import MatchError
 from ckptfmt.objects.assigning import Misfit
 from ckptfmt.objects.matching import NamedRestoration, Restoration
-from ckptfmt.objects.nodes import leaf_name
 from ckptfmt.objects.serializing import own_tensors, slot_locals
 from ckptfmt.objects.traversal import Local, Role, View
 
@@ -148,7 +147,7 @@ class LoadStatus:
         return MatchReport(
             tuple(str(local) for local in every if local.key in got and local.key not in wrong),
             tuple(str(one) for one in others if one.key not in filtered and one.key not in wrong),
-            tuple(leaf_name(key) for key in keys if key not in wrong_keys),
+            tuple(self._restoration.name_of(key) for key in keys if key not in wrong_keys),
             tuple(one.mismatch for one in misfits if one.is_shape),
             tuple(one.mismatch for one in misfits if not one.is_shape),
             tuple(str(local) for local in others if local.key in filtered),

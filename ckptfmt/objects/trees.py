@@ -43,7 +43,7 @@ from ckptfmt.bundle.selecting import (
     transformed,
 )
 from ckptfmt.bundle.writer import write_sources
-from ckptfmt.errors import GenerationGoneError
+from ckptfmt.errors import CorruptError, GenerationGoneError
 from ckptfmt.objects.build import build, from_names, to_names
 from ckptfmt.objects.layouts import layouts_by_path
 from ckptfmt.objects.nodes import VARIANTS, leaf_name
@@ -258,7 +258,7 @@ def load_tree(
         TensorNotFoundError: the graph names a missing tensor (`strict`), a leaf in `names` is
             missing, or `filter` matches none.
         CorruptError, LimitError: a damaged or oversized graph, or one whose kinds contradict its
-            nodes or tensors.
+            nodes or tensors, or that names two tensors for one leaf.
         InvalidError: a layout or cast for a name that is not a leaf, arguments that exclude each
             other, or an argument of the wrong type.
         GenerationGoneError: the checkpoint was replaced meanwhile (with a coordinator).
@@ -272,8 +272,7 @@ def load_tree(
     with reading.open(path, verify=verify, limits=limits) as reader:
         stored = _Stored(reader, choice)
         batch = _batch_of(reader, stored)
-        leaves = list(map(leaf_name, stored.keys))
-        casts = choice.casts(leaves, batch.dtypes)
+        casts = choice.casts([stored.name_of(key) for key in stored.keys], batch.dtypes)
         tensors = dict(zip(stored.keys, batch.read(None), strict=True))
     mark_variants(batch, tensors)
     for position, dtype in casts.items():
@@ -363,16 +362,31 @@ class _Stored:
             keys, self.groups = stored_keys(reader, self.graph, self.found, bool(choice.strict))
         else:
             keys = list(reader)
-        by_leaf = {leaf_name(key): key for key in keys}
-        loaded, _, self.transforms = choice.chosen(list(by_leaf), reader.prefix)
-        self.keys = [by_leaf[leaf] for leaf in loaded]
+        by_name: dict[str, str] = {}
+        for key in keys:
+            other = by_name.setdefault(self.name_of(key), key)
+            if other != key:
+                raise CorruptError(
+                    f"the object graph names the tensors {other!r} and {key!r}, which are the same "
+                    "leaf of a tree: load them by ckptfmt.load",
+                    failure="BAD_PROTO",
+                    path=reader.prefix,
+                    tensor=OBJECT_GRAPH_KEY,
+                )
+        loaded, _, transforms = choice.chosen(list(by_name), reader.prefix)
+        self.keys = [by_name[name] for name in loaded]
+        self.transforms = {by_name[name]: one for name, one in transforms.items()}
         if choice.rename is not None and self.graph is not None:
             raise invalid(
                 "rename",
                 "the checkpoint has an object graph: rename applies to names without a graph, and "
                 "to load_tree_into",
             )
-        self.new_names = {by_leaf[leaf]: new for leaf, new in loaded.items()}
+        self.new_names = {by_name[name]: new for name, new in loaded.items()}
+
+    def name_of(self, key: str) -> str:
+        """Return the name that a tensor has in the options."""
+        return key if self.graph is None else leaf_name(key)
 
     def built(self, tensors: Mapping[str, Any]) -> Any:
         if self.graph is None:
@@ -397,11 +411,11 @@ def _load_on_mesh(
         with reading.open(path, verify=verify, limits=limits) as reader:
             stored = _Stored(reader, choice)
             batch = _batch_of(reader, stored)
-        if unknown := sorted(set(by_name).difference(map(leaf_name, stored.keys))):
+        if unknown := sorted(set(by_name).difference(map(stored.name_of, stored.keys))):
             raise invalid(
                 "layouts", f"layouts names {unknown[0]!r}, which is not a leaf of the tree"
             )
-        by_key = {key: by_name.get(leaf_name(key)) for key in stored.keys}
+        by_key = {key: by_name.get(stored.name_of(key)) for key in stored.keys}
         if scalars := sorted(key for key in stored.scalars if by_key.get(key) is not None):
             raise invalid(
                 "layouts", f"the Python scalar {leaf_name(scalars[0])!r} cannot have a layout"

@@ -22,7 +22,15 @@ from support.files import flip
 from support.trees import assert_same_tree
 
 import ckptfmt
-from ckptfmt.bundle.graph import OBJECT_GRAPH_KEY, attribute_key, decode_graph
+from ckptfmt.bundle.graph import (
+    OBJECT_GRAPH_KEY,
+    Attribute,
+    Node,
+    ObjectGraph,
+    attribute_key,
+    decode_graph,
+    encode_graph,
+)
 from ckptfmt.errors import InvalidError, TensorNotFoundError, UnsupportedError
 from ckptfmt.objects.nodes import Slot, TreeNode
 from ckptfmt.objects.trees import load_tree, save_tree
@@ -509,3 +517,48 @@ def test_without_a_graph(tmp_path: Path) -> None:
     assert caught.value.tensor == "a/b"
     with pytest.raises(InvalidError, match="coordinator and graph=False exclude each other"):
         save_tree(tmp_path / "c", {}, graph=False, coordinator=SingleProcess())
+
+
+VALUE = "/.ATTRIBUTES/VARIABLE_VALUE"
+SUFFIXES = ["", VALUE, "/.ATTRIBUTES/x", "/.ATTRIBUTES"]
+
+
+def test_without_a_graph_options_use_stored_names(tmp_path: Path) -> None:
+    """Also names that look like keys of a graph."""
+    stored = {f"m/w{end}": np.full((2, 3), i + 0.5) for i, end in enumerate(SUFFIXES)}
+    ckptfmt.save(tmp_path / "ckpt", stored)
+    save_tree(tmp_path / "again", load_tree(tmp_path / "ckpt"), graph=False)
+    found = ckptfmt.load(tmp_path / "again")
+    assert {name: array.tolist() for name, array in found.items()} == {
+        name: array.tolist() for name, array in stored.items()
+    }
+    for name, array in stored.items():
+        rename = {name: ("v", np.transpose)}
+        wants: list[dict[str, Any]] = [{"names": [name]}, {"filter": name}]
+        for want in wants:
+            given = {**want, "rename": rename, "cast": {name: "float32"}}
+            (one,) = load_tree(tmp_path / "ckpt", **given).values()
+            assert one.dtype == np.float32
+            assert one.tolist() == array.T.tolist()
+            tree = {"v": np.zeros((3, 2), np.float32)}
+            report = ckptfmt.load_tree_into(tmp_path / "ckpt", tree, **given)
+            assert report.matched == ("v",)
+            assert tree["v"].tolist() == array.T.tolist()
+        tree = {"v": np.zeros(7)}
+        report = ckptfmt.load_tree_into(tmp_path / "ckpt", tree, strict=False, rename={name: "v"})
+        assert [one.stored_name for one in report.shape_mismatch] == [name]
+        assert sorted(report.unexpected) == sorted(stored.keys() - {name})
+
+
+def test_two_keys_of_one_leaf_in_a_graph(tmp_path: Path) -> None:
+    graph = ObjectGraph(
+        [
+            Node(children=[("a", 1), ("b", 2)]),
+            Node(attributes=[Attribute("VARIABLE_VALUE", "w", "w")]),
+            Node(attributes=[Attribute("VARIABLE_VALUE", "w", "w" + VALUE)]),
+        ]
+    )
+    tensors = {"w": np.ones(1), "w" + VALUE: np.zeros(1), OBJECT_GRAPH_KEY: encode_graph(graph)}
+    ckptfmt.save(tmp_path / "ckpt", tensors)
+    with pytest.raises(ckptfmt.CorruptError, match=f"'w' and 'w{VALUE}'"):
+        load_tree(tmp_path / "ckpt")
