@@ -415,9 +415,10 @@ class Restoration:
         if self._closed:
             return
         planned = self._plan(match)
-        if self._strict is False:
-            self._leave_out(planned)
+        # Once everything is restored the reader is closed, and nothing is planned.
         if planned.assignments or ready is not None:
+            if self._strict is False:
+                self._leave_out(planned)
             assigning.run(self.reader, planned.assignments, self._conversion(), ready=ready)
         for node_id, local in planned.given:
             self._left.given.add(node_id, local)

@@ -16,6 +16,7 @@ from support.objects import Module
 
 import ckptfmt
 from ckptfmt.bundle.load import MatchReport
+from ckptfmt.errors import MatchError
 from ckptfmt.objects.status import (
     InitializationOnlyStatus,
     LoadStatus,
@@ -256,3 +257,32 @@ def test_a_save_tells_of_values_that_still_wait(tmp_path: Path) -> None:
         warnings.simplefilter("error")
         checkpoint.write(tmp_path / "third")
     status.expect_partial()
+
+
+# ---- after strict --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("strict", [None, True, False])
+@pytest.mark.parametrize("graph", [True, False])
+@pytest.mark.parametrize("cast", [None, True])
+def test_a_status_answers_for_every_strict(
+    tmp_path: Path, strict: bool | None, graph: bool, cast: bool | None
+) -> None:
+    """Also once everything is restored, when the files are closed."""
+    values = {"a": np.ones(2), "d": {"b": np.ones(1), "n": 1}}
+    path = ckptfmt.save_tree(tmp_path / "ck", values, graph=graph)
+    d = {"b": np.zeros(1), "n": 0}
+    checkpoint = ckptfmt.Checkpoint(a=np.zeros(2), d=d)
+    status = checkpoint.read(path, strict=strict, cast=cast, partial=True)
+    for _ in range(2):
+        for check in (
+            status.assert_existing_objects_matched,
+            status.assert_nontrivial_match,
+            status.assert_consumed,
+            status.retry,
+        ):
+            assert check() is status
+    assert status.report.complete
+    d["later"] = np.zeros(1)
+    with pytest.raises(MatchError, match="got no value"):
+        status.assert_existing_objects_matched()
