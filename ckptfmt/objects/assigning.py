@@ -456,12 +456,14 @@ class _Part:
             for wanted in assignment.wanted:
                 stored = batch.dtypes[position]
                 full = shape = shapes[batch.rows[position]]
-                kind = dtypes.numpy_name_of(batch.codes[position])
                 if wanted.text:
                     batch.boxes[position] = box_of_text(batch.handle(position), wanted.text)
                 elif wanted.block is not None and len(shape) == wanted.block[0].rank:
                     shape = self._set_block(position, wanted.block, shape)
                 given = self._casts.get(position, stored)
+                is_cast = position in self._casts
+                code = dtypes.code_of(given) if is_cast else batch.codes[position]
+                kind = dtypes.numpy_name_of(code)
                 transform = self._transforms.get(position)
                 if transform is not None:
                     given, shape = self._transformed_kind(position, transform)

@@ -304,3 +304,12 @@ def test_objects_of_registered_savers(tmp_path: Path, registered: dict[str, Any]
     assert status.report == MatchReport(("b",), (), ("a",))
     with pytest.raises(ckptfmt.errors.MatchError, match="no object took 'a'"):
         status.assert_consumed()
+
+
+@pytest.mark.parametrize("strict", [None, True])
+def test_a_mismatch_after_a_cast_has_the_dtype_of_the_cast(path: str, strict: bool | None) -> None:
+    for cast, found in (("float16", "float16"), ({"enc/w": "int8"}, "int8")):
+        objects = blank()
+        with pytest.raises(InvalidError, match=rf"(is|dtype) {found}\b") as caught:
+            ckptfmt.Checkpoint(**objects).read(path, strict=strict, cast=cast)
+        assert not re.search(r"(is|original dtype) float64", str(caught.value))
