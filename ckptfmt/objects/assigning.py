@@ -47,6 +47,7 @@ from ckptfmt.bundle.load import Mismatch
 from ckptfmt.bundle.reader import Reader
 from ckptfmt.bundle.selecting import Transform, transformed, transformed_kind
 from ckptfmt.errors import InvalidError, about
+from ckptfmt.objects.choice import refuse_casts_of_scalars
 from ckptfmt.objects.nodes import TreeNode
 from ckptfmt.objects.serializing import own_tensors
 from ckptfmt.objects.trackable import Trackable
@@ -209,6 +210,11 @@ def _plan_replaced(
 
     assignment.done = done
     return assignment
+
+
+def _is_python_scalar(local: Local) -> bool:
+    """Return whether the object keeps its type under a cast; a NumPy scalar is an array."""
+    return local.role is Role.SCALAR and not isinstance(local.value, np.generic)
 
 
 def _wanted_scalar(key: str, value: Any) -> Wanted:
@@ -443,11 +449,11 @@ class _Part:
         self._compare()
 
     def _dtypes_to_cast_to(self, choice: Choice) -> dict[int, np.dtype[Any]]:
+        local = (one.local for one in self.assignments for _ in one.wanted)
+        scalars = {i for i, one in enumerate(local) if _is_python_scalar(one)}
+        refuse_casts_of_scalars(choice, (self._names[i] for i in sorted(scalars)))
         found = choice.casts(self._names, self.batch.dtypes)
-        if isinstance(choice.cast, Mapping):
-            return found
-        roles = [one.local.role for one in self.assignments for _ in one.wanted]
-        return {i: dtype for i, dtype in found.items() if roles[i] is not Role.SCALAR}
+        return {i: dtype for i, dtype in found.items() if i not in scalars}
 
     def _compare(self) -> None:
         batch, shapes = self.batch, self.batch.selection.shapes()

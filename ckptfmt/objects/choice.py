@@ -4,8 +4,9 @@ names, so that matching does not need to know of the choice."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
+from ckptfmt._base.arguments import invalid
 from ckptfmt.bundle.choosing import Choice
 from ckptfmt.bundle.graph import (
     ATTRIBUTES,
@@ -52,6 +53,20 @@ def choose(
             filtered.add(node_id if new == old else editor.place(new)[0])
     mark_checkpoint_values(graph)
     return frozenset(filtered), transforms
+
+
+def refuse_casts_of_scalars(choice: Choice, names: Iterable[str]) -> None:
+    """Refuse a mapping `cast` that names one of these Python scalars, which keep their types.
+
+    Raises:
+        InvalidError: it does.
+    """
+    if not isinstance(choice.cast, Mapping):
+        return
+    for name in names:
+        if choice.cast.get(name) is not None:
+            message = "cast names a Python scalar, which keeps its type: leave it out of the cast"
+            raise invalid("cast", message, tensor=name)
 
 
 # An attribute, or the name of a registered saver and the name of the object with it.

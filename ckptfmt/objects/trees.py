@@ -45,6 +45,7 @@ from ckptfmt.bundle.selecting import (
 from ckptfmt.bundle.writer import write_sources
 from ckptfmt.errors import CorruptError, GenerationGoneError
 from ckptfmt.objects.build import build, from_names, to_names
+from ckptfmt.objects.choice import refuse_casts_of_scalars
 from ckptfmt.objects.layouts import layouts_by_path
 from ckptfmt.objects.nodes import VARIANTS, leaf_name
 from ckptfmt.objects.saves import Together
@@ -244,9 +245,9 @@ def load_tree(
         path: what `ckptfmt.open` takes.
         names, filter: as in `ckptfmt.load_into`. Leaves that are left out are not read: containers
             omit them, lists and tuples have None in their place.
-        rename, cast: as in `ckptfmt.load_into`; `cast` is a dtype or a mapping, and Python scalars
-            keep their types. `rename` is for checkpoints without a graph. Neither goes with a
-            coordinator.
+        rename, cast: as in `ckptfmt.load_into`; `cast` is a dtype or a mapping. Python scalars
+            keep their types, and a mapping must not name them. `rename` is for checkpoints without
+            a graph. Neither goes with a coordinator.
         strict: whether a tensor that the graph names must exist; False omits a missing one, such as
             a variable that TensorFlow saved uninitialised, as `filter` does.
         verify, limits: as in `ckptfmt.open`.
@@ -271,6 +272,8 @@ def load_tree(
     _check_layouts_alone(layouts)
     with reading.open(path, verify=verify, limits=limits) as reader:
         stored = _Stored(reader, choice)
+        scalars = (stored.name_of(key) for key in stored.keys if key in stored.scalars)
+        refuse_casts_of_scalars(choice, scalars)
         batch = _batch_of(reader, stored)
         casts = choice.casts([stored.name_of(key) for key in stored.keys], batch.dtypes)
         tensors = dict(zip(stored.keys, batch.read(None), strict=True))
@@ -310,7 +313,7 @@ def load_tree_into(
         path: what `ckptfmt.open` takes.
         tree: what `Checkpoint` takes, except that the root may be any container.
         names, filter, rename, cast, strict: as in `ckptfmt.load_into`; names as in `load_tree`.
-            Python scalars keep their types.
+            Python scalars of the tree keep their types, and a mapping must not name them in `cast`.
         verify, limits: as in `ckptfmt.open`.
 
     Returns:

@@ -287,3 +287,53 @@ def test_the_checkpoint_is_opened_once_and_checked_first(
     with pytest.raises(InvalidError, match="cannot be replaced"):
         load_tree_into(tmp_path / "ckpt", frozen)
     assert frozen["a"].tolist() == frozen["b"].tolist() == [0, 0]
+
+
+NUMPY_SCALARS = [np.float32(1), np.float64(1), np.complex64(1), np.int8(1), np.bool_(1)]
+
+
+@pytest.mark.parametrize("value", NUMPY_SCALARS, ids=lambda value: str(value.dtype))
+@pytest.mark.parametrize("cast", [None, "float16", {"x": "complex128"}, True])
+@pytest.mark.parametrize("graph", [True, False])
+def test_numpy_scalars_are_cast_as_arrays_of_rank_0(
+    tmp_path: Path, value: Any, cast: Any, graph: bool
+) -> None:
+    save_tree(tmp_path / "ckpt", {"x": value}, graph=graph)
+    for blank in NUMPY_SCALARS:
+        results = []
+        for one in (blank * 0, np.array(blank * 0)):
+            tree = {"x": one.astype(blank.dtype)}
+            try:
+                results.append(load_tree_into(tmp_path / "ckpt", tree, cast=cast))
+            except InvalidError as error:
+                results.append(error.report)
+            assert tree["x"].dtype == blank.dtype
+            assert bool(tree["x"]) == bool(results[-1])
+        assert results[0] == results[1]
+    if cast is not True:
+        wanted = load_tree(tmp_path / "ckpt", cast=cast)["x"].dtype
+        assert load_tree_into(tmp_path / "ckpt", {"x": np.zeros((), wanted)[()]}, cast=cast)
+
+
+@pytest.mark.parametrize("value", [True, 2, 2.5, "x", b"x"])
+def test_python_scalars_keep_their_types(tmp_path: Path, value: Any) -> None:
+    save_tree(tmp_path / "ckpt", {"x": value, "a": np.ones(1)})
+
+    def blank() -> dict[str, Any]:
+        return {"x": type(value)(), "a": np.zeros(1, np.float32)}
+
+    for cast in ("float32", {"a": "float32", "x": None}):
+        tree = blank()
+        load_tree_into(tmp_path / "ckpt", tree, cast=cast)
+        for found in (tree, load_tree(tmp_path / "ckpt", cast=cast)):
+            assert_same_tree(found, {"x": value, "a": np.ones(1, np.float32)})
+    for strict in (True, False):
+        given: dict[str, Any] = {"cast": {"x": "float32"}, "strict": strict}
+        tree = blank()
+        with pytest.raises(InvalidError, match="Python scalar") as caught:
+            load_tree(tmp_path / "ckpt", **given)
+        assert (caught.value.argument, caught.value.tensor) == ("cast", "x")
+        with pytest.raises(InvalidError, match="Python scalar") as caught:
+            load_tree_into(tmp_path / "ckpt", tree, **given)
+        assert (caught.value.argument, caught.value.tensor) == ("cast", "x")
+        assert_same_tree(tree, blank())
