@@ -3,15 +3,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 from ckptfmt.bundle.choosing import Choice
 from ckptfmt.bundle.graph import VARIABLE_VALUE, ObjectGraph
 from ckptfmt.bundle.reader import Reader
+from ckptfmt.bundle.selecting import Rename
 from ckptfmt.errors import InvalidError
 from ckptfmt.keras.generators import has_seeds
 from ckptfmt.keras.model import OPTIMIZER, Objects, Value, with_optimizer
 from ckptfmt.keras.pairing import Pairing, Place
+from ckptfmt.objects.choice import value_names
 from ckptfmt.objects.matching import Restoration
 from ckptfmt.objects.nodes import leaf_name
 from ckptfmt.objects.traversal import View
@@ -20,6 +23,8 @@ from ckptfmt.objects.traversal import View
 NOT_WEIGHTS = frozenset({"keras_api", "save_counter", OPTIMIZER})
 # Variables of the optimizers of Keras 2 that are attributes in Keras 3.
 CONSTANTS = frozenset({"beta_1", "beta_2", "decay", "rho", "momentum", "epsilon"})
+# The end of the path of a variable that every optimizer of Keras 3 has.
+ITERATIONS = "/iteration"
 
 
 # ---- by the object graph -------------------------------------------------------------------------
@@ -29,13 +34,13 @@ def by_graph(
     reader: Reader, graph: ObjectGraph, model: Any, optimizer: bool, choice: Choice
 ) -> Pairing:
     """Pair a model with the object graph that has most of its weights at the same edges."""
-    restoration = Restoration(reader, graph, Choice(rename=choice.rename, strict=False), once=True)
+    rename = _rename_of_chosen(graph, choice, reader.prefix)
+    restoration = Restoration(reader, graph, Choice(rename=rename, strict=False), once=True)
     restoration.expect_partial = True
     weights = Objects(model, optimizer=False, seeds=False)
     starts: list[tuple[str | None, int]] = [(None, 0), *graph.nodes[0].children]
     name, start = max(starts, key=lambda one: len(_found(restoration, weights, one[0])))
-    optimizers = [dict(graph.nodes[node].children).get(OPTIMIZER) for node in (start, 0)]
-    stored_optimizer = next((node for node in optimizers if node is not None), None)
+    stored_optimizer = _stored_optimizer(graph, start)
     optimizer = with_optimizer(model, optimizer, stored_optimizer is not None)
     objects = Objects(model, optimizer=optimizer)
     found = _found(restoration, objects, name)
@@ -69,6 +74,34 @@ def by_graph(
             if leaf_name(key) not in new_names and key in reader:
                 stored[leaf_name(key)], new_names[leaf_name(key)] = reader[key], ""
     return Pairing(stored, new_names, restoration.transforms, places)
+
+
+def _rename_of_chosen(graph: ObjectGraph, choice: Choice, prefix: str) -> Rename | None:
+    """Return the `rename` of a choice, which also drops a value that is left out if a value that is
+    loaded, or another that is left out, has its new name."""
+    if choice.rename is None or (choice.names is None and choice.filter is None):
+        return choice.rename
+    loaded, left_out, transforms = choice.chosen(list(value_names(graph)), prefix)
+    by_new = {new: old for old, new in reversed(left_out.items())}
+    new_names = loaded | {old: new for new, old in by_new.items()}
+
+    def rename(name: str) -> Any:
+        new, transform = new_names.get(name), transforms.get(name)
+        return new if transform is None else (new, transform)
+
+    return rename
+
+
+def _stored_optimizer(graph: ObjectGraph, model: int) -> int | None:
+    """Return the node of the optimizer of a model; None if it has no values but the model's."""
+    optimizers = [dict(graph.nodes[node].children).get(OPTIMIZER) for node in (model, 0)]
+    found = next((node for node in optimizers if node is not None), None)
+    if found is None:
+        return None
+    own = set(_below(graph, found, CONSTANTS | {"_trainable_variables"}))
+    slots = [one.slot_variable_node_id for node in own for one in graph.nodes[node].slot_variables]
+    own = own.union(slots).difference(_below(graph, model, NOT_WEIGHTS))
+    return found if any(graph.nodes[node].attributes for node in own) else None
 
 
 def _found(
@@ -109,10 +142,17 @@ def by_path(
     stored: dict[str, Any] = dict(reader) if graph is None else _by_full_name(reader, graph)
     loaded, left_out, transforms = choice.chosen(list(stored), reader.prefix)
     new_names = loaded | left_out
-    own = getattr(model, OPTIMIZER, None)
-    start = f"{own.name}/" if own is not None else ""
-    is_stored = bool(start) and any(new.startswith(start) for new in new_names.values())
-    objects = Objects(model, optimizer=with_optimizer(model, optimizer, is_stored))
+    weights = Objects(model, optimizer=False).by_path()
+    optimizers = _optimizers_of(model, set(new_names.values()).difference(weights))
+    is_stored = any(new.startswith(optimizers) for new in new_names.values())
+    optimizer = with_optimizer(model, optimizer, is_stored)
+    if not optimizer:
+        new_names = {
+            old: new
+            for old, new in new_names.items()
+            if new in weights or not new.startswith(optimizers)
+        }
+    objects = Objects(model, optimizer=optimizer)
     values, with_seeds = objects.by_path(), has_seeds(reader)
     places = {
         path: Place.of(value)
@@ -120,6 +160,17 @@ def by_path(
         if with_seeds or path in new_names.values() or not value.is_seed
     }
     return Pairing(stored, new_names, transforms, places)
+
+
+def _optimizers_of(model: Any, paths: Collection[str]) -> tuple[str, ...]:
+    """Return what the paths of the variables of optimizers start with: of the model's own, and of
+    those that have a count of iterations among these paths."""
+    own = getattr(model, OPTIMIZER, None)
+    names = {path.removesuffix(ITERATIONS) for path in paths if path.endswith(ITERATIONS)}
+    names = {name for name in names if "/" not in name}
+    if own is not None:
+        names.add(own.name)
+    return tuple(f"{name}/" for name in names)
 
 
 def _by_full_name(reader: Reader, graph: ObjectGraph) -> dict[str, Any]:

@@ -37,7 +37,7 @@ def choose(
         TensorNotFoundError, InvalidError: as `Choice.chosen`.
     """
     values = list(_values(graph))
-    every = list(dict.fromkeys(name for name, _, _ in values))
+    every = list(value_names(graph))
     loaded, left_out, transforms = choice.chosen(every, prefix)
     if choice.rename is None and not left_out:
         return frozenset(), {}
@@ -71,6 +71,11 @@ def refuse_casts_of_scalars(choice: Choice, names: Iterable[str]) -> None:
 
 # An attribute, or the name of a registered saver and the name of the object with it.
 _Value = Attribute | tuple[str, str]
+
+
+def value_names(graph: ObjectGraph) -> Iterable[str]:
+    """Return the names of all values, each once."""
+    return dict.fromkeys(name for name, _, _ in _values(graph))
 
 
 def _values(graph: ObjectGraph) -> Iterator[tuple[str, int, _Value]]:

@@ -241,6 +241,95 @@ def test_the_optimizer_is_optional(tmp_path: Path) -> None:
         load_weights(other, tmp_path / "with")
 
 
+OPTIMIZERS: dict[str, Any] = {
+    "adam": keras.optimizers.Adam,
+    "schedule": lambda: keras.optimizers.SGD(keras.optimizers.schedules.CosineDecay(0.1, 9)),
+    "scaled": lambda: keras.optimizers.LossScaleOptimizer(keras.optimizers.Adagrad()),
+    "named": lambda: keras.optimizers.Ftrl(name="mine"),
+}
+
+
+class Counting(keras.layers.Layer):
+    """With a variable that is named as that of an optimizer."""
+
+    def build(self, shape: Any) -> None:
+        self.iteration = self.add_weight(shape=shape[1:], name="iteration")
+
+    def call(self, inputs: Any) -> Any:
+        return inputs * self.iteration
+
+
+def counting() -> Any:
+    """Its layers are not below a model in the paths of variables."""
+    inputs = keras.Input((2,))
+    return keras.Model(inputs, layers.Dense(3, name="d")(Counting(name="count")(inputs)))
+
+
+def trained(model: Any, optimizer: Any) -> Any:
+    model.compile(optimizer=optimizer, loss="mse")
+    model.fit(np.ones((4, 2)), np.ones((4, 3)), verbose=0)
+    return model
+
+
+@pytest.mark.parametrize("by", ["graph", "path", "h5"])
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_an_optimizer_is_left_out_however_it_is_stored(tmp_path: Path, by: Any, name: str) -> None:
+    model = trained(layered(3), OPTIMIZERS[name]())
+    save_weights(model, tmp_path / "ck", by=by)
+    bare, compiled, other = layered(3), layered(3), layered(3)
+    compiled.compile(optimizer=OPTIMIZERS[name](), loss="mse")
+    other.compile(optimizer=keras.optimizers.RMSprop(), loss="mse")
+    for one, options in (
+        (bare, {}),
+        (compiled, {"optimizer": False}),
+        (other, {"optimizer": False}),
+    ):
+        report = load_weights(one, tmp_path / "ck", **options)
+        assert (len(report.matched), report.complete) == (2, True)
+        assert np.array_equal(one.get_weights()[0], model.get_weights()[0])
+    # As in a checkpoint without its values.
+    own = model.optimizer.name
+    rename = (rf"^(optimizer|model/optimizer|{own}|adagrad[^/]*)/.*", None)
+    report = load_weights(compiled, tmp_path / "ck", rename=rename)
+    assert (len(report.matched), report.complete) == (2, True)
+
+
+@pytest.mark.parametrize("by", ["graph", "path", "h5"])
+def test_a_layer_with_the_names_of_an_optimizer(tmp_path: Path, by: Any) -> None:
+    model = counting()
+    save_weights(model, tmp_path / "ck", by=by)
+    other = counting()
+    for compiled in (False, True):
+        if compiled:
+            other.compile(optimizer="adam", loss="mse")
+        assert len(load_weights(other, tmp_path / "ck").matched) == 3
+
+
+@pytest.mark.parametrize("by", ["graph", "path", "h5"])
+@pytest.mark.parametrize("wanted", ["names", "filter"])
+def test_what_is_left_out_does_not_take_a_new_name(tmp_path: Path, by: Any, wanted: str) -> None:
+    """Three values get one new name; two of them are left out."""
+    stored, model = layered(2, 2, 2), layered(2)
+    save_weights(stored, tmp_path / "ck", by=by)
+    kernels = {
+        "graph": ["model/layer_with_weights-0/kernel", "model/layer_with_weights-{}/kernel"],
+        "path": ["m/d0/kernel", "m/d{}/kernel"],
+        "h5": ["layers/dense/vars/0", "layers/dense_{}/vars/0"],
+    }[by]
+    first, names = kernels[0], [kernels[1].format(i) for i in (1, 2)]
+    rename = dict.fromkeys(names, first)
+    given: dict[str, Any] = {"rename": rename, "strict": False}
+    given |= {"names": [names[1]]} if wanted == "names" else {"filter": names[1]}
+    before = model.get_weights()
+    report = load_weights(model, tmp_path / "ck", **given)
+    assert report.matched == (first,)
+    assert np.array_equal(model.get_weights()[0], stored.get_weights()[4])
+    assert np.array_equal(model.get_weights()[1], before[1])
+    twice = {**rename, names[0]: "elsewhere", names[1]: "elsewhere"}
+    report = load_weights(model, tmp_path / "ck", names=[first], rename=twice)
+    assert report.matched == (first,)
+
+
 @pytest.mark.parametrize(
     ("optimizer", "count"),
     [
