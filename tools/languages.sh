@@ -35,7 +35,7 @@ fi
 sed -n '/^```c$/,/^```$/p' docs/c.md | sed '1d;$d' >"$scratch/list.c"
 # shellcheck disable=SC2086
 cc -std=c11 -Wall -Wextra "$scratch/list.c" $shared -o "$scratch/list"
-"$scratch/list" tests/golden/merged/ckpt | grep -q '^part/float: 24 elements, ' ||
+"$scratch/list" tests/golden/merged/ckpt | grep -q '^part/float: 24 elements, 96 bytes' ||
 	{ echo "languages: the program of docs/c.md prints something else" >&2; exit 1; }
 # shellcheck disable=SC2086
 cc -std=c11 -Wall -Wextra examples/plain_c.c $shared -o "$scratch/plain_c"
