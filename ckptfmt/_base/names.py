@@ -168,10 +168,13 @@ def sharded_filename(basename: Path, shard: int, num_shards: int) -> str:
         basename = os.fsdecode(basename)
     except TypeError:
         raise wrong("basename", "str, bytes or os.PathLike", basename) from None
+    numbers = []
     for what, number in (("shard", shard), ("num_shards", num_shards)):
-        if not hasattr(number, "__index__"):
-            raise wrong(what, "an integer", number)
-    return f"{basename}-{operator.index(shard):05d}-of-{operator.index(num_shards):05d}"
+        try:
+            numbers.append(operator.index(number))
+        except TypeError:
+            raise wrong(what, "an integer", number) from None
+    return f"{basename}-{numbers[0]:05d}-of-{numbers[1]:05d}"
 
 
 def index_name(prefix: str) -> str:

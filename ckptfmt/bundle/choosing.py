@@ -15,6 +15,7 @@ from ckptfmt._base import dtypes
 from ckptfmt._base.arguments import invalid, listed, wrong
 from ckptfmt._base.names import tensor_name
 from ckptfmt.bundle.batch import can_cast
+from ckptfmt.bundle.reader import missing
 from ckptfmt.bundle.selecting import (
     Filter,
     Rename,
@@ -27,7 +28,6 @@ from ckptfmt.bundle.selecting import (
     renamed,
     some,
 )
-from ckptfmt.errors import TensorNotFoundError
 
 Names = Iterable[str | bytes]
 # What `np.dtype` or `ckptfmt` knows as a dtype, a mapping to these, or True where targets have
@@ -123,8 +123,8 @@ class Choice:
     @property
     def is_default(self) -> bool:
         """Whether all tensors are read under their stored names and as their stored dtypes."""
-        given = self.names, self.filter, self.rename
-        return given == (None, None, None) and (self.cast is None or self.cast is True)
+        is_chosen = self.names is not None or self.filter is not None or self.rename is not None
+        return not is_chosen and (self.cast is None or self.cast is True)
 
     def chosen(self, stored: Sequence[str], prefix: str | None = None) -> Chosen:
         """Return what is loaded of these stored names.
@@ -137,20 +137,18 @@ class Choice:
         if self.is_default:
             return Chosen(dict(zip(stored, stored, strict=True)), {}, {})
         present = frozenset(stored)
-        for name in self.names or ():
+        given = stored if self.names is None else self.names
+        for name in given:
             if name not in present:
-                message = "there is no tensor of this name" + near(name, present)
-                raise TensorNotFoundError(message, path=prefix, tensor=name)
+                error = missing(name, prefix)
+                error.hint(near(name, present))
+                raise error
         if isinstance(self.cast, Mapping) and self.strict is not False:
             _check_used(self.cast, present)
-        given, passes = frozenset(self.names or present), filter_function(self.filter)
-        if self.names is not None and not self.names:
-            given = frozenset()
-        kept = [name for name in stored if name in given and (passes is None or passes(name))]
+        passes = filter_function(self.filter)
+        kept = [name for name in given if passes is None or passes(name)]
         if given and not kept:
-            raise no_match(self.filter, len(stored), prefix)
-        if self.names is not None:
-            kept = [name for name in self.names if name in frozenset(kept)]
+            raise no_match(self.filter, len(given), prefix)
         new_names, transforms = renamed(stored, self.rename)
         new = dict(zip(stored, new_names, strict=True))
         loaded = {old: to for old in kept if (to := new[old]) is not None}
@@ -168,7 +166,7 @@ class Choice:
         dtype or a mapping.
 
         Raises:
-            InvalidError: there is no such cast, as of strings, or of complex numbers to others.
+            InvalidError: one of the dtypes is not of numbers, or complex numbers would become real.
         """
         if self.cast is None or self.cast is True:
             return stored
@@ -197,7 +195,7 @@ class Choice:
 
 
 def _check_dtype(given: object) -> None:
-    """Refuse what is no dtype; a number is one for TensorFlow, and here a mistake."""
+    """Refuse what is not a dtype. TensorFlow takes a number for one; here it is a mistake."""
     if isinstance(given, (int, np.number)):
         raise wrong("cast", "a dtype or a mapping from names to dtypes", given)
     if given is not None:

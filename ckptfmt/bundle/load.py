@@ -257,7 +257,7 @@ def load_into(
             (chosen.targets if is_direct else converted)[position] = target
         origins = list(fits)
         ways = {
-            position: (casts.get(origins[position]), transforms.get(chosen.names[position]))
+            position: (casts.get(origins[position]), id(transforms.get(chosen.names[position])))
             for position in converted
         }
         chosen.check_targets(converted, ways)

@@ -546,6 +546,6 @@ class _Values(ValuesView[TensorHandle]):
         return self._mapping._handles()
 
 
-def missing(name: str | bytes, path: str) -> TensorNotFoundError:
+def missing(name: str | bytes, path: str | None) -> TensorNotFoundError:
     """Return the error for a tensor that a checkpoint does not have."""
     return TensorNotFoundError("not found in checkpoint", path=path, tensor=names.tensor_text(name))

@@ -114,10 +114,7 @@ def save_tree(
         What `ckptfmt.save`, with a coordinator `ckptfmt.sharded.save` raise.
     """
     check_order("save_tree(prefix, tree)", "prefix", prefix, tree)
-    check_switch("graph", graph)
-    check_progress(progress)
-    given: dict[str, Any] = {"level": level, "alignment": alignment, "durability": durability}
-    given["compression"] = compression
+    given = _options(graph, progress, level, alignment, durability, compression)
     if coordinator is not None:
         together = _together(prefix, tree, metadata, given, layouts, coordinator, progress, graph)
         return together.run()
@@ -126,6 +123,21 @@ def save_tree(
     target, sources = prefix_text(prefix, urls=True), _sources_of(tree, graph)
     write_sources(target, sources, progress, metadata=metadata, **given)
     return target
+
+
+def _options(
+    graph: bool,
+    progress: Progress | None,
+    level: Level,
+    alignment: int | None,
+    durability: Durability,
+    compression: str | None,
+) -> dict[str, Any]:
+    """Check the switches of a save, and return the options of its writer."""
+    check_switch("graph", graph)
+    check_progress(progress)
+    given = {"level": level, "alignment": alignment, "durability": durability}
+    return {**given, "compression": compression}
 
 
 def _sources_of(tree: Any, graph: bool) -> Sources:
@@ -187,10 +199,7 @@ def save_tree_async(
         As `save_tree`; errors of writing are raised by the future.
     """
     check_order("save_tree_async(prefix, tree)", "prefix", prefix, tree)
-    check_switch("graph", graph)
-    check_progress(progress)
-    given: dict[str, Any] = {"level": level, "alignment": alignment, "durability": durability}
-    given["compression"] = compression
+    given = _options(graph, progress, level, alignment, durability, compression)
     if coordinator is not None:
         together = _together(prefix, tree, metadata, given, layouts, coordinator, progress, graph)
         return together.run_async()

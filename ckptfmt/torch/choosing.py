@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -33,13 +32,14 @@ def chosen_state(structure: Any, choice: Choice, reader: Reader) -> Any:
     if choice.rename is not None and not all(isinstance(v, Stored) for v in structure.values()):
         raise invalid("rename", "rename= is for a dict of tensors, and the state is more than that")
     loaded, _, transforms = choice.chosen(list(stored), reader.prefix)
+    converted = _Conversion(choice, reader)
 
     def chosen(value: Any, path: tuple[str, ...]) -> Any:
         name = path_name(path)
         if isinstance(value, Stored):
             if name not in loaded:
                 return _OMITTED
-            return _converted(value, name, choice, reader, transforms.get(name))
+            return converted(value, name, transforms.get(name))
         if isinstance(value, dict):
             pairs = [(key, chosen(one, (*path, str(key)))) for key, one in value.items()]
             if choice.rename is not None:  # of a dict of tensors
@@ -81,8 +81,9 @@ def chosen_tensors(
     keys = {str(key): key for key in own}
     stored = {path_name(path): leaf for path, leaf in leaves(structure)}
     loaded, left_out, transforms = choice.chosen(list(stored), reader.prefix)
+    converted = _Conversion(choice, reader)
     chosen = {
-        keys[new]: _converted(stored[old], old, choice, reader, transforms.get(old))
+        keys[new]: converted(stored[old], old, transforms.get(old))
         for old, new in loaded.items()
         if new in keys
     }
@@ -96,25 +97,29 @@ def _first(choice: Choice) -> str:
     return next(name for name in options if getattr(choice, name) is not None)
 
 
-def _converted(
-    leaf: Stored, name: str, choice: Choice, reader: Reader, transform: Transform | None
-) -> Stored:
-    """Return a tensor that is cast as the choice says, and then transformed."""
-    if leaf.note:  # of a dtype that only torch has, which is stored as another
-        if isinstance(choice.cast, Mapping) and name in choice.cast:
-            raise invalid("cast", "a tensor of such a dtype of torch is not cast", tensor=name)
+class _Conversion:
+    """Casts tensors as a choice says, and then transforms them. Equal conversions are one function,
+    so that tensors that were tied stay so."""
+
+    def __init__(self, choice: Choice, reader: Reader) -> None:
+        self._choice, self._reader = choice, reader
+        self._made: dict[tuple[np.dtype[Any], int], Transform] = {}
+
+    def __call__(self, leaf: Stored, name: str, transform: Transform | None) -> Stored:
+        if leaf.note:  # of a dtype that only torch has, which is stored as another
+            if isinstance(self._choice.cast, Mapping) and name in self._choice.cast:
+                raise invalid("cast", "a tensor of such a dtype of torch is not cast", tensor=name)
+        else:
+            stored = self._reader[leaf.name].dtype
+            wanted = self._choice.dtype_of(name, stored)
+            if wanted is not None and wanted != stored:
+                key = wanted, id(transform)
+                transform = self._made.setdefault(key, _then(wanted, transform))
         return leaf if transform is None else replace(leaf, transform=transform)
-    stored = reader[leaf.name].dtype
-    wanted = choice.dtype_of(name, stored)
-    if wanted is not None and wanted != stored:
-        transform = _then(wanted, transform)
-    return leaf if transform is None else replace(leaf, transform=transform)
 
 
-@functools.lru_cache(maxsize=1024)
 def _then(dtype: np.dtype[Any], transform: Transform | None) -> Transform:
-    """Return a cast and the transform after it: one object for equal ones, so that tensors that
-    were tied stay so."""
+    """Return a cast and the transform after it."""
 
     def cast(array: NDArray[Any]) -> NDArray[Any]:
         result = array.astype(dtype)

@@ -32,8 +32,8 @@ class New:
     def __init__(self, device: torch.device) -> None:
         self.device = device
         self._found: dict[str, Any] = {}
-        # By stored name and transform.
-        self._transformed: dict[tuple[str, Transform], torch.Tensor | None] = {}
+        # By stored name and identity of the transform.
+        self._transformed: dict[tuple[str, int], tuple[Transform, torch.Tensor | None]] = {}
         self._built: dict[str, Any] = {}
 
     def add(self, structure: Any) -> None:
@@ -41,7 +41,7 @@ class New:
 
         def add_one(stored: Stored) -> None:
             if stored.transform is not None:
-                self._transformed[stored.name, stored.transform] = None
+                self._transformed[stored.name, id(stored.transform)] = stored.transform, None
                 return
             self._found[stored.name] = None
             for part in ("scales", "zero_points"):
@@ -69,9 +69,9 @@ class New:
         for name, one in _read(reader, wanted, self.device, _shifted(progress, 0, later)):
             self._found[name] = one
         arrays = batch.read_each(_shifted(progress, size, 0))
-        for (name, transform), array in zip(self._transformed, arrays, strict=True):
-            made = _transformed(name, transform, array)
-            self._transformed[name, transform] = made.to(self.device)
+        for (key, (transform, _)), array in zip(self._transformed.items(), arrays, strict=True):
+            made = _transformed(key[0], transform, array).to(self.device)
+            self._transformed[key] = transform, made
 
     def build(self, structure: Any) -> Any:
         """Return the structure with its tensors, once they are read."""
@@ -80,7 +80,7 @@ class New:
     def _build(self, stored: Stored) -> Any:
         found: Any
         if stored.transform is not None:
-            found = self._transformed[stored.name, stored.transform]
+            _, found = self._transformed[stored.name, id(stored.transform)]
             is_tensor = stored.kind == "tensor" or self.device.type == "meta"
             return found if is_tensor else _of_numpy(found, stored.kind)
         if stored.name in self._built:

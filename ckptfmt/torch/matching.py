@@ -20,7 +20,7 @@ from ckptfmt._base.targets import Target, torch_refusal
 from ckptfmt.bundle.batch import select_batch
 from ckptfmt.bundle.load import MatchReport, Mismatch, without_bookkeeping
 from ckptfmt.bundle.reader import Reader
-from ckptfmt.bundle.selecting import Transform, some, transformed_kind
+from ckptfmt.bundle.selecting import some, transformed_kind
 from ckptfmt.errors import CkptfmtError, InvalidError
 from ckptfmt.torch import tensors
 from ckptfmt.torch.making import New
@@ -57,7 +57,7 @@ class Matching:
         # copied to.
         self._fills: list[tuple[str, torch.Tensor]] = []
         self._copies: list[tuple[str, torch.Tensor]] = []
-        self._ways: list[Transform | None] = []  # of the copies
+        self._ways: list[int] = []  # the identities of the transforms of the copies
         # Tensors of optimizers, which are read into unless something else has their memory.
         self._states: dict[Stored, torch.Tensor] = {}
         # The parameters of optimizers, with the optimizer's name.
@@ -208,7 +208,7 @@ class Matching:
             self._fills.append((stored.name, place))
             return lambda: target
         self._copies.append((stored.name, target))
-        self._ways.append(stored.transform)
+        self._ways.append(id(stored.transform))
         self.new.add(stored)
         return lambda: _copied(target, self.new.build(stored))
 

@@ -42,6 +42,14 @@ def test_sharded_filename_of_other_paths(basename: bytes | Path) -> None:
     assert ckptfmt.sharded_filename(basename, 0, 1) == "x-00000-of-00001"
 
 
+@pytest.mark.parametrize("number", ["0", 1.5, None, np.arange(2)])
+def test_sharded_filename_needs_integers(number: Any) -> None:
+    for what in ("shard", "num_shards"):
+        with pytest.raises(InvalidError) as caught:
+            ckptfmt.sharded_filename("x", **({"shard": 0, "num_shards": 1} | {what: number}))
+        assert caught.value.argument == what
+
+
 @pytest.mark.parametrize("basename", [None, 3, ["x"]])
 def test_sharded_filename_needs_a_path(basename: Any) -> None:
     with pytest.raises(ckptfmt.InvalidError, match=r"basename must be str, bytes or os.PathLike"):

@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import gc
 import inspect
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -212,3 +214,24 @@ def test_texts_and_object_graphs_in_jax(tmp_path: Path) -> None:
     rename = ("/.ATTRIBUTES/VARIABLE_VALUE", "")
     loaded = ckptfmt.jax.load(prefix, {"w": np.zeros(2)}, rename=rename)
     assert loaded["w"].tolist() == [1, 1]
+
+
+def test_a_load_keeps_no_transform(tmp_path: Path) -> None:
+    """Nor needs to hash it; casts come before it."""
+
+    class Negation:
+        __hash__ = None  # type: ignore[assignment]
+
+        def __call__(self, array: Any) -> Any:
+            return -array
+
+    ckptfmt.torch.save({"a": torch.ones(2)}, tmp_path / "ck")
+    transform = Negation()
+    rename = {"a": ("a", transform)}
+    for _ in range(2):
+        loaded = ckptfmt.torch.load(tmp_path / "ck", rename=rename, cast="float64")
+        assert loaded["a"].tolist() == [-1, -1] and loaded["a"].dtype is torch.float64
+    gone = weakref.ref(transform)
+    del transform, rename
+    gc.collect()
+    assert gone() is None

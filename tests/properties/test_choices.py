@@ -68,3 +68,43 @@ def test_tied_arrays_are_cast_together(tmp_path: Path) -> None:
     for other in ({"cast": {"a": "float16"}}, {"rename": {"a": ("a", np.negative)}}):
         with pytest.raises(InvalidError):
             ckptfmt.load_into(tmp_path / "ck", {"a": array, "b": array}, **({"cast": True} | other))
+
+
+class Twice:
+    """A transform that cannot be hashed, and of which all are equal."""
+
+    def __init__(self, factor: int) -> None:
+        self.factor = factor
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Twice)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __call__(self, array: Any) -> Any:
+        return array * self.factor
+
+
+def test_transforms_are_told_apart_by_identity(tmp_path: Path) -> None:
+    """Two that say they are equal may give other values, and memory gets one of them."""
+    ckptfmt.save(tmp_path / "ck", {"a": np.ones(2), "b": np.ones(2)})
+    same = Twice(2)
+    array = np.zeros(2)
+    one = {"a": ("a", same), "b": ("b", same)}
+    assert ckptfmt.load(tmp_path / "ck", rename=one)["b"].tolist() == [2, 2]
+    assert ckptfmt.load_into(tmp_path / "ck", {"a": array, "b": array}, rename=one)
+    assert array.tolist() == [2, 2]
+    with pytest.raises(InvalidError, match="shares memory"):
+        other = {"a": ("a", Twice(2)), "b": ("b", Twice(3))}
+        ckptfmt.load_into(tmp_path / "ck", {"a": array, "b": array}, rename=other)
+
+
+def test_a_missing_name_has_the_same_error_everywhere(prefixes: dict[bool, Path]) -> None:
+    messages = set()
+    for name, call in CALLS.items():
+        for graph in call.graph:
+            with pytest.raises(ckptfmt.TensorNotFoundError) as caught:
+                call.load(prefixes[graph], {}, {"names": ["c/f"]})
+            assert caught.value.tensor == "c/f", name
+            messages.add(caught.value.message)
+    assert len(messages) == 1 and "not found in checkpoint; the nearest are" in messages.pop()
