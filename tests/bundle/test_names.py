@@ -45,7 +45,7 @@ def test_sharded_filename_of_other_paths(basename: bytes | Path) -> None:
 @pytest.mark.parametrize("number", ["0", 1.5, None, np.arange(2)])
 def test_sharded_filename_needs_integers(number: Any) -> None:
     for what in ("shard", "num_shards"):
-        with pytest.raises(InvalidError) as caught:
+        with pytest.raises(ckptfmt.InvalidError) as caught:
             ckptfmt.sharded_filename("x", **({"shard": 0, "num_shards": 1} | {what: number}))
         assert caught.value.argument == what
 
