@@ -123,6 +123,7 @@ static ckptfmt_status read_header(ckptfmt_reader *reader, ckptfmt_error *err)
 void cf_reader_close_files(ckptfmt_reader *reader)
 {
 	cf_shards_close(&reader->shards);
+	ckptfmt_selection_free(atomic_exchange(&reader->listing, NULL));
 	cf_table_close(reader->table);
 	reader->table = NULL;
 	if (reader->index.fd >= 0)

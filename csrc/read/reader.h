@@ -29,6 +29,7 @@ struct ckptfmt_reader {
 	ckptfmt_progress_hook progress;     /* and this */
 	ckptfmt_codec own_codec;    /* a copy of the caller's */
 	const ckptfmt_codec *codec; /* NULL: none */
+	_Atomic(ckptfmt_selection *) listing;   /* of all; NULL until a name that looks like a slice's key is looked up */
 };
 
 /* The slices of one tensor, sorted by their start in one dimension, to find those of a box (values.c). */

@@ -5,6 +5,7 @@ lock is left behind."""
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import signal
 import subprocess
@@ -79,7 +80,8 @@ class Interrupt(BaseException):
 
 def interrupt_at(number: int, work: Any) -> bool:
     """Run `work`, interrupted where a signal may arrive: at the number-th function that the Python
-    layer over C enters, or that returns to it. Return whether it was interrupted."""
+    layer over C enters, or that returns to it. Return whether it was interrupted. The garbage of
+    earlier tests is not collected meanwhile: its finalizers would be interrupted instead."""
     border, count = os.path.dirname(_core.__file__), 0
 
     def look(frame: FrameType, event: str, _argument: Any) -> None:
@@ -90,6 +92,7 @@ def interrupt_at(number: int, work: Any) -> bool:
             sys.setprofile(None)
             raise Interrupt
 
+    gc.disable()
     sys.setprofile(look)
     try:
         work()
@@ -97,6 +100,7 @@ def interrupt_at(number: int, work: Any) -> bool:
         return True
     finally:
         sys.setprofile(None)
+        gc.enable()
     return False
 
 
