@@ -1,18 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Inside of ckptfmt_reader and ckptfmt_selection, for the files of this folder. Nothing in a reader changes after open
- * but caches that are published atomically, so any number of threads may read. */
+/* Inside of ckptfmt_reader, for the files of this folder. Nothing in a reader changes after open but caches that are
+ * published atomically, so any number of threads may read. */
 #ifndef CKPTFMT_READ_READER_H
 #define CKPTFMT_READ_READER_H
 
 #include "base/buffer.h"
 #include "proto/names.h"
 #include "read/data_files.h"
+#include "read/rows.h"
 #include "table/table.h"
 #include "ckptfmt_unstable.h"
 #include "proto/message.h"
 #include "storage/os.h"
-
-#include <stdatomic.h>
 
 struct ckptfmt_reader {
 	uint64_t id;                /* no other reader of this process has it, nor had */
@@ -30,33 +29,6 @@ struct ckptfmt_reader {
 	ckptfmt_codec own_codec;    /* a copy of the caller's */
 	const ckptfmt_codec *codec; /* NULL: none */
 	_Atomic(ckptfmt_selection *) listing;   /* of all; NULL until a name that looks like a slice's key is looked up */
-};
-
-/* The slices of one tensor, sorted by their start in one dimension, to find those of a box (values.c). */
-typedef struct cf_slice_place {
-	int64_t start;
-	int64_t end_max;            /* of this slice and all before it */
-	uint64_t slice;
-} cf_slice_place;
-
-typedef struct cf_slice_order {
-	cf_slice_place *places;     /* ascending by start; one a slice */
-	int32_t dimension;
-} cf_slice_order;
-
-struct ckptfmt_selection {
-	uint64_t reader_id;         /* of the reader that made it, the only one it can be used with */
-	cf_buffer rows;             /* ckptfmt_row */
-	cf_buffer slices;           /* ckptfmt_slice_row */
-	cf_buffer dims;             /* int64_t */
-	cf_buffer names;
-	cf_buffer chunk_crcs;       /* uint32_t */
-	cf_buffer chunk_ends;       /* uint64_t */
-	int32_t num_shards;         /* of the checkpoint */
-	bool big_endian;
-	/* One a row, both allocated when the selection is complete and NULL where no tensor is partitioned. */
-	_Atomic uint8_t *disjoint;              /* 1 once its slices were found disjoint */
-	_Atomic(cf_slice_order *) *orders;      /* NULL until a box of a tensor of many slices was read */
 };
 
 struct ckptfmt_strings {
@@ -94,31 +66,6 @@ CF_MUST_CHECK ckptfmt_status cf_reader_shard(ckptfmt_reader *reader, int32_t sha
 static inline bool cf_reader_swaps(const ckptfmt_reader *reader)
 {
 	return (reader->header.endianness == 1) != (CF_HOST_BIG_ENDIAN == 1);
-}
-
-static inline const ckptfmt_row *cf_selection_row(const ckptfmt_selection *selection, uint64_t row)
-{
-	return (const ckptfmt_row *)cf_buffer_items(&selection->rows) + row;
-}
-
-static inline uint64_t cf_selection_count(const ckptfmt_selection *selection)
-{
-	return selection->rows.size / sizeof(ckptfmt_row);
-}
-
-static inline const int64_t *cf_selection_dims(const ckptfmt_selection *selection, uint64_t first)
-{
-	return cf_buffer_int64s(&selection->dims, first);
-}
-
-static inline const ckptfmt_slice_row *cf_selection_slices(const ckptfmt_selection *selection, const ckptfmt_row *row)
-{
-	return (const ckptfmt_slice_row *)cf_buffer_items(&selection->slices) + row->slices_first;
-}
-
-static inline const uint8_t *cf_selection_name(const ckptfmt_selection *selection, const ckptfmt_row *row)
-{
-	return (const uint8_t *)cf_buffer_items(&selection->names) + row->name_offset;
 }
 
 /* INVALID: the selection has no such row. */

@@ -199,11 +199,10 @@ static void add_value(ckptfmt_verifier *v, uint64_t row_number, const ckptfmt_st
 	ckptfmt_error error;
 	bool compressed = (stored->flags & CKPTFMT_STORED_COMPRESSED) != 0;
 	bool broken = compressed && (stored->flags & CKPTFMT_STORED_BAD_CHUNKS) != 0;
-	/* An unknown type is not a problem (section 24): the stored bytes are still checksummed. */
+	/* An unknown type is not a problem (section 24): the stored bytes are still checksummed, but never decoded. */
 	bool known = (stored->flags & CKPTFMT_STORED_FEATURES) == 0 && cf_verify_ok(v, dtype == NULL
 		? cf_geometry_check_byte_order(v->selection, stored, &error)
-		: cf_geometry_check_decodable(v->selection, row, stored, &error), &error, &place) &&
-		!broken && !(compressed && dtype == NULL);
+		: cf_geometry_check_decodable(v->selection, row, stored, &error), &error, &place) && !broken;
 	if (known && !cf_verify_ok(v, check_value(v, stored, count, dtype, origin, &error), &error, &place)) {
 		v->uncertain = true;
 		return;
@@ -212,7 +211,7 @@ static void add_value(ckptfmt_verifier *v, uint64_t row_number, const ckptfmt_st
 		value.storage = dtype->storage;
 	/* The stored chunks are checksummed, then decoded. */
 	if (compressed) {
-		value.decoded_storage = known ? value.storage : 0;
+		value.decoded_storage = known && dtype != NULL ? value.storage : 0;
 		value.storage = CKPTFMT_STORAGE_FIXED;
 	}
 	/* Broken rules were reported with the entry. Values with unknown features cannot be checked; unusable chunk
@@ -221,7 +220,7 @@ static void add_value(ckptfmt_verifier *v, uint64_t row_number, const ckptfmt_st
 		value.storage = CKPTFMT_STORAGE_NONE;
 	if (stored->flags & CKPTFMT_STORED_BAD_CHUNKS)
 		value.stored.chunk_size = 0;
-	if ((dtype != NULL || compressed) && value.storage == CKPTFMT_STORAGE_FIXED && value.stored.chunk_size != 0)
+	if (value.storage == CKPTFMT_STORAGE_FIXED && value.stored.chunk_size != 0)
 		(void)cf_verify_ok(v, check_combination(v, stored, &error), &error, &place);
 	if (!v->header_known)
 		return;

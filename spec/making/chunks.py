@@ -458,6 +458,13 @@ def damaged(out: Vectors) -> None:
     flipped = bytearray(chunk)
     flipped[-1] ^= 1
     bad("cmp-11", "CMP-11", "CHECKSUM", data=bytes(flipped))
+    given: dict[str, Any] = {"notes": notes, "rules": "CMP-8 DTY-6"}
+    for name, more, found in (
+        ("cmp-8-data", {"data": bytes(flipped)}, ["CMP-11"]),
+        ("cmp-8-entry", {"crcs": [1]}, ["CMP-11", "EXT-6"]),
+    ):
+        wrong = [("CHECKSUM", rule) for rule in found]
+        bad(name, "DTY-6", "UNSUPPORTED", unknown, problems=wrong, **given, **more)
     problems = [("CHECKSUM", "CMP-11"), ("CHECKSUM", "EXT-6")]
     bad("cmp-11-entry", "CMP-11", "CHECKSUM", crcs=[1], problems=problems)
     steps = [
