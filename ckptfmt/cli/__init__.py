@@ -35,7 +35,6 @@ COMMANDS = (
     "convert",
     "edit",
     "average",
-    "split",
     "cp",
     "mv",
     "rm",

@@ -53,6 +53,7 @@ examples:
   ckptfmt convert bert_model.ckpt model.safetensors --rename bert
   ckptfmt convert --level ckptfmt model.ckpt-1000 archive/model
   ckptfmt convert --level v2 archive/model for-tensorflow/model
+  ckptfmt convert --shards 8 model.ckpt-1000 divided/model
 
 exit status:
   0  converted
@@ -89,6 +90,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         metavar="SIZE",
         help="divide a safetensors result into files of at most SIZE (such as 5GB), with an index",
     )
+    add("--shards", metavar="N", type=int, default=1, help="data files of a TensorFlow checkpoint")
     add("--level", choices=["v2", "v2+", "ckptfmt"], default="v2+", help="of the result")
     add(
         "--compression",
@@ -137,6 +139,7 @@ def run(options: argparse.Namespace) -> int:
             rename=None if options.rename is None else TABLES[options.rename],
             max_shard_bytes=_size(options.max_shard_bytes),
             level=options.level,
+            shards=options.shards,
             compression=options.compression,
             drop_metadata=options.drop_metadata,
             check_result=options.check_result,

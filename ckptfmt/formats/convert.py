@@ -200,6 +200,11 @@ def convert(
         states = module_of(kind).optimizer_paths if kind == "hdf5" and rename is None else None
         done = _Import(opened, casts, check_result, progress, states).write(to_path, options)
         return replace(done, missing=tuple(missing))
+    only_ours = {"level": "v2+", "compression": None, "alignment": None, "shards": 1}
+    given = {"level": level, "compression": compression, "alignment": alignment, "shards": shards}
+    for option, default in only_ours.items():
+        if given[option] != default:
+            raise invalid(option, f"{option} is for TensorFlow checkpoints, not for {result} results")
     if result == "dcp":
         raise invalid(
             "to", "to: 'dcp' directories are only read; ckptfmt.torch.dcp saves with torch"

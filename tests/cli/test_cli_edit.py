@@ -249,23 +249,17 @@ def test_average_prints_no_warnings(place: Path, capsys: pytest.CaptureFixture[s
     np.testing.assert_array_equal(mean["a"], [3, np.nan, np.nan])
 
 
-@pytest.mark.parametrize("level", ["v2", "v2+", "ckptfmt"])
-def test_split(tmp_path: Path, capsys: pytest.CaptureFixture[str], level: Any) -> None:
-    metadata = None if level == "v2" else {"step": 1}
+def test_convert_into_several_data_files(tmp_path: Path) -> None:
     values = {str(number): np.ones((64, 64), "f4") for number in range(6)}
-    ckptfmt.save(tmp_path / "a", values, level=level, metadata=metadata)
+    ckptfmt.save(tmp_path / "a", values, metadata={"step": 1})
     for count in (3, 1):
         prefix = str(tmp_path / f"b{count}")
-        assert main(["split", str(tmp_path / "a"), prefix, str(count)]) == 0
-        files = "3 data files" if count == 3 else "1 data file"
-        assert capsys.readouterr().out == f"wrote {files} to {prefix}\n"
+        assert main(["convert", "--shards", str(count), str(tmp_path / "a"), prefix]) == 0
         with ckptfmt.open(prefix) as reader, ckptfmt.open(tmp_path / "a") as before:
-            assert reader.header.num_shards == count
-            assert (reader.level, reader.digest()) == (level, before.digest())
-            assert len(set(reader.table()["shard"])) == count
-    assert main(["split", str(tmp_path / "a"), str(tmp_path / "c"), "0"]) == 2
-    assert main(["split", str(tmp_path / "a"), prefix, "2"]) == 2
-    assert "already holds a checkpoint" in capsys.readouterr().err
+            assert reader.digest() == before.digest() and reader.metadata == before.metadata
+            assert set(reader.table()["shard"]) == set(range(count))
+    for refused in (["0", str(tmp_path / "c")], ["2", str(tmp_path / "c.npz")]):
+        assert main(["convert", "--shards", refused[0], str(tmp_path / "a"), refused[1]]) == 2
 
 
 def test_cp_and_mv(place: Path, capsys: pytest.CaptureFixture[str]) -> None:

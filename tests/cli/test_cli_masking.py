@@ -59,7 +59,7 @@ def test_paths_are_masked(url: str, tmp_path: Path, command: Command) -> None:
         ["verify", "--json", a, f"{url}/nowhere"],
         *(["diff", a, b], ["diff", "--json", a, b]),
         *(["cp", a, to], ["mv", to, f"{to}2"], ["rm", f"{to}2"], ["merge", a, to]),
-        *(["edit", a, to, "--overwrite", "--drop", "m/*"], ["split", a, to, "2", "--overwrite"]),
+        ["edit", a, to, "--overwrite", "--drop", "m/*"],
         ["edit", a, to, "--overwrite", "--drop", "m/*", "--json"],
         *(["average", a, b, to, "--overwrite"], ["average", a, b, to, "--overwrite", "--json"]),
         *(["convert", a, to, "--overwrite"], ["convert", a, str(tmp_path / "x.npz")]),

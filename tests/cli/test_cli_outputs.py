@@ -292,7 +292,6 @@ PREFIX: dict[str, list[str]] = {
     "cp": ["cp", "model", "PREFIX"],
     "mv": ["mv", "model", "PREFIX"],
     "merge": ["merge", "model", "PREFIX"],
-    "split": ["split", "model", "PREFIX", "1"],
     "convert": ["convert", "model", "PREFIX"],
     "edit": ["edit", "model", "PREFIX", "--rename", "w=v"],
     "average": ["average", "model", "model", "PREFIX"],

@@ -161,11 +161,7 @@ WRITE: dict[str, Callable[[str, str], Any]] = {
 }
 WRITING_COMMANDS = [
     *(["merge", "FROM", "TO"], ["cp", "FROM", "TO"], ["mv", "FROM", "TO"]),
-    *(
-        ["edit", "FROM", "TO", "--drop", "y"],
-        ["average", "FROM", "FROM", "TO"],
-        ["split", "FROM", "TO", "2"],
-    ),
+    *(["edit", "FROM", "TO", "--drop", "y"], ["average", "FROM", "FROM", "TO"]),
     ["convert", "FROM", "TO", "--to", "tensorflow"],
 ]
 
