@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Section 24: what a reader does, step by step."""
+"""Section 4: what a reader does, step by step."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sections 10 to 13: the header, entries, shapes and data types."""
+"""Sections 12 to 15: the header, entries, shapes and data types."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .messages import Message, decode, schema
 from .rules import need
 from .slices import Extents, read_slice
 
-# --- 10. HDR: the header ---
+# --- HDR: the header ---
 VERSION = schema("1 producer int32, 2 min_consumer int32, 3 bad_consumers int32*")
 HEADER = schema("1 num_shards int32, 2 endianness int32, 3 version VERSION", VERSION=VERSION)
 
@@ -36,7 +36,7 @@ def read_header(place: Place, consumer: int) -> Message:
     return header | {"version": version}
 
 
-# --- 11. ENT and 12. SHP: entries and shapes ---
+# --- ENT and SHP: entries and shapes ---
 DIM = schema("1 size int64, 2 name string")
 SHAPE = schema("2 dim DIM*, 3 unknown_rank bool", DIM=DIM)
 EXTENSION = schema(
@@ -83,7 +83,7 @@ class Entry:
 
 
 def read_entry(place: Place, own: bool = False) -> Entry:
-    """The step *Entry* of section 24, without the slices' own entries; own: this is such a one."""
+    """The procedure *entry* of section 4, without the slices' own entries; own: this is such a one."""
     data, pos, end, note = place
     message = decode(data, pos, end, ENTRY, note)
     extension = message.get("extension", {})
@@ -118,7 +118,7 @@ def read_entry(place: Place, own: bool = False) -> Entry:
     return entry
 
 
-# --- 13. DTY: data types ---
+# --- DTY: data types ---
 class Type(NamedTuple):
     """A row of the table; the size is 0 if not FIXED, the swap size is that of a unit."""
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sections 4 to 8: the index file, from its name to the keys in its blocks."""
+"""Sections 6 to 10: the index file, from its name to the keys in its blocks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import NamedTuple
 from .rules import LIMITS, Note, Violation, crc32c, mask, need, silent, u32, u64, varint
 
 
-# --- 4. NAM: file names and prefix ---
+# --- NAM: file names and prefix ---
 def data_name(prefix: str, shard: int, shards: int) -> str:  # NAM-3, NAM-4
     return f"{prefix}.data-{shard:05d}-of-{shards:05d}"
 
@@ -46,7 +46,7 @@ def read_at(fd: int, offset: int, size: int) -> bytes:
     return bytes(out)
 
 
-# --- 5. FTR: footer and handles ---
+# --- FTR: footer and handles ---
 MAGIC = 0xDB4775248B80FB57
 ROCKSDB = (0x88E241B785F4CFF7, 0x8242229663BF9564, 0x4F3418EB7A8F13B8)
 
@@ -87,7 +87,7 @@ def in_file(offset: int, size: int, data: bytes) -> None:
     need(offset + size + 5 <= len(data) - 48, "FTR-5", "TRUNCATED", f"block at {offset}, {size}")
 
 
-# --- 6. BLK: blocks ---
+# --- BLK: blocks ---
 class Place(NamedTuple):
     """Where a value stands, and what takes the deviations in it."""
 
@@ -115,7 +115,7 @@ def block_entries(
 ) -> Iterator[tuple[bytes, int, int, int, int]]:
     """Yields key, start and end of value, offset, and number of restarts before it, of each entry.
 
-    The checks are those of section 24, in its order.
+    The checks are those of section 4, in its order.
     """
     s = len(contents)
     need(s >= 4, "BLK-4", "BAD_BLOCK", f"{s} bytes")
@@ -156,7 +156,7 @@ def block_entries(
     need(used == r or (count == 0 and r == 1), "BLK-9", "BAD_BLOCK", "restarts that are no entries")
 
 
-# --- 7. SNP: Snappy ---
+# --- SNP: Snappy ---
 def snappy(stream: bytes) -> bytes:
     end = len(stream)
     size, pos = varint(stream, 0, end, 32, "SNP-2", "BAD_BLOCK")
@@ -191,7 +191,7 @@ def snappy(stream: bytes) -> bytes:
     return bytes(out)
 
 
-# --- 8. TAB: the table ---
+# --- TAB: the table ---
 def common(a: bytes, b: bytes) -> int:
     """The number of bytes that both begin with."""
     least = min(len(a), len(b))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Section 22: merge."""
+"""Section 4 of lifecycle.md: merge."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Section 9: messages, of any kind."""
+"""Section 11: messages, of any kind."""
 
 from __future__ import annotations
 

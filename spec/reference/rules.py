@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How a rule fails, the limits (section 23), and section 1: varints and checksums."""
+"""How a rule fails, the limits (section 5), and section 1: varints and checksums."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import crcmod.predefined
 
 # Rules whose checks are skipped, for tests; what such a check guarded may then fail in any way.
 DISABLED: set[str] = set()
-LIMITS = {  # section 23, and OBJ-3
+LIMITS = {  # section 5, and OBJ-3
     "index": 4 << 30, "block": 64 << 20, "key": 16 << 20, "keys": 64 << 20, "entries": 1 << 24,
     "slices": 1 << 20, "value": 1 << 63, "expansion": 65536, "graph_bytes": 256 << 20,
     "nodes": 1 << 22, "node_fields": 1 << 23,
@@ -55,7 +55,7 @@ def at(place: str) -> Iterator[None]:
         raise
 
 
-# --- 1. Conventions ---
+# --- Conventions ---
 crc32c: Callable[..., int] = crcmod.predefined.mkCrcFun("crc-32c")  # crc32c(data, earlier)
 u32 = struct.Struct("<I")
 u64 = struct.Struct("<Q")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sections 14 to 16: slices, their keys and their texts."""
+"""Sections 16 and 17: slices and their keys; section 7 of lifecycle.md: their texts."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Extents: TypeAlias = Sequence[tuple[int, int | None]]
 Box: TypeAlias = Sequence[tuple[int, int]]
 Shape: TypeAlias = Sequence[int]
 
-# --- 14. SLC: partitioned tensors ---
+# --- SLC: partitioned tensors ---
 EXTENT = schema("1 start int64, 2 length int64")
 SLICE = schema("1 extent EXTENT*", EXTENT=EXTENT)
 
@@ -123,7 +123,7 @@ def runs(shape: Shape, box: Box) -> Iterator[tuple[int, int]]:
         yield first, box[inner][1] * strides[inner]
 
 
-# --- 15. KEY: slice keys ---
+# --- KEY: slice keys ---
 def put_number(value: int) -> bytes:  # KEY-2
     size = (value.bit_length() + 7) // 8
     return bytes([size]) + value.to_bytes(size, "big")
@@ -198,7 +198,7 @@ def decode_slice_key(key: bytes) -> tuple[bytes, Extents]:
     return name, extents
 
 
-# --- 16. TXT: slice text ---
+# --- TXT: slice text ---
 NUMBER = re.compile(r"[\t\n\v\f\r]*[+-]?[0-9]+[\t\n\v\f\r]*")
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sections 17 to 20: values of tensors, as they are and compressed."""
+"""Sections 18 to 21: values of tensors, as they are and compressed."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def take_value(entry: Entry, value: bytes, big: bool) -> Flat:
     return swap(value, entry.type.unit) if big else value
 
 
-# --- 17. STR, VAR: string and variant tensors ---
+# --- STR, VAR: string and variant tensors ---
 def read_strings(value: bytes, n: int, checksum: int, big: bool) -> list[bytes]:
     """The elements of a string value; checksum is the entry's, masked."""
     end = len(value)
@@ -120,12 +120,12 @@ def read_variants(value: bytes, n: int, checksum: int) -> list[bytes]:
     return out
 
 
-# --- 18. DAT: data files ---
+# --- DAT: data files ---
 def swap(value: bytes, unit: int) -> bytes:  # DAT-7
     return np.frombuffer(value, np.uint8).reshape(-1, unit)[:, ::-1].tobytes()
 
 
-# --- 19. EXT: the extension ---
+# --- EXT: the extension ---
 def check_flags(entry: Entry, consumer: int) -> None:
     unknown = entry.ext.get("feature_flags", 0) & ~(1 if consumer >= 2 else 0)
     need(unknown == 0, "EXT-3", "UNSUPPORTED", f"feature_flags {unknown:#x}")
@@ -194,7 +194,7 @@ def parse_metadata(text: bytes) -> Any:  # EXT-7
     return value
 
 
-# --- 20. CMP: compressed values ---
+# --- CMP: compressed values ---
 def read_chunk(chunk: bytes, n: int, unit: int) -> bytes:
     """The n raw bytes of a stored chunk."""
     method, end = chunk[0], len(chunk)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The step *Verify* of section 24: all that is there is read, and compared with what is told."""
+"""The procedure *verify* of section 4: all that is there is read, and compared with what is told."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .values import check_combined, check_flags, check_place, check_value
 def verify(prefix: Path, consumer: int = 2) -> tuple[list[Violation], list[str]]:
     """What is wrong with a checkpoint, each thing once, and the deviations that it has.
 
-    What section 24 counts as neither is left out: files and bytes that no entry names.
+    What section 4 counts as neither is left out: files and bytes that no entry names.
     """
     problems: dict[str, Violation] = {}
     where = ""

@@ -33,7 +33,7 @@ from .values import Array
 Maker = Callable[[str], None]  # writes the file of that name
 
 
-# --- 9 to 13: messages, header, entries ---
+# --- messages, header, entries ---
 def put(number: int, value: int) -> bytes:
     """A field of wire type 0, left out if 0 (MSG-15)."""
     return put_varint(number << 3) + put_varint(value) if value else b""
@@ -59,7 +59,7 @@ def put_entry(
     return out + (put_field(100, extension) if extension else b"")
 
 
-# --- 8. TAB: a canonical table ---
+# --- TAB: a canonical table ---
 class Block:
     """A block under construction (BLK-11, BLK-12)."""
 
@@ -119,7 +119,7 @@ def put_table(entries: Iterable[tuple[bytes, bytes]]) -> bytes:
     return bytes(out + stored + handles.ljust(40, b"\0") + u64.pack(MAGIC))
 
 
-# --- 17 to 20: values ---
+# --- values ---
 BITS = {29: 4, 30: 4, 31: 2, 32: 2, 33: 4}  # DTY-3
 CODES = {
     np.dtype(kind): code for code, (_, _, _, kind) in reversed(TYPES.items()) if kind is not object
