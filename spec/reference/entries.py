@@ -83,7 +83,7 @@ class Entry:
 
 
 def read_entry(place: Place, own: bool = False) -> Entry:
-    """The procedure *entry* of section 4, without the slices' own entries; own: this is such a one."""
+    """Decode an entry: steps 1 to 3 of *entry* in section 4; own: it is that of a slice."""
     data, pos, end, note = place
     message = decode(data, pos, end, ENTRY, note)
     extension = message.get("extension", {})

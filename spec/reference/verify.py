@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The procedure *verify* of section 4: all that is there is read, and compared with what is told."""
+"""The procedure *verify* of section 4: all that is there is read and compared with what is told."""
 
 from __future__ import annotations
 
