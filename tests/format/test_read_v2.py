@@ -8,6 +8,7 @@ import ast
 import hashlib
 import json
 import os
+import re
 import runpy
 import subprocess
 import sys
@@ -15,13 +16,15 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import numpy as np
 import pytest
-from support.vectors import DIRECTORY, SPEC, VECTORS, Vector, array_value, expected
+from support.vectors import DIRECTORY, KEYS, SPEC, VECTORS, Vector, array_value, expected
 
 ROOT = SPEC.parent
 PROGRAM = ROOT / "examples" / "read_v2.py"
+PAGE = (SPEC / "quickstart.md").read_text(encoding="utf-8")
 CORPUS = os.environ.get("CKPTFMT_CORPUS")
 
 V2 = [vector for vector in VECTORS if vector.level == "v2"]
@@ -254,3 +257,42 @@ def test_prints() -> None:
     command = [sys.executable, str(PROGRAM), str(DIRECTORY / "good" / "slices")]
     ran = subprocess.run(command, capture_output=True, text=True, check=True)
     assert ran.stdout == "a uint8 (2,)\nx uint8 (4, 2)\n"
+
+
+def test_words_of_the_page() -> None:
+    """Its words, without those of bytes and pictures."""
+    text = re.sub(r"^```.*?^```$|^ {4}.*?$", "", PAGE, flags=re.MULTILINE | re.DOTALL)
+    assert 700 < len([word for word in text.split() if re.search(r"\w", word)]) <= 900
+
+
+def test_functions_of_the_page() -> None:
+    functions = set(re.findall(r"^def (\w+)", TEXT, re.MULTILINE))
+    named = set(re.findall(r"\(`(\w+)`\)", PAGE))
+    assert len(named) >= 8
+    assert named <= functions
+
+
+def test_bytes_of_the_page() -> None:
+    """They are those of the vectors, at the offsets that the comments say."""
+    blocks = dict(re.findall(r"^```hex name=(\S+)\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL))
+    index = (DIRECTORY / "good" / "minimal.index").read_bytes()
+    found = b""
+    for line in blocks.pop("index-minimal").splitlines():
+        data, _, comment = line.partition("#")
+        offset = re.match(r" (\d+): ", comment)
+        assert offset is None or int(offset[1]) == len(found), line
+        found += bytes.fromhex(data)
+        assert index.startswith(found), line
+    assert found == index
+    assert bytes.fromhex(blocks.pop("slice-key-v")) == READER.slice_key(b"v", [(0, 2), (0, -1)])
+    assert not blocks
+    (value,) = re.findall(r"---> ((?:[0-9a-f]{2} ?){8})", PAGE)
+    data = (DIRECTORY / "good" / "minimal.data-00000-of-00001").read_bytes()
+    assert bytes.fromhex(value) == data
+
+
+@pytest.mark.parametrize("one", [one for one in KEYS if "gives" in one], ids=lambda one: one["key"])
+def test_slice_key(one: dict[str, Any]) -> None:
+    name, extents = one["gives"]
+    key = READER.slice_key(bytes.fromhex(name), [tuple(extent) for extent in extents])
+    assert key.hex() == one["key"]
