@@ -23,6 +23,7 @@ OWN_HEADERS = [
 # Functions of Python that C calls.
 CALLBACKS = """
 extern "Python" {
+    int32_t cf_progress_report(void *context, uint64_t bytes_done, uint64_t bytes_total);
     ckptfmt_status cf_codec_encode(void *context, ckptfmt_codec_item *items, uint64_t count);
     ckptfmt_status cf_codec_decode(void *context, ckptfmt_codec_item *items, uint64_t count);
     ckptfmt_status cf_storage_info(void *, const char *, ckptfmt_object_info *, int32_t *,

@@ -12,8 +12,8 @@
  *   5. Nothing allocated here is freed by the caller and nothing allocated by the caller is freed here. Memory
  *      that leaves is a view; its comment says until when it is valid.
  *   6. `offset` counts bytes from the start of a file or buffer, `size` bytes, `count` items; `row` is an index.
- *   7. Threads: a reader and a selection may be used by any number of threads at once. A writer, a verifier and a
- *      strings object belong to one thread at a time. Close is never concurrent with a call. A call may start threads,
+ *   7. Threads: a reader and a selection may be used by any number of threads at once. A writer and a strings
+ *      object belong to one thread at a time. Close is never concurrent with a call. A call may start threads,
  *      which have all signals blocked. They end with the call, those of a writer at the latest with the writer.
  *      Fork: a handle belongs to the process that opened it. A forked child neither uses nor closes it, and opens its
  *      own. In the child the files that an open writer holds are replaced by /dev/null (descriptors below 65536), so
@@ -203,7 +203,7 @@ typedef enum ckptfmt_codec_flags {
 /* Encodes and decodes zstd frames (RFC 8878). An item is one frame that states its content size, without dictionary and
  * with a window of at most 16 MiB. Both functions work on a batch and return OK even if single items fail, whose `size`
  * is then 0; any other status ends the call that needed them. `context` must stay valid as long as the reader,
- * writer or verifier that the codec was given to. */
+ * writer that the codec was given to, or the verification. */
 typedef struct ckptfmt_codec {
 	uint64_t struct_size;       /* sizeof(ckptfmt_codec) */
 	void *context;
@@ -220,8 +220,7 @@ CKPTFMT_API ckptfmt_status ckptfmt_codec_zstd(int32_t level, ckptfmt_codec *out,
 /* ---- progress -------------------------------------------------------------------------------------------- */
 
 /* Reports the progress of ckptfmt_reader_read, ckptfmt_writer_add (and add_tensor, add_strings, add_metadata),
- * ckptfmt_writer_commit and ckptfmt_merge, and can end them; ckptfmt_verifier_step reports by itself. All zero: nothing
- * is reported.
+ * ckptfmt_writer_commit, ckptfmt_merge and ckptfmt_verify, and can end them. All zero: nothing is reported.
  * `report` is called at the beginning of the call with bytes_done 0, then about every MiB, and at the end with
  * bytes_done equal to bytes_total, of a commit or a merge before the new index is in place. The bytes count from 0 in
  * each call; bytes_total is 0 as long as it is not known. `report` runs in the thread that made the call or in one that
@@ -557,8 +556,6 @@ CKPTFMT_API ckptfmt_status ckptfmt_merge(const char *const *prefixes, uint64_t c
 
 /* ---- verifying ------------------------------------------------------------------------------------------- */
 
-typedef struct ckptfmt_verifier ckptfmt_verifier;
-
 typedef enum ckptfmt_severity {
 	CKPTFMT_SEVERITY_NOTE = 1,      /* sound, but not what a canonical writer writes */
 	CKPTFMT_SEVERITY_PROBLEM = 2    /* damaged, incomplete or contradictory */
@@ -571,28 +568,22 @@ typedef struct ckptfmt_finding {
 	ckptfmt_error error;
 } ckptfmt_finding;
 
-typedef struct ckptfmt_progress {
-	uint64_t bytes_done, bytes_total;
-	uint64_t tensors_done, tensors_total;
-	uint64_t finding_count;     /* so far */
-	int32_t finished;
-	int32_t reserved;
-} ckptfmt_progress;
+/* Result of a verification, in memory of the library: fields may follow. */
+typedef struct ckptfmt_report {
+	const ckptfmt_finding *findings;    /* in the order found */
+	uint64_t finding_count;
+	uint64_t bytes_checked;     /* of the index and the data files */
+	uint64_t tensors_checked;
+} ckptfmt_report;
 
 /* Checks everything that can be checked: every index block, every entry, every tensor checksum, sizes, overlaps,
- * slices without a tensor, data files missing or too many. Goes on after a problem. Opening fails only where there
- * is nothing to check (no such checkpoint, out of memory); a damaged index is a finding.
+ * slices without a tensor, data files missing or too many. Goes on after a problem. Fails only where there is nothing
+ * to check (no such checkpoint, out of memory, CANCELLED); a damaged index is a finding.
  * Where another process replaces the checkpoint meanwhile, the findings so far are dropped and the new one is verified
- * from its beginning (ten times at most, then GENERATION_GONE is a finding): findings are final once it has finished.
- */
-CKPTFMT_API ckptfmt_status ckptfmt_verifier_open(const char *prefix, const ckptfmt_open_options *options,
-	ckptfmt_verifier **out, ckptfmt_error *err);
-/* Verifies about `byte_budget` more bytes and reports its progress. */
-CKPTFMT_API ckptfmt_status ckptfmt_verifier_step(ckptfmt_verifier *verifier, uint64_t byte_budget,
-	ckptfmt_progress *progress, ckptfmt_error *err);
-/* Finding number `row`, a view valid until the next step or close; NULL past the last. */
-CKPTFMT_API const ckptfmt_finding *ckptfmt_verifier_finding(const ckptfmt_verifier *verifier, uint64_t row);
-CKPTFMT_API void ckptfmt_verifier_close(ckptfmt_verifier *verifier);
+ * from its beginning (ten times at most, then GENERATION_GONE is a finding). */
+CKPTFMT_API ckptfmt_status ckptfmt_verify(const char *prefix, const ckptfmt_open_options *options,
+	ckptfmt_report **out, ckptfmt_error *err);
+CKPTFMT_API void ckptfmt_report_free(ckptfmt_report *report);
 
 /* cffi: end */
 

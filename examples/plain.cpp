@@ -39,7 +39,7 @@ struct Close {
 	void operator()(ckptfmt_reader *reader) const { ckptfmt_reader_close(reader); }
 	void operator()(ckptfmt_selection *selection) const { ckptfmt_selection_free(selection); }
 	void operator()(ckptfmt_strings *strings) const { ckptfmt_strings_free(strings); }
-	void operator()(ckptfmt_verifier *verifier) const { ckptfmt_verifier_close(verifier); }
+	void operator()(ckptfmt_report *report) const { ckptfmt_report_free(report); }
 };
 template <typename T> using Handle = std::unique_ptr<T, Close>;
 constexpr int64_t rows = 64, columns = 512;
@@ -97,17 +97,14 @@ void run(const std::string &prefix)
 	const char *shards[] = {first.c_str(), second.c_str()};
 	ckptfmt_merge_options options = {};
 	ckptfmt_reader *reader;
-	ckptfmt_verifier *verifier;
-	ckptfmt_progress progress = {};
+	ckptfmt_report *report;
 	options.struct_size = sizeof options, options.consume = 1;
 	write(first, second);
 	check(ckptfmt_merge(shards, 2, prefix.c_str(), &options, &err));
 	check(ckptfmt_reader_open(prefix.c_str(), nullptr, &reader, &err));
 	read(Handle<ckptfmt_reader>(reader).get());
-	check(ckptfmt_verifier_open(prefix.c_str(), nullptr, &verifier, &err));
-	for (Handle<ckptfmt_verifier> owner(verifier); !progress.finished;)
-		check(ckptfmt_verifier_step(verifier, 1 << 20, &progress, &err));
-	expect(progress.finding_count == 0, "the verifier's findings");
+	check(ckptfmt_verify(prefix.c_str(), nullptr, &report, &err));
+	expect(Handle<ckptfmt_report>(report)->finding_count == 0, "findings");
 }
 
 } // namespace

@@ -95,8 +95,7 @@ func read(reader *C.ckptfmt_reader) {
 func main() {
 	var err C.ckptfmt_error
 	var reader *C.ckptfmt_reader
-	var verifier *C.ckptfmt_verifier
-	var progress C.ckptfmt_progress
+	var report *C.ckptfmt_report
 	prefix, one, two := C.CString(os.Args[1]), C.CString(os.Args[1]+"-a"), C.CString(os.Args[1]+"-b")
 	write(one, two)
 	shards := (*[2]*C.char)(C.calloc(2, C.size_t(unsafe.Sizeof(one))))
@@ -106,10 +105,7 @@ func main() {
 	check(C.ckptfmt_reader_open(prefix, nil, &reader, &err), &err)
 	read(reader)
 	C.ckptfmt_reader_close(reader)
-	check(C.ckptfmt_verifier_open(prefix, nil, &verifier, &err), &err)
-	for progress.finished == 0 {
-		check(C.ckptfmt_verifier_step(verifier, 1<<20, &progress, &err), &err)
-	}
-	C.ckptfmt_verifier_close(verifier)
-	expect(progress.finding_count == 0, "the verifier's findings")
+	check(C.ckptfmt_verify(prefix, nil, &report, &err), &err)
+	expect(report.finding_count == 0, "findings")
+	C.ckptfmt_report_free(report)
 }

@@ -28,9 +28,8 @@ struct MergeOptions {
     limits: *const c_void, storage: *const c_void,
 }
 #[repr(C)]
-#[derive(Default)]
-struct Progress {
-    bytes: [u64; 2], tensors: [u64; 2], finding_count: u64, finished: i32, reserved: i32,
+struct Report {
+    findings: *const c_void, finding_count: u64, bytes_checked: u64, tensors_checked: u64,
 }
 type Handle = *mut c_void;
 
@@ -56,9 +55,8 @@ extern "C" {
     fn ckptfmt_strings_at(strings: Handle, i: u64, size: *mut u64) -> *const u8;
     fn ckptfmt_strings_free(strings: Handle);
     fn ckptfmt_reader_close(reader: Handle);
-    fn ckptfmt_verifier_open(prefix: *const c_char, options: *const c_void, out: *mut Handle, err: *mut Error) -> i32;
-    fn ckptfmt_verifier_step(verifier: Handle, budget: u64, progress: *mut Progress, err: *mut Error) -> i32;
-    fn ckptfmt_verifier_close(verifier: Handle);
+    fn ckptfmt_verify(prefix: *const c_char, options: *const c_void, out: *mut *mut Report, err: *mut Error) -> i32;
+    fn ckptfmt_report_free(report: *mut Report);
 }
 
 fn check(status: i32, err: &Error) {
@@ -92,7 +90,7 @@ fn main() {
         let mut merge: MergeOptions = std::mem::zeroed();
         (merge.struct_size, merge.consume) = (std::mem::size_of::<MergeOptions>() as u64, 1);
         check(ckptfmt_merge([one.as_ptr(), two.as_ptr()].as_ptr(), 2, whole.as_ptr(), &merge, e), e);
-        let (mut reader, mut progress): (Handle, Progress) = (null_mut(), Progress::default());
+        let (mut reader, mut report): (Handle, *mut Report) = (null_mut(), null_mut());
         check(ckptfmt_reader_open(whole.as_ptr(), null(), &mut reader, e), e);
         check(ckptfmt_reader_list(reader, &mut handle, e), e);
         assert_eq!(ckptfmt_selection_count(handle), 2);
@@ -109,11 +107,8 @@ fn main() {
         assert_eq!(std::slice::from_raw_parts(word, size as usize), b"checkpoint");
         ckptfmt_strings_free(handle);
         ckptfmt_reader_close(reader);
-        check(ckptfmt_verifier_open(whole.as_ptr(), null(), &mut handle, e), e);
-        while progress.finished == 0 {
-            check(ckptfmt_verifier_step(handle, 1 << 20, &mut progress, e), e);
-        }
-        ckptfmt_verifier_close(handle);
-        assert_eq!(progress.finding_count, 0);
+        check(ckptfmt_verify(whole.as_ptr(), null(), &mut report, e), e);
+        assert_eq!((*report).finding_count, 0);
+        ckptfmt_report_free(report);
     }
 }

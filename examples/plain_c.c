@@ -114,8 +114,7 @@ int main(int argc, char **argv)
 	const char *shards[] = {first, second};
 	const ckptfmt_merge_options options = {.struct_size = sizeof options, .consume = 1};
 	ckptfmt_reader *reader;
-	ckptfmt_verifier *verifier;
-	ckptfmt_progress progress = {0};
+	ckptfmt_report *report;
 	int bad;
 	if (argc != 2)
 		return fprintf(stderr, "usage: plain_c PREFIX\n"), 2;
@@ -127,9 +126,8 @@ int main(int argc, char **argv)
 	TRY(ckptfmt_reader_open(argv[1], NULL, &reader, &err));
 	bad = list(reader) != 0 || read_tensors(reader) != 0;
 	ckptfmt_reader_close(reader);
-	TRY(ckptfmt_verifier_open(argv[1], NULL, &verifier, &err));
-	while (!bad && !progress.finished)
-		bad = failed(ckptfmt_verifier_step(verifier, 1 << 20, &progress, &err), "verify");
-	ckptfmt_verifier_close(verifier);
-	return bad || progress.finding_count != 0;
+	TRY(ckptfmt_verify(argv[1], NULL, &report, &err));
+	bad = bad || report->finding_count != 0;
+	ckptfmt_report_free(report);
+	return bad;
 }

@@ -274,22 +274,17 @@ uint64_t model_problems(const char *prefix, const ckptfmt_storage *storage, ckpt
 	static run_codec codec;
 	ckptfmt_open_options options = {.struct_size = sizeof options, .threads = 1, .storage = storage,
 		.codec = &codec.codec};
-	ckptfmt_verifier *verifier;
-	ckptfmt_progress progress = {0};
-	const ckptfmt_finding *finding;
+	ckptfmt_report *report;
 	uint64_t problems = 0;
 	run_codec_init(&codec);
-	if (ckptfmt_verifier_open(prefix, &options, &verifier, err) != CKPTFMT_OK)
+	if (ckptfmt_verify(prefix, &options, &report, err) != CKPTFMT_OK)
 		return 1;
-	while (!progress.finished && problems == 0)
-		if (ckptfmt_verifier_step(verifier, UINT64_MAX, &progress, err) != CKPTFMT_OK)
-			problems++;
-	for (uint64_t i = 0; (finding = ckptfmt_verifier_finding(verifier, i)) != NULL; i++) {
-		if (finding->severity != CKPTFMT_SEVERITY_PROBLEM)
+	for (uint64_t i = 0; i < report->finding_count; i++) {
+		if (report->findings[i].severity != CKPTFMT_SEVERITY_PROBLEM)
 			continue;
 		if (problems++ == 0)
-			*err = finding->error;
+			*err = report->findings[i].error;
 	}
-	ckptfmt_verifier_close(verifier);
+	ckptfmt_report_free(report);
 	return problems;
 }

@@ -3,9 +3,9 @@
 
 Three kinds of things cross it:
 
-- **Handles** (`ReaderHandle`, `WriterHandle`, `VerifierHandle`) own a C object from the moment it
-  is created. A handle may be closed while other threads are inside a call: the last call to return
-  frees the object. In a forked child a reader opens its checkpoint again; other handles refuse
+- **Handles** (`ReaderHandle`, `WriterHandle`) own a C object from the moment it is created. A
+  handle may be closed while other threads are inside a call: the last call to return frees the
+  object. In a forked child a reader opens its checkpoint again; other handles refuse
   every call, and closing them touches nothing, because the files belong to the parent.
 - **Columns** are arrays of C structs seen as numpy structured arrays, whose fields come from the
   parsed header. A batch of any size is one call.
@@ -53,7 +53,7 @@ from ckptfmt._core.reading import (
     index_count,
 )
 from ckptfmt._core.storage import Adopted, ObjectInfo, Read, Storage, Store
-from ckptfmt._core.verifying import Finding, VerifierHandle
+from ckptfmt._core.verifying import Finding, verify
 from ckptfmt._core.writing import WriterHandle, merge
 
 __all__ = [
@@ -90,7 +90,6 @@ __all__ = [
     "Selection",
     "Storage",
     "Store",
-    "VerifierHandle",
     "WriterHandle",
     "address",
     "addresses",
@@ -109,5 +108,6 @@ __all__ = [
     "parse_spec",
     "path_bytes",
     "text",
+    "verify",
     "version",
 ]

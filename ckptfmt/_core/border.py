@@ -285,6 +285,22 @@ def own(pointer: Any, free: Callable[[Any], None], storage: Storage | None = Non
     return ffi.gc(pointer, free_here)
 
 
+def open_options(
+    limits: Any, follow_symlinks: bool, codec: Codec | None, storage: Storage | None
+) -> Any:
+    """Return a `ckptfmt_open_options`; it does not own its limits, codec and storage."""
+    return ffi.new(
+        "ckptfmt_open_options *",
+        {
+            "struct_size": ffi.sizeof("ckptfmt_open_options"),
+            "limits": limits,
+            "follow_symlinks": bool(follow_symlinks),
+            "codec": ffi.NULL if codec is None else codec.pointer,
+            "storage": ffi.NULL if storage is None else storage.pointer,
+        },
+    )
+
+
 def open_checkpoint(
     kind: str,
     functions: tuple[Callable[..., int], Callable[[Any], None]],
@@ -296,16 +312,7 @@ def open_checkpoint(
 ) -> Any:
     """Open a `kind` (a C type) with the first of these functions; the second one closes it."""
     raw, values = path_bytes(prefix), limits_of(limits)
-    options = ffi.new(
-        "ckptfmt_open_options *",
-        {
-            "struct_size": ffi.sizeof("ckptfmt_open_options"),
-            "limits": values,
-            "follow_symlinks": bool(follow_symlinks),
-            "codec": ffi.NULL if codec is None else codec.pointer,
-            "storage": ffi.NULL if storage is None else storage.pointer,
-        },
-    )
+    options = open_options(values, follow_symlinks, codec, storage)
     out, error = ffi.new(f"{kind} **"), ffi.new("ckptfmt_error *")
     opening, closing = functions
     status = stored(storage, opening, raw, options, out, error)

@@ -19,8 +19,6 @@ from ckptfmt.bundle.places import store_of
 from ckptfmt.bundle.reader import Reader
 from ckptfmt.errors import CkptfmtError, masked_repr
 
-# Bytes between two calls of `progress`, and between two checks for Ctrl-C.
-STEP_BYTES = 32 << 20
 # The failure of a tensor that only the object graph knows, and its message.
 MISSING_TENSOR = "MISSING_TENSOR"
 MISSING_MESSAGE = (
@@ -185,22 +183,10 @@ def verify_prefix(
     check_switches(strict=strict, follow_symlinks=follow_symlinks)
     check_limits(limits)
     check_progress(progress)
-    verifier = _core.VerifierHandle(
-        prefix, limits, follow_symlinks, Zstd(), store_of(prefix, follow_symlinks=follow_symlinks)
-    )
-    try:
-        while True:
-            state = verifier.step(STEP_BYTES)
-            if progress is not None:
-                progress(state["bytes_done"], state["bytes_total"])
-            if state["finished"]:
-                break
-        findings = _one_for_a_pointer(
-            [_finding(found, prefix) for found in verifier.findings()], prefix
-        )
-    finally:
-        verifier.close()
-    return Report(prefix, findings, state["bytes_done"], state["tensors_done"], strict)
+    store = store_of(prefix, follow_symlinks=follow_symlinks)
+    done = _core.verify(prefix, limits, follow_symlinks, progress, Zstd(), store)
+    findings = _one_for_a_pointer([_finding(found, prefix) for found in done.findings], prefix)
+    return Report(prefix, findings, done.bytes_checked, done.tensors_checked, strict)
 
 
 def _one_for_a_pointer(findings: list[Finding], prefix: str) -> list[Finding]:

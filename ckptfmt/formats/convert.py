@@ -204,7 +204,7 @@ def convert(
     given = {"level": level, "compression": compression, "alignment": alignment, "shards": shards}
     for option, default in only_ours.items():
         if given[option] != default:
-            raise invalid(option, f"{option} is for TensorFlow checkpoints, not for {result} results")
+            raise invalid(option, f"{option} is for TensorFlow checkpoints, not for {result!r}")
     if result == "dcp":
         raise invalid(
             "to", "to: 'dcp' directories are only read; ckptfmt.torch.dcp saves with torch"

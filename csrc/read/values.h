@@ -18,7 +18,7 @@ CF_MUST_CHECK ckptfmt_status cf_geometry_check_value(const ckptfmt_selection *se
 
 /* EXT-3 to EXT-5 alone: the value is stored in a way that this version knows. BAD_ENTRY, UNSUPPORTED. */
 CF_MUST_CHECK ckptfmt_status cf_geometry_check_storage(const ckptfmt_stored *stored, ckptfmt_error *err);
-/* What section 24 asks before the rest of a compressed value's entry: DTY-6 (CMP-8), VAR-6, EXT-3, CMP-9; CMP-9 alone;
+/* What section 4 asks before the rest of a compressed value's entry: DTY-6 (CMP-8), VAR-6, EXT-3, CMP-9; CMP-9 alone;
  * and CMP-20 alone. UNSUPPORTED; LIMIT. */
 CF_MUST_CHECK ckptfmt_status cf_geometry_check_decodable(const ckptfmt_selection *selection, const ckptfmt_row *row,
 	const ckptfmt_stored *stored, ckptfmt_error *err);

@@ -16,20 +16,20 @@
 #include <string.h>
 
 enum {
-	PIECE_SIZE = 512 << 10,     /* stored bytes that one step reads */
-	DECODED_SIZE = 2 << 20,     /* raw bytes that one step decodes, rounded to whole chunks */
+	PIECE_SIZE = 512 << 10,     /* stored bytes read at a time */
+	DECODED_SIZE = 2 << 20,     /* raw bytes decoded at a time, rounded to whole chunks */
 	JOIN_MAX = 64 << 10,        /* unwanted bytes that are read instead of starting another read after them */
 	PADDING_MAX = 2 << 20       /* larger gaps are not padding, and are not read */
 };
 
 /* ---- data files ------------------------------------------------------------------------------------------ */
 
-static uint64_t value_count(const ckptfmt_verifier *v)
+static uint64_t value_count(const cf_verifier *v)
 {
 	return v->values.size / sizeof(cf_verify_value);
 }
 
-static cf_verify_value *value_at(const ckptfmt_verifier *v, uint64_t number)
+static cf_verify_value *value_at(const cf_verifier *v, uint64_t number)
 {
 	return (cf_verify_value *)cf_buffer_items(&v->values) + number;
 }
@@ -46,32 +46,32 @@ static int compare_values(const void *left, const void *right)
 	return (a->row > b->row) - (a->row < b->row);
 }
 
-static cf_verify_place place_of(const ckptfmt_verifier *v, const cf_verify_value *value)
+static cf_verify_place place_of(const cf_verifier *v, const cf_verify_value *value)
 {
 	const ckptfmt_row *row = cf_selection_row(v->selection, value->row);
 	return (cf_verify_place){v->file.path, {cf_selection_name(v->selection, row), row->name_size},
 		value->stored.offset};
 }
 
-static cf_verify_place file_place(const ckptfmt_verifier *v, uint64_t offset)
+static cf_verify_place file_place(const cf_verifier *v, uint64_t offset)
 {
 	return (cf_verify_place){v->file.path, {NULL, 0}, offset};
 }
 
 /* NAM-5, of the data file of the next value. */
-static void report_missing(ckptfmt_verifier *v)
+static void report_missing(cf_verifier *v)
 {
 	cf_verify_place place = file_place(v, CF_NO_OFFSET);
-	uint64_t bytes = 0, end = v->next;
+	uint64_t bytes = 0, end = v->value_number;
 	for (; end < value_count(v) && value_at(v, end)->stored.shard == v->file.shard; end++)
 		bytes += value_at(v, end)->stored.size;
 	cf_verify_problem(v, CKPTFMT_FAIL_SHARD_MISSING, &place,
-		"NAM-5: the data file is missing, with %llu values of %llu bytes", (unsigned long long)(end - v->next),
+		"NAM-5: the data file is missing, with %llu values of %llu bytes", (unsigned long long)(end - v->value_number),
 		(unsigned long long)bytes);
 }
 
 /* Opens the data file. If that fails, its values cannot be checked. */
-static void begin_file(ckptfmt_verifier *v, int32_t shard)
+static void begin_file(cf_verifier *v, int32_t shard)
 {
 	const ckptfmt_stored nothing = {.shard = shard};
 	cf_verify_place place = file_place(v, CF_NO_OFFSET);
@@ -90,7 +90,6 @@ static void begin_file(ckptfmt_verifier *v, int32_t shard)
 		(void)cf_verify_ok(v, cf_buffer_status(&v->needed, &error), &error, &place);
 		return;
 	}
-	v->suspect = error.failure == CKPTFMT_FAIL_SHARD_MISSING || error.failure == CKPTFMT_FAIL_GENERATION_GONE;
 	if (error.failure == CKPTFMT_FAIL_SHARD_MISSING)
 		report_missing(v);
 	else
@@ -99,7 +98,7 @@ static void begin_file(ckptfmt_verifier *v, int32_t shard)
 
 /* Some of the stored bytes from `done` on, until the next call. `follower` is the value behind them; where it is close,
  * the read goes on to it. */
-static ckptfmt_status fetch(ckptfmt_verifier *v, const ckptfmt_stored *stored, uint64_t done, uint64_t follower,
+static ckptfmt_status fetch(cf_verifier *v, const ckptfmt_stored *stored, uint64_t done, uint64_t follower,
 	const uint8_t **bytes, uint64_t *size, ckptfmt_error *err)
 {
 	const cf_transfer *transfer = &v->transfer;
@@ -128,7 +127,7 @@ static uint64_t common_divisor(uint64_t a, uint64_t b)
 }
 
 /* DAT-5 */
-static void check_padding(ckptfmt_verifier *v, uint64_t offset, uint64_t size)
+static void check_padding(cf_verifier *v, uint64_t offset, uint64_t size)
 {
 	const ckptfmt_stored gap = {.shard = v->file.shard, .offset = offset, .size = size};
 	cf_verify_place place = file_place(v, offset);
@@ -136,7 +135,7 @@ static void check_padding(ckptfmt_verifier *v, uint64_t offset, uint64_t size)
 	for (uint64_t done = 0; done < size;) {
 		const uint8_t *bytes;
 		uint64_t count;
-		if (!cf_verify_ok(v, fetch(v, &gap, done, v->next, &bytes, &count, &error), &error, &place))
+		if (!cf_verify_ok(v, fetch(v, &gap, done, v->value_number, &bytes, &count, &error), &error, &place))
 			return;
 		for (uint64_t i = 0; i < count; i++) {
 			if (bytes[i] == 0)
@@ -148,12 +147,12 @@ static void check_padding(ckptfmt_verifier *v, uint64_t offset, uint64_t size)
 			return;
 		}
 		done += count;
-		v->bytes_done += count;
+		cf_verify_count(v, count);
 	}
 }
 
 /* The bytes from the end of the values so far to `until`. While entries are missing they may belong to one of these. */
-static void check_gap(ckptfmt_verifier *v, uint64_t until, uint64_t padding_max, const char *where)
+static void check_gap(cf_verifier *v, uint64_t until, uint64_t padding_max, const char *where)
 {
 	uint64_t begin = v->file.end, size = until - cf_min_u64(begin, until);
 	cf_verify_place place = file_place(v, begin);
@@ -168,7 +167,7 @@ static void check_gap(ckptfmt_verifier *v, uint64_t until, uint64_t padding_max,
 
 /* Zero bytes up to a multiple of the alignment are padding. No entry gives the alignment, but every value and the end
  * of the file are at a multiple of it. */
-static void end_file(ckptfmt_verifier *v)
+static void end_file(cf_verifier *v)
 {
 	uint64_t unit = common_divisor(v->file.unit, v->file.size);
 	if (v->file.usable)
@@ -180,7 +179,7 @@ static void end_file(ckptfmt_verifier *v)
 /* ---- the stored bytes of a value ------------------------------------------------------------------------- */
 
 /* EXT-9, CMP-11 */
-static void end_chunk(ckptfmt_verifier *v, const ckptfmt_stored *stored)
+static void end_chunk(cf_verifier *v, const ckptfmt_stored *stored)
 {
 	const uint32_t *crcs = (const uint32_t *)cf_buffer_items(&v->selection->chunk_crcs) + stored->chunks_first;
 	if (v->value.chunk_crc != crcs[v->value.chunk] && v->value.bad_chunks++ == 0)
@@ -190,7 +189,7 @@ static void end_chunk(ckptfmt_verifier *v, const ckptfmt_stored *stored)
 }
 
 /* Extends the checksums of the chunks by the next bytes of the value. */
-static void take_chunks(ckptfmt_verifier *v, const ckptfmt_stored *stored, const uint8_t *bytes, uint64_t size)
+static void take_chunks(cf_verifier *v, const ckptfmt_stored *stored, const uint8_t *bytes, uint64_t size)
 {
 	uint64_t done = v->value.done;
 	while (size != 0) {
@@ -206,31 +205,32 @@ static void take_chunks(ckptfmt_verifier *v, const ckptfmt_stored *stored, const
 }
 
 /* The next piece of the stored bytes. */
-static ckptfmt_status take_piece(ckptfmt_verifier *v, const cf_verify_value *value, uint64_t *size, ckptfmt_error *err)
+static ckptfmt_status take_piece(cf_verifier *v, const cf_verify_value *value, ckptfmt_error *err)
 {
 	const ckptfmt_stored *stored = &value->stored;
 	const uint8_t *bytes;
-	CF_TRY(fetch(v, stored, v->value.done, v->next + 1, &bytes, size, err));
+	uint64_t size;
+	CF_TRY(fetch(v, stored, v->value.done, v->value_number + 1, &bytes, &size, err));
 	if (value->storage == CKPTFMT_STORAGE_FIXED)
-		v->value.crc = ckptfmt_crc32c(v->value.crc, bytes, *size);
+		v->value.crc = ckptfmt_crc32c(v->value.crc, bytes, size);
 	else
-		CF_TRY(cf_string_scan_take(&v->value.scan, bytes, *size, err));
+		CF_TRY(cf_string_scan_take(&v->value.scan, bytes, size, err));
 	if (stored->chunk_size != 0)
-		take_chunks(v, stored, bytes, *size);
-	v->value.done += *size;
-	v->bytes_done += *size;
+		take_chunks(v, stored, bytes, size);
+	v->value.done += size;
+	cf_verify_count(v, size);
 	return CKPTFMT_OK;
 }
 
 /* Where a value with a wrong checksum is wrong, as far as its chunks tell. */
-static uint64_t damage_offset(const ckptfmt_verifier *v, const ckptfmt_stored *stored)
+static uint64_t damage_offset(const cf_verifier *v, const ckptfmt_stored *stored)
 {
 	uint64_t before = v->value.bad_chunks == 0 || v->value.first_bad_chunk == 0 ? 0
 		: cf_verify_chunk_end(v, stored, v->value.first_bad_chunk - 1);
 	return stored->offset + before;
 }
 
-static ckptfmt_status check_stored(const ckptfmt_verifier *v, const cf_verify_value *value, ckptfmt_error *err)
+static ckptfmt_status check_stored(const cf_verifier *v, const cf_verify_value *value, ckptfmt_error *err)
 {
 	const ckptfmt_stored *stored = &value->stored;
 	unsigned long long bad = v->value.bad_chunks, first = v->value.first_bad_chunk;
@@ -251,7 +251,7 @@ static ckptfmt_status check_stored(const ckptfmt_verifier *v, const cf_verify_va
 /* ---- compressed values ----------------------------------------------------------------------------------- */
 
 /* Whether the value, whose stored bytes are sound, is to be decoded. A missing codec is reported once. */
-static bool decodes(ckptfmt_verifier *v, const cf_verify_value *value, const cf_verify_place *place)
+static bool decodes(cf_verifier *v, const cf_verify_value *value, const cf_verify_place *place)
 {
 	if (value->decoded_storage == 0)
 		return false;
@@ -263,7 +263,7 @@ static bool decodes(ckptfmt_verifier *v, const cf_verify_value *value, const cf_
 	return v->reader->codec != NULL;
 }
 
-static ckptfmt_status begin_decoding(ckptfmt_verifier *v, const cf_verify_value *value, ckptfmt_error *err)
+static ckptfmt_status begin_decoding(cf_verifier *v, const cf_verify_value *value, ckptfmt_error *err)
 {
 	const ckptfmt_stored *stored = &value->stored;
 	const cf_stored_value raw = {NULL, stored->raw_size, stored->offset, value->element_count, stored->raw_crc32c,
@@ -277,7 +277,7 @@ static ckptfmt_status begin_decoding(ckptfmt_verifier *v, const cf_verify_value 
 	return CKPTFMT_OK;
 }
 
-static ckptfmt_status decode_strings(ckptfmt_verifier *v, const cf_compressed *value, uint64_t end, ckptfmt_error *err)
+static ckptfmt_status decode_strings(cf_verifier *v, const cf_compressed *value, uint64_t end, ckptfmt_error *err)
 {
 	uint64_t begin = v->value.decoded;
 	uint8_t *raw;
@@ -289,7 +289,7 @@ static ckptfmt_status decode_strings(ckptfmt_verifier *v, const cf_compressed *v
 }
 
 /* Decodes and checks the next raw bytes of the value. */
-static ckptfmt_status decode_piece(ckptfmt_verifier *v, const cf_verify_value *value, ckptfmt_error *err)
+static ckptfmt_status decode_piece(cf_verifier *v, const cf_verify_value *value, ckptfmt_error *err)
 {
 	const ckptfmt_stored *stored = &value->stored;
 	bool fixed = value->decoded_storage == CKPTFMT_STORAGE_FIXED;
@@ -308,11 +308,13 @@ static ckptfmt_status decode_piece(ckptfmt_verifier *v, const cf_verify_value *v
 }
 
 /* True: there is more to decode. */
-static bool go_on_decoding(ckptfmt_verifier *v, const cf_verify_value *value, const cf_verify_place *place)
+static bool go_on_decoding(cf_verifier *v, const cf_verify_value *value, const cf_verify_place *place)
 {
 	ckptfmt_error error;
 	ckptfmt_status status = decode_piece(v, value, &error);
 	/* A few bytes may claim more memory than there is: that concerns the value, not the verification. */
+	if (status == CKPTFMT_OK)
+		status = cf_progress_check(v->progress, &error);
 	if (status == CKPTFMT_NO_MEMORY)
 		status = cf_fail(&error, CKPTFMT_FAIL_LIMIT, value->stored.offset,
 			"there is no memory to check a compressed value");
@@ -322,7 +324,7 @@ static bool go_on_decoding(ckptfmt_verifier *v, const cf_verify_value *value, co
 /* ---- one value ------------------------------------------------------------------------------------------- */
 
 /* DAT-8. Whether the value is to be read all the same. */
-static bool check_overlap(ckptfmt_verifier *v, const ckptfmt_stored *stored, const cf_verify_place *place)
+static bool check_overlap(cf_verifier *v, const ckptfmt_stored *stored, const cf_verify_place *place)
 {
 	bool affordable = stored->size <= v->file.again;
 	if (stored->offset >= v->file.end)
@@ -337,7 +339,7 @@ static bool check_overlap(ckptfmt_verifier *v, const ckptfmt_stored *stored, con
 }
 
 /* Checks the place of the value and the bytes before it. Whether its own bytes are to be read. */
-static bool begin_value(ckptfmt_verifier *v, const cf_verify_value *value, const cf_verify_place *place)
+static bool begin_value(cf_verifier *v, const cf_verify_value *value, const cf_verify_place *place)
 {
 	const ckptfmt_stored *stored = &value->stored;
 	const cf_stored_value bytes = {NULL, stored->size, stored->offset, value->element_count, stored->crc32c,
@@ -349,7 +351,6 @@ static bool begin_value(ckptfmt_verifier *v, const cf_verify_value *value, const
 	v->file.end = cf_max_u64(v->file.end, stored->offset + stored->size);
 	v->file.unit = common_divisor(v->file.unit, stored->offset);
 	memset(&v->value, 0, sizeof v->value);
-	v->value.begun = true;
 	if (!read || value->storage == CKPTFMT_STORAGE_FIXED)
 		return read;
 	v->value.scan = cf_string_scan_begin(value->storage, &bytes);
@@ -359,33 +360,27 @@ static bool begin_value(ckptfmt_verifier *v, const cf_verify_value *value, const
 			(unsigned long long)stored->size), &error, place);
 }
 
-/* The next piece of work on the value, of *worth bytes; false: it is done. */
-static bool work_on_value(ckptfmt_verifier *v, const cf_verify_value *value, uint64_t *worth)
+static void check_value(cf_verifier *v, const cf_verify_value *value)
 {
 	cf_verify_place place = place_of(v, value);
 	ckptfmt_error error;
-	*worth = CF_VERIFY_ROW_COST;
-	if (!v->file.usable)
-		return false;
 	if (value->stored.size == 0) {
 		(void)cf_verify_ok(v, cf_transfer_open(&v->transfer, &value->stored, &error), &error, &place);
-		return false;
+		return;
 	}
-	if (!v->value.begun && !begin_value(v, value, &place))
-		return false;
-	if (v->value.done == value->stored.size) {
-		*worth = DECODED_SIZE;
-		return go_on_decoding(v, value, &place);
+	if (!begin_value(v, value, &place))
+		return;
+	while (v->value.done < value->stored.size)
+		if (!cf_verify_ok(v, take_piece(v, value, &error), &error, &place) || cf_verify_failed(v))
+			return;
+	if (!cf_verify_ok(v, check_stored(v, value, &error), &error, &place) || !decodes(v, value, &place))
+		return;
+	while (go_on_decoding(v, value, &place)) {
 	}
-	if (!cf_verify_ok(v, take_piece(v, value, worth, &error), &error, &place))
-		return false;
-	if (v->value.done < value->stored.size)
-		return true;
-	return cf_verify_ok(v, check_stored(v, value, &error), &error, &place) && decodes(v, value, &place);
 }
 
 /* One data file at a time is open: another process may have replaced the checkpoint, and its descriptors are scarce. */
-static void begin(ckptfmt_verifier *v)
+static void begin(cf_verifier *v)
 {
 	cf_verify_place place = {cf_verify_index_path(v), {NULL, 0}, CF_NO_OFFSET};
 	ckptfmt_reader *reader = v->reader;
@@ -397,24 +392,18 @@ static void begin(ckptfmt_verifier *v)
 		reader->header.num_shards, 1, reader->follow_symlinks, &error), &error, &place);
 }
 
-uint64_t cf_verify_data_step(ckptfmt_verifier *v)
+void cf_verify_data(cf_verifier *v)
 {
-	uint64_t worth = 0;
-	const cf_verify_value *value = v->next < value_count(v) ? value_at(v, v->next) : NULL;
-	if (v->next == 0 && v->reader->shards.slots == NULL)
-		begin(v);
-	if (cf_verify_failed(v))
-		return 0;
-	if (v->file.shard >= 0 && (value == NULL || value->stored.shard != v->file.shard)) {
-		end_file(v);
-	} else if (value == NULL) {
-		cf_verify_enter(v, CF_VERIFY_FILES);
-	} else if (v->file.shard < 0) {
-		begin_file(v, value->stored.shard);
-	} else if (!work_on_value(v, value, &worth)) {
-		v->value.begun = false;
+	begin(v);
+	for (; v->value_number < value_count(v) && !cf_verify_failed(v); v->value_number++) {
+		const cf_verify_value *value = value_at(v, v->value_number);
+		if (value->stored.shard != v->file.shard) {
+			end_file(v);
+			begin_file(v, value->stored.shard);
+		}
+		if (v->file.usable)
+			check_value(v, value);
 		cf_verify_value_done(v, value->row);
-		v->next++;
 	}
-	return worth;
+	end_file(v);
 }

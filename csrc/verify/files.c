@@ -49,7 +49,7 @@ static bool has_shard(const cf_buffer *shards, int32_t shard)
 
 /* ---- names ---- */
 
-static cf_verify_place file_place(const ckptfmt_verifier *v, const char *name, char *path, size_t size)
+static cf_verify_place file_place(const cf_verifier *v, const char *name, char *path, size_t size)
 {
 	cf_join_path(v->reader->prefix.directory, name, path, size);
 	return (cf_verify_place){path, {NULL, 0}, CF_NO_OFFSET};
@@ -73,7 +73,7 @@ static bool is_temporary(const char *base, const char *name)
 	return strcmp(final, index) == 0 || cf_data_name_count(base, final) != 0;
 }
 
-static void look_at_name(ckptfmt_verifier *v, const char *name, cf_buffer *present)
+static void look_at_name(cf_verifier *v, const char *name, cf_buffer *present)
 {
 	const char *base = v->reader->prefix.base;
 	int32_t shard, count, own = v->reader->header.num_shards;
@@ -102,7 +102,7 @@ static void look_at_name(ckptfmt_verifier *v, const char *name, cf_buffer *prese
 
 /* ---- data files that exist ---- */
 
-static void check_present(ckptfmt_verifier *v, int32_t shard, bool bare)
+static void check_present(cf_verifier *v, int32_t shard, bool bare)
 {
 	char name[CF_NAME_SIZE], path[sizeof v->file.path];
 	cf_verify_place place;
@@ -130,7 +130,7 @@ static void check_present(ckptfmt_verifier *v, int32_t shard, bool bare)
 
 /* NAM-5: data files that no value needs. The header can claim any number of them, so only the first are listed; the
  * others are counted. */
-static void check_absent(ckptfmt_verifier *v, const cf_buffer *present)
+static void check_absent(cf_verifier *v, const cf_buffer *present)
 {
 	uint64_t known = shard_count(present), left;
 	for (uint64_t i = 0; i < shard_count(&v->needed); i++)
@@ -150,7 +150,7 @@ static void check_absent(ckptfmt_verifier *v, const cf_buffer *present)
 
 /* ---- all ---- */
 
-static void check_directory(ckptfmt_verifier *v, cf_buffer *names, cf_buffer *present)
+static void check_directory(cf_verifier *v, cf_buffer *names, cf_buffer *present)
 {
 	cf_verify_place place = {v->reader->prefix.directory, {NULL, 0}, CF_NO_OFFSET};
 	const char *name;
@@ -181,12 +181,10 @@ static void check_directory(ckptfmt_verifier *v, cf_buffer *names, cf_buffer *pr
 	check_absent(v, present);
 }
 
-uint64_t cf_verify_files_step(ckptfmt_verifier *v)
+void cf_verify_files(cf_verifier *v)
 {
 	cf_buffer names = CF_BUFFER_EMPTY, present = CF_BUFFER_EMPTY;
 	check_directory(v, &names, &present);
 	cf_buffer_free(&names);
 	cf_buffer_free(&present);
-	cf_verify_enter(v, CF_VERIFY_DONE);
-	return 0;
 }

@@ -49,14 +49,14 @@ static void set_name(ckptfmt_error *error, cf_bytes_view key)
 	cf_buffer_free(&name);
 }
 
-static void stop(ckptfmt_verifier *v, const ckptfmt_error *error)
+static void stop(cf_verifier *v, const ckptfmt_error *error)
 {
 	if (!cf_verify_failed(v))
 		v->fatal = *error;
 }
 
 /* Copies member by member: the bytes after the ends of the texts are not initialized. */
-static void add(ckptfmt_verifier *v, ckptfmt_severity severity, ckptfmt_error *error, const cf_verify_place *place)
+static void add(cf_verifier *v, ckptfmt_severity severity, ckptfmt_error *error, const cf_verify_place *place)
 {
 	ckptfmt_finding *finding;
 	/* Without memory, checks fail for reasons other than the file. */
@@ -85,11 +85,11 @@ static void add(ckptfmt_verifier *v, ckptfmt_severity severity, ckptfmt_error *e
 	memcpy(finding->error.path, error->path, strlen(error->path));
 }
 
-bool cf_verify_ok(ckptfmt_verifier *v, ckptfmt_status status, ckptfmt_error *error, const cf_verify_place *place)
+bool cf_verify_ok(cf_verifier *v, ckptfmt_status status, ckptfmt_error *error, const cf_verify_place *place)
 {
 	if (CF_LIKELY(status == CKPTFMT_OK))
 		return true;
-	if (status == CKPTFMT_NO_MEMORY)
+	if (status == CKPTFMT_NO_MEMORY || status == CKPTFMT_CANCELLED)
 		stop(v, error);
 	else if (v->problem_count++ < CF_VERIFY_PROBLEMS_MAX)
 		add(v, CKPTFMT_SEVERITY_PROBLEM, error, place);
@@ -106,7 +106,7 @@ static void describe(ckptfmt_error *error, ckptfmt_failure failure, const char *
 	(void)status;
 }
 
-void cf_verify_problem(ckptfmt_verifier *v, ckptfmt_failure failure, const cf_verify_place *place, const char *format,
+void cf_verify_problem(cf_verifier *v, ckptfmt_failure failure, const cf_verify_place *place, const char *format,
 	...)
 {
 	ckptfmt_error error;
@@ -119,7 +119,7 @@ void cf_verify_problem(ckptfmt_verifier *v, ckptfmt_failure failure, const cf_ve
 	add(v, CKPTFMT_SEVERITY_PROBLEM, &error, place);
 }
 
-void cf_verify_note(ckptfmt_verifier *v, uint32_t kind, const cf_verify_place *place, const char *format, ...)
+void cf_verify_note(cf_verifier *v, uint32_t kind, const cf_verify_place *place, const char *format, ...)
 {
 	ckptfmt_error error;
 	va_list values;
@@ -131,7 +131,14 @@ void cf_verify_note(ckptfmt_verifier *v, uint32_t kind, const cf_verify_place *p
 	add(v, CKPTFMT_SEVERITY_NOTE, &error, place);
 }
 
-void cf_verify_close_findings(ckptfmt_verifier *v)
+void cf_verify_count(cf_verifier *v, uint64_t bytes)
+{
+	ckptfmt_error error;
+	v->bytes_done += bytes;
+	(void)cf_verify_ok(v, cf_progress_add(v->progress, bytes, &error), &error, NULL);
+}
+
+void cf_verify_close_findings(cf_verifier *v)
 {
 	cf_verify_place place = {cf_verify_index_path(v), {NULL, 0}, CF_NO_OFFSET};
 	for (uint32_t kind = 0; kind < CF_VERIFY_NOTE_KINDS; kind++) {

@@ -15,7 +15,7 @@ enum { ESTIMATED_FILES_MAX = 1024 };
 /* ---- header ---------------------------------------------------------------------------------------------- */
 
 /* Progress: the sizes of the data files, before the entries are known, as an estimate of the bytes to read. */
-static void estimate(ckptfmt_verifier *v)
+static void estimate(cf_verifier *v)
 {
 	int32_t count = v->reader->header.num_shards;
 	for (int32_t shard = 0; shard < count && shard < ESTIMATED_FILES_MAX; shard++) {
@@ -24,12 +24,12 @@ static void estimate(ckptfmt_verifier *v)
 		bool exists;
 		cf_data_name(v->reader->prefix.base, shard, count, name);
 		if (cf_os_stat(&v->reader->directory, name, &info, &exists, NULL) == CKPTFMT_OK && exists &&
-			info.size <= UINT64_MAX - v->bytes_total)
-			v->bytes_total += info.size;
+			info.size <= UINT64_MAX - v->progress->total)
+			v->progress->total += info.size;
 	}
 }
 
-static void take_header(ckptfmt_verifier *v, cf_bytes_view value, uint64_t origin)
+static void take_header(cf_verifier *v, cf_bytes_view value, uint64_t origin)
 {
 	cf_verify_place place = {cf_verify_index_path(v), {NULL, 0}, origin};
 	cf_header *header = &v->reader->header;
@@ -48,7 +48,7 @@ static void take_header(ckptfmt_verifier *v, cf_bytes_view value, uint64_t origi
 
 /* ---- entries --------------------------------------------------------------------------------------------- */
 
-void cf_verify_add_row(ckptfmt_verifier *v, cf_bytes_view key, cf_bytes_view value, uint64_t origin, bool placed)
+void cf_verify_add_row(cf_verifier *v, cf_bytes_view key, cf_bytes_view value, uint64_t origin, bool placed)
 {
 	cf_verify_place place = {cf_verify_index_path(v), key, origin};
 	cf_verify_row row = {origin, 0, placed};
@@ -82,14 +82,14 @@ static ckptfmt_status check_dtype(const cf_entry *entry, ckptfmt_error *err)
 	return CKPTFMT_OK;
 }
 
-ckptfmt_status cf_verify_check_placement(const ckptfmt_verifier *v, const cf_entry *entry, bool owns_bytes,
+ckptfmt_status cf_verify_check_placement(const cf_verifier *v, const cf_entry *entry, bool owns_bytes,
 	ckptfmt_error *err)
 {
 	return cf_entry_check_place(entry, v->header_known ? v->reader->header.num_shards : INT32_MAX, owns_bytes, err);
 }
 
 /* A selection only marks entries that break these rules. */
-ckptfmt_status cf_verify_check_extension(const ckptfmt_verifier *v, const cf_entry *entry, bool owns_bytes,
+ckptfmt_status cf_verify_check_extension(const cf_verifier *v, const cf_entry *entry, bool owns_bytes,
 	ckptfmt_error *err)
 {
 	uint64_t size = (uint64_t)entry->size, chunk = entry->chunk_size;
@@ -126,7 +126,7 @@ ckptfmt_status cf_verify_check_extension(const ckptfmt_verifier *v, const cf_ent
 	return CKPTFMT_OK;
 }
 
-void cf_verify_check_location(ckptfmt_verifier *v, const cf_entry *entry, const cf_verify_place *place)
+void cf_verify_check_location(cf_verifier *v, const cf_entry *entry, const cf_verify_place *place)
 {
 	/* ENT-7 */
 	if (entry->offset != 0 || entry->size != 0 || entry->masked_crc != 0)
@@ -135,7 +135,7 @@ void cf_verify_check_location(ckptfmt_verifier *v, const cf_entry *entry, const 
 }
 
 /* Adjacent entries are mostly in the same data file, so the list stays short. */
-static void name_shard(ckptfmt_verifier *v, int32_t shard)
+static void name_shard(cf_verifier *v, int32_t shard)
 {
 	uint64_t count = v->named.size / sizeof shard;
 	if (count == 0 || ((const int32_t *)cf_buffer_items(&v->named))[count - 1] != shard)
@@ -143,7 +143,7 @@ static void name_shard(ckptfmt_verifier *v, int32_t shard)
 }
 
 /* False: the entry cannot be used. */
-static bool check_entry(ckptfmt_verifier *v, const cf_verify_place *place, cf_bytes_view value, bool *placed)
+static bool check_entry(cf_verifier *v, const cf_verify_place *place, cf_bytes_view value, bool *placed)
 {
 	int64_t dims[CKPTFMT_RANK_MAX];
 	cf_entry entry;
@@ -168,7 +168,7 @@ static bool check_entry(ckptfmt_verifier *v, const cf_verify_place *place, cf_by
 	return true;
 }
 
-static void take_entry(ckptfmt_verifier *v, cf_bytes_view key, cf_bytes_view value, uint64_t origin)
+static void take_entry(cf_verifier *v, cf_bytes_view key, cf_bytes_view value, uint64_t origin)
 {
 	cf_verify_place place = {cf_verify_index_path(v), key, origin};
 	bool placed, usable = check_entry(v, &place, value, &placed);
@@ -184,7 +184,7 @@ static void take_entry(ckptfmt_verifier *v, cf_bytes_view key, cf_bytes_view val
 }
 
 /* TAB-13: the entries and key bytes kept are bounded, as in a listing. */
-static bool within_limits(ckptfmt_verifier *v, uint64_t key_size, uint64_t offset)
+static bool within_limits(cf_verifier *v, uint64_t key_size, uint64_t offset)
 {
 	cf_verify_place place = {cf_verify_index_path(v), {NULL, 0}, offset};
 	if (v->full)
@@ -204,21 +204,19 @@ static bool within_limits(ckptfmt_verifier *v, uint64_t key_size, uint64_t offse
 
 /* ---- blocks ---------------------------------------------------------------------------------------------- */
 
-/* Takes the entries of the block that was just checked. Returns their number. */
-static uint64_t take_block(ckptfmt_verifier *v)
+/* Takes the entries of the block that was just checked. */
+static void take_block(cf_verifier *v)
 {
 	cf_block_iterator *at = &v->entries;
 	const cf_block *block = &v->check.memory.block;
 	cf_verify_place place = {cf_verify_index_path(v), {NULL, 0}, v->check.offset};
 	ckptfmt_error error;
 	ckptfmt_status status;
-	uint64_t count = 0;
 	cf_block_iterator_open(at, block);
 	for (status = cf_block_first(at, &error); status == CKPTFMT_OK && at->valid;
 		status = cf_block_next(at, &error)) {
 		uint64_t origin = cf_block_origin(block, at->value_position);
 		cf_bytes_view value = {at->value, at->value_size};
-		count++;
 		cf_verify_table_entry(v, (cf_bytes_view){at->key.data, at->key.size}, value);
 		if (!within_limits(v, at->key.size, origin))
 			continue;
@@ -228,11 +226,10 @@ static uint64_t take_block(ckptfmt_verifier *v)
 			take_entry(v, (cf_bytes_view){at->key.data, at->key.size}, value, origin);
 	}
 	(void)cf_verify_ok(v, status, &error, &place);
-	return count;
 }
 
 /* HDR-1. A damaged header has been reported. */
-static void check_header_present(ckptfmt_verifier *v, bool readable)
+static void check_header_present(cf_verifier *v, bool readable)
 {
 	cf_verify_place place = {cf_verify_index_path(v), {NULL, 0}, v->check.offset};
 	if (!readable)
@@ -242,40 +239,39 @@ static void check_header_present(ckptfmt_verifier *v, bool readable)
 		cf_verify_problem(v, CKPTFMT_FAIL_BAD_HEADER, &place, "HDR-1: the table does not begin with a header");
 }
 
-static void end_of_index(ckptfmt_verifier *v)
+/* False: there was none. */
+static bool check_block(cf_verifier *v)
+{
+	cf_table_check *check = &v->check;
+	cf_verify_place place = {cf_verify_index_path(v), {NULL, 0}, 0};
+	bool more, sound, first = check->step == 0;
+	ckptfmt_error error;
+	ckptfmt_status status = cf_table_check_next(check, &more, &error);
+	if (status == CKPTFMT_OK && !more)
+		return false;
+	place.offset = check->offset;
+	sound = cf_verify_ok(v, status, &error, &place);
+	if (sound) {
+		take_block(v);
+	} else {
+		v->uncertain = true;
+		cf_verify_table_abandon(v);
+	}
+	if (first)
+		check_header_present(v, sound);
+	cf_verify_count(v, check->size);
+	return true;
+}
+
+void cf_verify_index(cf_verifier *v)
 {
 	cf_verify_place place = {cf_verify_index_path(v), {NULL, 0}, 0};
+	while (!cf_verify_failed(v) && check_block(v)) {
+	}
 	if (cf_table_block_count(v->reader->table) == 0)
 		cf_verify_problem(v, CKPTFMT_FAIL_BAD_HEADER, &place, "HDR-1: the table does not begin with a header");
 	cf_verify_table_end(v);
 	cf_table_check_close(&v->check);
 	memset(&v->check, 0, sizeof v->check);
 	v->bytes_done = v->reader->index_info.size;
-	cf_verify_enter(v, CF_VERIFY_SLICES);
-}
-
-uint64_t cf_verify_index_step(ckptfmt_verifier *v)
-{
-	cf_table_check *check = &v->check;
-	cf_verify_place place = {cf_verify_index_path(v), {NULL, 0}, 0};
-	uint64_t step = check->step, entries = 0;
-	bool more, sound;
-	ckptfmt_error error;
-	ckptfmt_status status = cf_table_check_next(check, &more, &error);
-	if (status == CKPTFMT_OK && !more) {
-		end_of_index(v);
-		return 0;
-	}
-	place.offset = check->offset;
-	sound = cf_verify_ok(v, status, &error, &place);
-	v->bytes_done += check->size;
-	if (sound) {
-		entries = take_block(v);
-	} else {
-		v->uncertain = true;
-		cf_verify_table_abandon(v);
-	}
-	if (step == 0)
-		check_header_present(v, sound);
-	return check->size + CF_VERIFY_ROW_COST * entries;
 }

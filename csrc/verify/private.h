@@ -1,42 +1,29 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Inside of ckptfmt_verifier. A verifier goes through its stages in order, a little at a time:
+ * Inside of ckptfmt_verify, which goes through these stages in order:
  *
- *   INDEX         the blocks of the index, and the entries of each sound block                        index.c
- *   SLICES        finds the entries of the slices of each tensor                                      tensors.c
- *   LATE          unclaimed entries whose keys begin with a zero byte: tensors with their slices, and orphans
- *   TENSORS       sizes and slices of each tensor; collects the values to read
- *   DATA          the bytes of the values, and of the gaps between them                               data.c
- *   FILES         unreferenced and orphaned data files                                                files.c
- *   DONE
+ *   index         the blocks of the index, and the entries of each sound block                        index.c
+ *   tensors       the slices of each tensor, its sizes; collects the values to read                   tensors.c
+ *   data          the bytes of the values, and of the gaps between them                               data.c
+ *   files         unreferenced and orphaned data files                                                files.c
  *
  * A checkpoint that another process replaces meanwhile is verified again from its new index (verify.c).
  *
  * A check is a function that fails like any other; its caller turns the failure into a finding and goes on
- * (findings.c). Only running out of memory ends a verification.
+ * (findings.c). Only running out of memory, or the progress hook, ends a verification.
  */
 #ifndef CKPTFMT_VERIFY_PRIVATE_H
 #define CKPTFMT_VERIFY_PRIVATE_H
 
+#include "base/progress.h"
 #include "proto/strings.h"
 #include "read/deferred.h"
 #include "read/transfer.h"
 #include "table/footer.h"
 #include "table/writer.h"
 
-typedef enum cf_verify_stage {
-	CF_VERIFY_INDEX,
-	CF_VERIFY_SLICES,
-	CF_VERIFY_LATE,
-	CF_VERIFY_TENSORS,
-	CF_VERIFY_DATA,
-	CF_VERIFY_FILES,
-	CF_VERIFY_DONE
-} cf_verify_stage;
-
 enum {
 	CF_VERIFY_RESTARTS_MAX = 10,
-	CF_VERIFY_ROW_COST = 64,            /* of a tensor or slice, in bytes of a step's budget */
 	CF_VERIFY_NOTES_MAX = 20,           /* notes of one kind; then their number */
 	CF_VERIFY_PROBLEMS_MAX = 10000      /* problems in all; then their number */
 };
@@ -115,7 +102,6 @@ typedef struct cf_verify_file {
 
 /* The checks of the value at hand. */
 typedef struct cf_verify_work {
-	bool begun;
 	uint64_t done;              /* stored bytes */
 	uint64_t decoded;           /* raw bytes of a compressed value */
 	uint32_t crc;               /* of these */
@@ -125,18 +111,16 @@ typedef struct cf_verify_work {
 	cf_string_scan scan;        /* of a string or variant */
 } cf_verify_work;
 
-struct ckptfmt_verifier {
+typedef struct cf_verifier {
 	ckptfmt_reader *reader;     /* opens data files one at a time */
-	cf_verify_stage stage;
-	uint64_t next;              /* of what the stage goes through */
+	cf_progress *progress;
 	ckptfmt_error fatal;        /* the error that ended it; status OK: none */
 	uint32_t restarts;          /* for checkpoints that were replaced while they were verified */
-	bool suspect;               /* a data file is missing, as it is when the checkpoint was replaced */
 
 	cf_buffer findings;         /* ckptfmt_finding */
 	uint64_t note_counts[CF_VERIFY_NOTE_KINDS];
 	uint64_t problem_count;
-	uint64_t bytes_done, bytes_total;
+	uint64_t bytes_done;
 	uint64_t tensors_done;
 
 	cf_table_check check;
@@ -159,45 +143,47 @@ struct ckptfmt_verifier {
 	cf_buffer named;            /* int32_t: shards that entries name */
 	cf_buffer key;              /* scratch */
 
-	cf_buffer values;           /* cf_verify_value; in DATA by shard and offset */
+	cf_buffer values;           /* cf_verify_value; data.c sorts them by shard and offset */
+	uint64_t value_number;      /* of the value at hand */
 	cf_buffer needed;           /* int32_t: shards with values, ascending */
 	cf_verify_file file;
 	cf_verify_work value;
 	cf_transfer transfer;       /* reads and decodes values */
 	cf_buffer raw;              /* decoded strings or variants */
 	bool codec_missed;          /* reported */
-};
+} cf_verifier;
 
 /* ---- findings (findings.c) ---- */
 
-/* True if `status` is OK. Otherwise `error`, completed from `place`, becomes a problem; running out of memory ends the
+/* True if `status` is OK. Otherwise `error`, completed from `place`, becomes a problem; NO_MEMORY and CANCELLED end the
  * verification instead. */
-bool cf_verify_ok(ckptfmt_verifier *v, ckptfmt_status status, ckptfmt_error *error, const cf_verify_place *place);
-void cf_verify_problem(ckptfmt_verifier *v, ckptfmt_failure failure, const cf_verify_place *place,
+bool cf_verify_ok(cf_verifier *v, ckptfmt_status status, ckptfmt_error *error, const cf_verify_place *place);
+void cf_verify_problem(cf_verifier *v, ckptfmt_failure failure, const cf_verify_place *place,
 	const char *format, ...) CF_PRINTF(4, 5);
-void cf_verify_note(ckptfmt_verifier *v, uint32_t kind, const cf_verify_place *place, const char *format, ...)
+void cf_verify_note(cf_verifier *v, uint32_t kind, const cf_verify_place *place, const char *format, ...)
 	CF_PRINTF(4, 5);
 /* Adds the numbers of notes of each kind, and of problems, that were not listed. */
-void cf_verify_close_findings(ckptfmt_verifier *v);
+void cf_verify_close_findings(cf_verifier *v);
 
-static inline bool cf_verify_failed(const ckptfmt_verifier *v)
+static inline bool cf_verify_failed(const cf_verifier *v)
 {
 	return v->fatal.status != CKPTFMT_OK;
 }
 
-static inline const char *cf_verify_index_path(const ckptfmt_verifier *v)
+static inline const char *cf_verify_index_path(const cf_verifier *v)
 {
 	return v->reader->prefix.index_path;
 }
 
-/* ---- stages: each does a part of its work and returns its cost in bytes ---- */
+/* Counts bytes that were checked, and reports the progress. */
+void cf_verify_count(cf_verifier *v, uint64_t bytes);
 
-uint64_t cf_verify_index_step(ckptfmt_verifier *v);
-uint64_t cf_verify_slices_step(ckptfmt_verifier *v);
-uint64_t cf_verify_late_step(ckptfmt_verifier *v);
-uint64_t cf_verify_tensors_step(ckptfmt_verifier *v);
-uint64_t cf_verify_data_step(ckptfmt_verifier *v);
-uint64_t cf_verify_files_step(ckptfmt_verifier *v);
+/* ---- stages ---- */
+
+void cf_verify_index(cf_verifier *v);
+void cf_verify_tensors(cf_verifier *v);
+void cf_verify_data(cf_verifier *v);
+void cf_verify_files(cf_verifier *v);
 
 /* ---- what they share ---- */
 
@@ -209,52 +195,46 @@ static inline bool cf_verify_dtype_impossible(int32_t code)
 	return code < 1 || reference || (dtype != NULL && dtype->storage == CKPTFMT_STORAGE_NONE);
 }
 
-static inline cf_verify_row *cf_verify_row_at(const ckptfmt_verifier *v, uint64_t row)
+static inline cf_verify_row *cf_verify_row_at(const cf_verifier *v, uint64_t row)
 {
 	return (cf_verify_row *)cf_buffer_items(&v->rows) + row;
 }
 
 /* The end of a chunk in the stored bytes of its value. */
-static inline uint64_t cf_verify_chunk_end(const ckptfmt_verifier *v, const ckptfmt_stored *stored, uint64_t chunk)
+static inline uint64_t cf_verify_chunk_end(const cf_verifier *v, const ckptfmt_stored *stored, uint64_t chunk)
 {
 	if (stored->flags & CKPTFMT_STORED_COMPRESSED)
 		return ((const uint64_t *)cf_buffer_items(&v->selection->chunk_ends))[stored->ends_first + chunk];
 	return cf_min_u64((chunk + 1) * stored->chunk_size, stored->size);
 }
 
-static inline void cf_verify_enter(ckptfmt_verifier *v, cf_verify_stage stage)
-{
-	v->stage = stage;
-	v->next = 0;
-}
-
 /* A row for this entry (index.c). `placed`: as in cf_verify_row. */
-void cf_verify_add_row(ckptfmt_verifier *v, cf_bytes_view key, cf_bytes_view value, uint64_t origin, bool placed);
+void cf_verify_add_row(cf_verifier *v, cf_bytes_view key, cf_bytes_view value, uint64_t origin, bool placed);
 /* Shard, offset and size of an entry (index.c): ENT-3 and, where it owns bytes, ENT-4. BAD_ENTRY. */
-CF_MUST_CHECK ckptfmt_status cf_verify_check_placement(const ckptfmt_verifier *v, const cf_entry *entry,
+CF_MUST_CHECK ckptfmt_status cf_verify_check_placement(const cf_verifier *v, const cf_entry *entry,
 	bool owns_bytes, ckptfmt_error *err);
 /* The extension of an entry: EXT-3, and EXT-5 of one that owns no bytes, else EXT-2, EXT-4, EXT-5 and
  * the rules of compressed chunks (index.c). BAD_ENTRY, UNSUPPORTED. */
-CF_MUST_CHECK ckptfmt_status cf_verify_check_extension(const ckptfmt_verifier *v, const cf_entry *entry,
+CF_MUST_CHECK ckptfmt_status cf_verify_check_extension(const cf_verifier *v, const cf_entry *entry,
 	bool owns_bytes, ckptfmt_error *err);
 /* ENT-7, of an entry that lists slices under a tensor's name (index.c). */
-void cf_verify_check_location(ckptfmt_verifier *v, const cf_entry *entry, const cf_verify_place *place);
+void cf_verify_check_location(cf_verifier *v, const cf_entry *entry, const cf_verify_place *place);
 
 /* ---- strict mode (strict.c) ---- */
 
 /* Notes for a header or entry that deviates from its canonical form. REQUIRES: it was decoded. */
-void cf_verify_strict_header(ckptfmt_verifier *v, cf_bytes_view bytes, const cf_verify_place *place);
-void cf_verify_strict_entry(ckptfmt_verifier *v, const cf_entry *entry, const cf_verify_place *place);
+void cf_verify_strict_header(cf_verifier *v, cf_bytes_view bytes, const cf_verify_place *place);
+void cf_verify_strict_entry(cf_verifier *v, const cf_entry *entry, const cf_verify_place *place);
 /* Compares the index file with a canonical table of the entries, which are given in order; the end notes where it first
  * deviates. After abandon, which a damaged block calls for, these do nothing. */
-void cf_verify_table_begin(ckptfmt_verifier *v);
-void cf_verify_table_entry(ckptfmt_verifier *v, cf_bytes_view key, cf_bytes_view value);
-void cf_verify_table_end(ckptfmt_verifier *v);
-void cf_verify_table_abandon(ckptfmt_verifier *v);
+void cf_verify_table_begin(cf_verifier *v);
+void cf_verify_table_entry(cf_verifier *v, cf_bytes_view key, cf_bytes_view value);
+void cf_verify_table_end(cf_verifier *v);
+void cf_verify_table_abandon(cf_verifier *v);
 
 /* ---- shared between stages ---- */
 
 /* One value of the row was checked. */
-void cf_verify_value_done(ckptfmt_verifier *v, uint64_t row);
+void cf_verify_value_done(cf_verifier *v, uint64_t row);
 
 #endif

@@ -19,7 +19,7 @@ static bool differs(const cf_buffer *form, uint64_t start, cf_bytes_view from)
 }
 
 /* Compares with the form that keeps unknown fields, and that with the form without them. */
-static void check_message(ckptfmt_verifier *v, const cf_schema *schema, cf_bytes_view bytes,
+static void check_message(cf_verifier *v, const cf_schema *schema, cf_bytes_view bytes,
 	const cf_verify_place *place)
 {
 	cf_buffer *form = &v->key;
@@ -47,13 +47,13 @@ static void check_message(ckptfmt_verifier *v, const cf_schema *schema, cf_bytes
 		cf_verify_note(v, CF_VERIFY_UNKNOWN, place, "MSG-8: has fields that this version does not write");
 }
 
-void cf_verify_strict_header(ckptfmt_verifier *v, cf_bytes_view bytes, const cf_verify_place *place)
+void cf_verify_strict_header(cf_verifier *v, cf_bytes_view bytes, const cf_verify_place *place)
 {
 	check_message(v, &cf_header_schema, bytes, place);
 }
 
 /* SLC-3: a full extent has neither start nor length. */
-static void check_slices(ckptfmt_verifier *v, const cf_entry *entry, const cf_verify_place *place)
+static void check_slices(cf_verifier *v, const cf_entry *entry, const cf_verify_place *place)
 {
 	int64_t extents[2 * CKPTFMT_RANK_MAX];
 	uint64_t position = 0;
@@ -75,7 +75,7 @@ static void check_slices(ckptfmt_verifier *v, const cf_entry *entry, const cf_ve
 		cf_verify_note(v, CF_VERIFY_NOT_CANONICAL, place, "MSG-15: slices that are not in canonical form");
 }
 
-void cf_verify_strict_entry(ckptfmt_verifier *v, const cf_entry *entry, const cf_verify_place *place)
+void cf_verify_strict_entry(cf_verifier *v, const cf_entry *entry, const cf_verify_place *place)
 {
 	check_message(v, &cf_entry_schema, entry->bytes, place);
 	if (entry->slice_count != 0)
@@ -94,7 +94,7 @@ void cf_verify_strict_entry(ckptfmt_verifier *v, const cf_entry *entry, const cf
 /* The sink of the writer: the bytes must be those of the file at the same offset. */
 static ckptfmt_status compare(void *state, const uint8_t *bytes, uint64_t size, ckptfmt_error *err)
 {
-	ckptfmt_verifier *v = state;
+	cf_verifier *v = state;
 	uint8_t piece[4096];
 	uint64_t file_size = cf_table_size(v->reader->table);
 	for (uint64_t done = 0; done < size && !v->table_differs;) {
@@ -110,20 +110,20 @@ static ckptfmt_status compare(void *state, const uint8_t *bytes, uint64_t size, 
 	return CKPTFMT_OK;
 }
 
-void cf_verify_table_begin(ckptfmt_verifier *v)
+void cf_verify_table_begin(cf_verifier *v)
 {
 	cf_table_writer_open(&v->writer, (cf_sink){compare, v});
 	v->writing = true;
 }
 
-void cf_verify_table_abandon(ckptfmt_verifier *v)
+void cf_verify_table_abandon(cf_verifier *v)
 {
 	if (v->writing)
 		cf_table_writer_free(&v->writer);
 	v->writing = false;
 }
 
-void cf_verify_table_entry(ckptfmt_verifier *v, cf_bytes_view key, cf_bytes_view value)
+void cf_verify_table_entry(cf_verifier *v, cf_bytes_view key, cf_bytes_view value)
 {
 	cf_verify_place place = {cf_verify_index_path(v), {NULL, 0}, CF_NO_OFFSET};
 	ckptfmt_error error;
@@ -147,7 +147,7 @@ static uint64_t block_of(const cf_table *table, uint64_t offset)
 	return block;
 }
 
-static void report_block(ckptfmt_verifier *v, cf_handle handle, cf_verify_place *place)
+static void report_block(cf_verifier *v, cf_handle handle, cf_verify_place *place)
 {
 	uint8_t type = CF_COMPRESSION_RAW;
 	ckptfmt_error error;
@@ -166,7 +166,7 @@ static void report_block(ckptfmt_verifier *v, cf_handle handle, cf_verify_place 
 }
 
 /* The first difference says how the file deviates. Later bytes are not compared: most would be at other offsets. */
-static void report_difference(ckptfmt_verifier *v)
+static void report_difference(cf_verifier *v)
 {
 	const cf_table *table = v->reader->table;
 	cf_footer footer = cf_table_footer(table);
@@ -185,7 +185,7 @@ static void report_difference(ckptfmt_verifier *v)
 		cf_verify_note(v, CF_VERIFY_GAP, &place, "TAB-11: bytes that belong to no block");
 }
 
-void cf_verify_table_end(ckptfmt_verifier *v)
+void cf_verify_table_end(cf_verifier *v)
 {
 	cf_verify_place place = {cf_verify_index_path(v), {NULL, 0}, CF_NO_OFFSET};
 	uint64_t size;

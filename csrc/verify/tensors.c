@@ -9,12 +9,12 @@
 
 #include <string.h>
 
-static cf_verify_part *part_at(const ckptfmt_verifier *v, const ckptfmt_row *row, uint64_t slice)
+static cf_verify_part *part_at(const cf_verifier *v, const ckptfmt_row *row, uint64_t slice)
 {
 	return (cf_verify_part *)cf_buffer_items(&v->parts) + row->slices_first + slice;
 }
 
-static cf_bytes_view name_of(const ckptfmt_verifier *v, const ckptfmt_row *row)
+static cf_bytes_view name_of(const cf_verifier *v, const ckptfmt_row *row)
 {
 	return (cf_bytes_view){cf_selection_name(v->selection, row), row->name_size};
 }
@@ -22,7 +22,7 @@ static cf_bytes_view name_of(const ckptfmt_verifier *v, const ckptfmt_row *row)
 /* ---- slices find their entries --------------------------------------------------------------------------- */
 
 /* SLC-8, SLC-9, SLC-10 */
-static ckptfmt_status check_part(ckptfmt_verifier *v, const ckptfmt_row *row, uint64_t slice, cf_bytes_view value,
+static ckptfmt_status check_part(cf_verifier *v, const ckptfmt_row *row, uint64_t slice, cf_bytes_view value,
 	const cf_verify_place *place, ckptfmt_error *err)
 {
 	const ckptfmt_slice_row *part = cf_selection_slices(v->selection, row) + slice;
@@ -44,7 +44,7 @@ static ckptfmt_status check_part(ckptfmt_verifier *v, const ckptfmt_row *row, ui
 	return CKPTFMT_OK;
 }
 
-static void find_slice(ckptfmt_verifier *v, uint64_t row_number, uint64_t slice)
+static void find_slice(cf_verifier *v, uint64_t row_number, uint64_t slice)
 {
 	const ckptfmt_row *row = cf_selection_row(v->selection, row_number);
 	cf_verify_part *part = part_at(v, row, slice);
@@ -72,7 +72,7 @@ static void find_slice(ckptfmt_verifier *v, uint64_t row_number, uint64_t slice)
 		v->uncertain = true;
 }
 
-static uint64_t find_slices(ckptfmt_verifier *v, uint64_t row_number)
+static void find_slices(cf_verifier *v, uint64_t row_number)
 {
 	const ckptfmt_row *row = cf_selection_row(v->selection, row_number);
 	uint32_t slice_count = row->slice_count;
@@ -87,18 +87,9 @@ static uint64_t find_slices(ckptfmt_verifier *v, uint64_t row_number)
 		else
 			part_at(v, row, slice)->state = CF_VERIFY_BROKEN;
 	}
-	return CF_VERIFY_ROW_COST * ((uint64_t)slice_count + 1);
 }
 
-uint64_t cf_verify_slices_step(ckptfmt_verifier *v)
-{
-	if (v->next < cf_selection_count(v->selection))
-		return find_slices(v, v->next++);
-	cf_verify_enter(v, CF_VERIFY_LATE);
-	return 0;
-}
-
-static void check_orphan(ckptfmt_verifier *v, const cf_verify_place *place)
+static void check_orphan(cf_verifier *v, const cf_verify_place *place)
 {
 	int64_t starts[CKPTFMT_RANK_MAX], lengths[CKPTFMT_RANK_MAX];
 	int32_t rank;
@@ -110,7 +101,7 @@ static void check_orphan(ckptfmt_verifier *v, const cf_verify_place *place)
 			(int)rank);
 }
 
-static uint64_t add_unclaimed(ckptfmt_verifier *v, cf_deferred_entry *waiting)
+static void add_unclaimed(cf_verifier *v, cf_deferred_entry *waiting)
 {
 	int64_t dims[CKPTFMT_RANK_MAX];
 	cf_bytes_view key = cf_deferred_key(&v->deferred, waiting), value = cf_deferred_value(&v->deferred, waiting);
@@ -120,7 +111,7 @@ static uint64_t add_unclaimed(ckptfmt_verifier *v, cf_deferred_entry *waiting)
 	cf_entry entry;
 	/* An entry that cannot be decoded has been reported. */
 	if (cf_entry_decode(value, waiting->origin, v->reader->limits.slices_max, dims, &entry, NULL) != CKPTFMT_OK)
-		return CF_VERIFY_ROW_COST;
+		return;
 	waiting->claimed = true;
 	if (entry.slice_count != 0) {
 		cf_verify_check_location(v, &entry, &place);
@@ -129,29 +120,32 @@ static uint64_t add_unclaimed(ckptfmt_verifier *v, cf_deferred_entry *waiting)
 		check_orphan(v, &place);
 	}
 	cf_verify_add_row(v, key, value, waiting->origin, !waiting->broken);
-	return row < cf_selection_count(v->selection) && !cf_verify_failed(v) ? find_slices(v, row) : CF_VERIFY_ROW_COST;
+	if (row < cf_selection_count(v->selection) && !cf_verify_failed(v))
+		find_slices(v, row);
 }
 
-/* The tensors among the deferred entries, in the order of a listing: by size of their names. */
-uint64_t cf_verify_late_step(ckptfmt_verifier *v)
+/* The slices of all tensors, then the tensors among the deferred entries, in the order of a listing: by size of their
+ * names. */
+static void find_all_slices(cf_verifier *v)
 {
 	cf_verify_place place = {cf_verify_index_path(v), {NULL, 0}, CF_NO_OFFSET};
-	cf_deferred_entry *waiting;
 	ckptfmt_error error;
-	if (v->next == 0 && !cf_verify_ok(v, cf_deferred_by_size(&v->deferred, &v->places, &error), &error, &place))
-		return 0;
-	if (v->next == cf_deferred_count(&v->deferred)) {
-		cf_verify_enter(v, CF_VERIFY_TENSORS);
-		return 0;
+	uint64_t count = cf_selection_count(v->selection);
+	for (uint64_t row = 0; row < count && !cf_verify_failed(v); row++)
+		find_slices(v, row);
+	if (!cf_verify_ok(v, cf_deferred_by_size(&v->deferred, &v->places, &error), &error, &place))
+		return;
+	for (uint64_t i = 0; i < cf_deferred_count(&v->deferred) && !cf_verify_failed(v); i++) {
+		cf_deferred_entry *waiting = cf_deferred_at(&v->deferred, v->places[i].row);
+		if (!waiting->claimed)
+			add_unclaimed(v, waiting);
 	}
-	waiting = cf_deferred_at(&v->deferred, v->places[v->next++].row);
-	return waiting->claimed ? CF_VERIFY_ROW_COST : add_unclaimed(v, waiting);
 }
 
 /* ---- values ---------------------------------------------------------------------------------------------- */
 
 /* EXT-6: the checksums of the chunks combine to that of the value. */
-static ckptfmt_status check_combination(const ckptfmt_verifier *v, const ckptfmt_stored *stored, ckptfmt_error *err)
+static ckptfmt_status check_combination(const cf_verifier *v, const ckptfmt_stored *stored, ckptfmt_error *err)
 {
 	const uint32_t *crcs = (const uint32_t *)cf_buffer_items(&v->selection->chunk_crcs) + stored->chunks_first;
 	uint64_t row = 0;
@@ -168,7 +162,7 @@ static ckptfmt_status check_combination(const ckptfmt_verifier *v, const ckptfmt
 }
 
 /* The metadata of a value, without its bytes. */
-static ckptfmt_status check_value(const ckptfmt_verifier *v, const ckptfmt_stored *stored, int64_t count,
+static ckptfmt_status check_value(const cf_verifier *v, const ckptfmt_stored *stored, int64_t count,
 	const ckptfmt_dtype_info *dtype, uint64_t origin, ckptfmt_error *err)
 {
 	int32_t storage = dtype == NULL ? CKPTFMT_STORAGE_FIXED : dtype->storage;
@@ -189,7 +183,7 @@ static ckptfmt_status check_value(const ckptfmt_verifier *v, const ckptfmt_store
 	return CKPTFMT_OK;
 }
 
-static void add_value(ckptfmt_verifier *v, uint64_t row_number, const ckptfmt_stored *stored, int64_t count,
+static void add_value(cf_verifier *v, uint64_t row_number, const ckptfmt_stored *stored, int64_t count,
 	uint64_t origin)
 {
 	const ckptfmt_row *row = cf_selection_row(v->selection, row_number);
@@ -231,7 +225,7 @@ static void add_value(ckptfmt_verifier *v, uint64_t row_number, const ckptfmt_st
 
 /* ---- tensors --------------------------------------------------------------------------------------------- */
 
-static void check_partitioned(ckptfmt_verifier *v, uint64_t row_number)
+static void check_partitioned(cf_verifier *v, uint64_t row_number)
 {
 	const ckptfmt_row *row = cf_selection_row(v->selection, row_number);
 	cf_verify_place place = {cf_verify_index_path(v), name_of(v, row), cf_verify_row_at(v, row_number)->origin};
@@ -260,7 +254,7 @@ static void check_partitioned(ckptfmt_verifier *v, uint64_t row_number)
 		(void)cf_verify_ok(v, cf_geometry_check_cover(v->selection, row, NULL, &error), &error, &place);
 }
 
-static void check_tensor(ckptfmt_verifier *v, uint64_t row_number)
+static void check_tensor(cf_verifier *v, uint64_t row_number)
 {
 	const ckptfmt_row *row = cf_selection_row(v->selection, row_number);
 	if (row->slice_count != 0)
@@ -269,24 +263,21 @@ static void check_tensor(ckptfmt_verifier *v, uint64_t row_number)
 		add_value(v, row_number, &row->stored, row->element_count, cf_verify_row_at(v, row_number)->origin);
 }
 
-uint64_t cf_verify_tensors_step(ckptfmt_verifier *v)
+void cf_verify_tensors(cf_verifier *v)
 {
-	uint64_t row = v->next;
 	cf_verify_place place = {cf_verify_index_path(v), {NULL, 0}, CF_NO_OFFSET};
 	ckptfmt_error error;
-	if (row == 0 && !cf_verify_ok(v, cf_selection_finish(v->selection, &error), &error, &place))
-		return 0;
-	if (row == cf_selection_count(v->selection)) {
-		cf_verify_enter(v, CF_VERIFY_DATA);
-		return 0;
+	find_all_slices(v);
+	if (cf_verify_failed(v) || !cf_verify_ok(v, cf_selection_finish(v->selection, &error), &error, &place))
+		return;
+	for (uint64_t row = 0; row < cf_selection_count(v->selection) && !cf_verify_failed(v); row++) {
+		check_tensor(v, row);
+		if (cf_verify_row_at(v, row)->pending == 0)
+			v->tensors_done++;
 	}
-	check_tensor(v, v->next++);
-	if (cf_verify_row_at(v, row)->pending == 0)
-		v->tensors_done++;
-	return CF_VERIFY_ROW_COST * ((uint64_t)cf_selection_row(v->selection, row)->slice_count + 1);
 }
 
-void cf_verify_value_done(ckptfmt_verifier *v, uint64_t row)
+void cf_verify_value_done(cf_verifier *v, uint64_t row)
 {
 	if (--cf_verify_row_at(v, row)->pending == 0)
 		v->tensors_done++;

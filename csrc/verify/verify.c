@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The verifier's handle, and the loop over its stages (private.h). */
+/* Verifying a checkpoint: the stages of private.h, and what becomes of a checkpoint that is replaced meanwhile. */
 #include "verify/private.h"
 #include "read/index.h"
 
@@ -7,14 +7,14 @@
 
 #include <string.h>
 
-static ckptfmt_status open_index(ckptfmt_verifier *v, ckptfmt_error *err)
+static ckptfmt_status open_index(cf_verifier *v, ckptfmt_error *err)
 {
 	ckptfmt_reader *reader = v->reader;
 	ckptfmt_error error;
 	cf_verify_place place = {reader->prefix.index_path, {NULL, 0}, CF_NO_OFFSET};
 	ckptfmt_status status;
 	CF_TRY(cf_reader_open_index(reader, err));
-	v->bytes_total = reader->index_info.size;
+	CF_TRY(cf_progress_begin(v->progress, reader->index_info.size, err));
 	status = cf_index_open(&reader->index, reader->prefix.index_path, reader->index_info.size, &reader->limits,
 		&reader->table, &error);
 	if (status == CKPTFMT_IO || status == CKPTFMT_NO_MEMORY) {
@@ -25,14 +25,12 @@ static ckptfmt_status open_index(ckptfmt_verifier *v, ckptfmt_error *err)
 	if (cf_verify_ok(v, status, &error, &place)) {
 		cf_table_check_open(&v->check, reader->table);
 		cf_verify_table_begin(v);
-	} else {
-		cf_verify_enter(v, CF_VERIFY_FILES);
 	}
 	return CKPTFMT_OK;
 }
 
 /* Everything that belongs to one generation of the checkpoint. */
-static void release_run(ckptfmt_verifier *v)
+static void release_run(cf_verifier *v)
 {
 	cf_transfer_end(&v->transfer);
 	cf_verify_table_abandon(v);
@@ -51,52 +49,31 @@ static void release_run(ckptfmt_verifier *v)
 	cf_buffer_free(&v->raw);
 }
 
-static ckptfmt_status begin_run(ckptfmt_verifier *v, ckptfmt_error *err)
+static ckptfmt_status begin_run(cf_verifier *v, ckptfmt_error *err)
 {
-	*v = (ckptfmt_verifier){.reader = v->reader, .restarts = v->restarts};
+	*v = (cf_verifier){.reader = v->reader, .progress = v->progress, .restarts = v->restarts};
 	cf_block_iterator_init(&v->entries);
 	v->file.shard = -1;
 	v->selection = cf_allocate_zero(1, sizeof *v->selection);
-	if (v->selection == NULL)
-		return cf_fail_memory(err);
 	cf_transfer_begin(&v->transfer, v->reader, v->selection, CKPTFMT_VERIFY_FULL);
-	return open_index(v, err);
+	return v->selection == NULL ? cf_fail_memory(err) : open_index(v, err);
 }
 
-ckptfmt_status ckptfmt_verifier_open(const char *prefix, const ckptfmt_open_options *options, ckptfmt_verifier **out,
-	ckptfmt_error *err)
+static void run(cf_verifier *v)
 {
-	ckptfmt_verifier *v;
-	ckptfmt_status status;
-	*out = NULL;
-	v = cf_allocate_zero(1, sizeof *v);
-	if (v == NULL)
-		return cf_fail_memory(err);
-	v->transfer.use.file.fd = -1;
-	status = cf_reader_new(prefix, options, &v->reader, err);
-	if (status == CKPTFMT_OK)
-		status = begin_run(v, err);
-	if (status != CKPTFMT_OK) {
-		ckptfmt_verifier_close(v);
-		return status;
+	if (v->reader->table != NULL) {
+		cf_verify_index(v);
+		cf_verify_tensors(v);
+		cf_verify_data(v);
 	}
-	*out = v;
-	return CKPTFMT_OK;
-}
-
-void ckptfmt_verifier_close(ckptfmt_verifier *v)
-{
-	if (v == NULL)
-		return;
-	release_run(v);
-	ckptfmt_reader_close(v->reader);
-	cf_release(v);
+	if (!cf_verify_failed(v))
+		cf_verify_files(v);
 }
 
 /* ---- replaced checkpoints -------------------------------------------------------------------------------- */
 
 /* *replaced: there is another index under this name. *gone: there is none. */
-static ckptfmt_status compare_index(ckptfmt_verifier *v, bool *replaced, bool *gone, ckptfmt_error *err)
+static ckptfmt_status compare_index(cf_verifier *v, bool *replaced, bool *gone, ckptfmt_error *err)
 {
 	char name[CF_NAME_SIZE];
 	cf_file_info info;
@@ -109,88 +86,85 @@ static ckptfmt_status compare_index(ckptfmt_verifier *v, bool *replaced, bool *g
 	return CKPTFMT_OK;
 }
 
-/* Findings about a replaced checkpoint may mix two generations: they are dropped, and verification starts again with
- * the new index. A checkpoint that is replaced again and again is reported at the end. */
-static void check_current(ckptfmt_verifier *v, bool at_end)
+/* Findings about a replaced checkpoint may mix two generations: they are dropped, and the new index is verified. A
+ * checkpoint that is replaced again and again is reported at the end. */
+static bool is_replaced(cf_verifier *v)
 {
 	cf_verify_place place = {cf_verify_index_path(v), {NULL, 0}, CF_NO_OFFSET};
 	bool replaced = false, gone = false;
 	ckptfmt_error error;
 	if (!cf_verify_ok(v, compare_index(v, &replaced, &gone, &error), &error, &place))
-		return;
-	if (replaced && v->restarts < CF_VERIFY_RESTARTS_MAX) {
-		ckptfmt_status status;
-		release_run(v);
-		cf_reader_close_files(v->reader);
-		v->restarts++;
-		status = begin_run(v, &error);
-		/* It may have been removed just now. */
-		if (!cf_verify_ok(v, status, &error, &place))
-			cf_verify_enter(v, CF_VERIFY_DONE);
-	} else if (at_end && (replaced || gone)) {
+		return false;
+	if (replaced && v->restarts < CF_VERIFY_RESTARTS_MAX)
+		return true;
+	if (replaced || gone)
 		cf_verify_problem(v, CKPTFMT_FAIL_GENERATION_GONE, &place,
 			"CMT-12: the checkpoint was replaced or removed while it was being verified");
-	}
+	return false;
 }
 
-static uint64_t run_stage(ckptfmt_verifier *v)
+/* False: it was removed just now, or cannot be read. */
+static bool begin_again(cf_verifier *v)
 {
-	switch (v->stage) {
-	case CF_VERIFY_INDEX: return cf_verify_index_step(v);
-	case CF_VERIFY_SLICES: return cf_verify_slices_step(v);
-	case CF_VERIFY_LATE: return cf_verify_late_step(v);
-	case CF_VERIFY_TENSORS: return cf_verify_tensors_step(v);
-	case CF_VERIFY_DATA: return cf_verify_data_step(v);
-	case CF_VERIFY_FILES: return cf_verify_files_step(v);
-	case CF_VERIFY_DONE: break;
-	}
-	return 0;
+	cf_verify_place place = {cf_verify_index_path(v), {NULL, 0}, CF_NO_OFFSET};
+	ckptfmt_error error;
+	release_run(v);
+	cf_reader_close_files(v->reader);
+	v->restarts++;
+	return cf_verify_ok(v, begin_run(v, &error), &error, &place);
 }
 
-static void report(const ckptfmt_verifier *v, ckptfmt_progress *progress)
-{
-	bool finished = v->stage == CF_VERIFY_DONE;
-	progress->bytes_total = finished ? v->bytes_done : cf_max_u64(v->bytes_total, v->bytes_done);
-	progress->bytes_done = v->bytes_done;
-	/* NULL after a failed restart. */
-	progress->tensors_total = v->selection == NULL ? 0 : cf_selection_count(v->selection);
-	progress->tensors_done = v->tensors_done;
-	progress->finding_count = v->findings.size / sizeof(ckptfmt_finding);
-	progress->finished = finished;
-	progress->reserved = 0;
-}
+/* ---- all ------------------------------------------------------------------------------------------------- */
 
-ckptfmt_status ckptfmt_verifier_step(ckptfmt_verifier *v, uint64_t byte_budget, ckptfmt_progress *progress,
-	ckptfmt_error *err)
+static ckptfmt_status make_report(cf_verifier *v, ckptfmt_report **out, ckptfmt_error *err)
 {
-	uint64_t spent = 0;
-	memset(progress, 0, sizeof *progress);
-	while (v->stage != CF_VERIFY_DONE && !cf_verify_failed(v)) {
-		uint64_t worth = run_stage(v);
-		if (v->suspect || v->stage == CF_VERIFY_DONE) {
-			bool at_end = v->stage == CF_VERIFY_DONE;
-			v->suspect = false;
-			if (!cf_verify_failed(v))
-				check_current(v, at_end);
-			if (v->stage == CF_VERIFY_DONE)
-				cf_verify_close_findings(v);
-		}
-		if (worth >= byte_budget - spent)
-			break;
-		spent += worth;
-	}
-	report(v, progress);
+	ckptfmt_report *report;
+	cf_verify_close_findings(v);
+	v->progress->total = v->bytes_done;
+	if (!cf_verify_failed(v))
+		CF_TRY(cf_progress_end(v->progress, err));
 	if (cf_verify_failed(v)) {
 		if (err != NULL)
 			*err = v->fatal;
 		return (ckptfmt_status)v->fatal.status;
 	}
+	report = cf_allocate_zero(1, sizeof *report);
+	if (report == NULL)
+		return cf_fail_memory(err);
+	report->findings = (const ckptfmt_finding *)(const void *)v->findings.data;
+	report->finding_count = v->findings.size / sizeof(ckptfmt_finding);
+	report->bytes_checked = v->bytes_done;
+	report->tensors_checked = v->tensors_done;
+	v->findings = CF_BUFFER_EMPTY;
+	*out = report;
 	return CKPTFMT_OK;
 }
 
-const ckptfmt_finding *ckptfmt_verifier_finding(const ckptfmt_verifier *v, uint64_t row)
+ckptfmt_status ckptfmt_verify(const char *prefix, const ckptfmt_open_options *options, ckptfmt_report **out,
+	ckptfmt_error *err)
 {
-	if (row >= v->findings.size / sizeof(ckptfmt_finding))
-		return NULL;
-	return (const ckptfmt_finding *)cf_buffer_items(&v->findings) + row;
+	cf_progress progress;
+	cf_verifier v = {.progress = &progress};
+	ckptfmt_status status;
+	*out = NULL;
+	CF_TRY(cf_reader_new(prefix, options, &v.reader, err));
+	cf_progress_init(&progress, &v.reader->progress);
+	status = begin_run(&v, err);
+	if (status == CKPTFMT_OK) {
+		do
+			run(&v);
+		while (!cf_verify_failed(&v) && is_replaced(&v) && begin_again(&v));
+		status = make_report(&v, out, err);
+	}
+	release_run(&v);
+	ckptfmt_reader_close(v.reader);
+	return status;
+}
+
+void ckptfmt_report_free(ckptfmt_report *report)
+{
+	if (report == NULL)
+		return;
+	cf_release((void *)(uintptr_t)report->findings);
+	cf_release(report);
 }

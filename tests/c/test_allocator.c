@@ -80,14 +80,10 @@ static ckptfmt_status load(const char *prefix, const char *name, float *values)
 static void verify(const char *prefix)
 {
 	ckptfmt_open_options options = {.struct_size = sizeof options, .follow_symlinks = 1};
-	ckptfmt_verifier *verifier;
-	ckptfmt_progress progress;
-	CHECK_OK(ckptfmt_verifier_open(path_of(prefix), &options, &verifier, &err), err);
-	do
-		CHECK_OK(ckptfmt_verifier_step(verifier, UINT64_MAX, &progress, &err), err);
-	while (!progress.finished);
-	CHECK_EQ(progress.finding_count, 0);
-	ckptfmt_verifier_close(verifier);
+	ckptfmt_report *report;
+	CHECK_OK(ckptfmt_verify(path_of(prefix), &options, &report, &err), err);
+	CHECK_EQ(report->finding_count, 0);
+	ckptfmt_report_free(report);
 }
 
 static void test_operations(void)

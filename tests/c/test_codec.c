@@ -203,21 +203,17 @@ static void test_codec_failures(void)
 	close_it();
 }
 
-/* What the verifier finds first, or an empty failure. */
+/* What verifying finds first, or an empty failure. */
 static ckptfmt_error verify(const ckptfmt_codec *with)
 {
 	ckptfmt_open_options options = {.struct_size = sizeof options, .follow_symlinks = 1, .codec = with};
 	ckptfmt_error found;
-	ckptfmt_verifier *verifier;
-	ckptfmt_progress progress;
+	ckptfmt_report *report;
 	memset(&found, 0, sizeof found);
-	CHECK_OK(ckptfmt_verifier_open(path_of("a"), &options, &verifier, &err), err);
-	do
-		CHECK_OK(ckptfmt_verifier_step(verifier, 1, &progress, &err), err);
-	while (!progress.finished);
-	if (progress.finding_count != 0)
-		found = ckptfmt_verifier_finding(verifier, 0)->error;
-	ckptfmt_verifier_close(verifier);
+	CHECK_OK(ckptfmt_verify(path_of("a"), &options, &report, &err), err);
+	if (report->finding_count != 0)
+		found = report->findings[0].error;
+	ckptfmt_report_free(report);
 	return found;
 }
 

@@ -72,21 +72,13 @@ static ckptfmt_status load(const ckptfmt_storage *from, int *version, ckptfmt_er
 static ckptfmt_status verify(const ckptfmt_storage *from, char *problem, size_t size, ckptfmt_error *err)
 {
 	const ckptfmt_open_options options = options_of(from);
-	ckptfmt_verifier *verifier;
-	ckptfmt_progress progress;
-	ckptfmt_status status = ckptfmt_verifier_open(PREFIX, &options, &verifier, err);
+	ckptfmt_report *report;
+	ckptfmt_status status = ckptfmt_verify(PREFIX, &options, &report, err);
 	problem[0] = '\0';
-	if (status != CKPTFMT_OK)
-		return status;
-	do
-		status = ckptfmt_verifier_step(verifier, UINT64_MAX, &progress, err);
-	while (status == CKPTFMT_OK && !progress.finished);
-	for (uint64_t i = 0; status == CKPTFMT_OK && i < progress.finding_count; i++) {
-		const ckptfmt_finding *finding = ckptfmt_verifier_finding(verifier, i);
-		if (finding->severity == CKPTFMT_SEVERITY_PROBLEM)
-			snprintf(problem, size, "%s", finding->error.message);
-	}
-	ckptfmt_verifier_close(verifier);
+	for (uint64_t i = 0; status == CKPTFMT_OK && i < report->finding_count; i++)
+		if (report->findings[i].severity == CKPTFMT_SEVERITY_PROBLEM)
+			snprintf(problem, size, "%s", report->findings[i].error.message);
+	ckptfmt_report_free(report);
 	return status;
 }
 

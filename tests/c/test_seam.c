@@ -202,17 +202,14 @@ static int64_t load(const char *prefix)
 static void verify(const char *prefix)
 {
 	const ckptfmt_open_options options = {.struct_size = sizeof options, .storage = &seam};
-	ckptfmt_verifier *verifier;
-	ckptfmt_progress progress = {0};
-	ckptfmt_status status = checked(ckptfmt_verifier_open(prefix, &options, &verifier, &err));
-	while (status == CKPTFMT_OK && !progress.finished)
-		status = checked(ckptfmt_verifier_step(verifier, UINT64_MAX, &progress, &err));
-	for (uint64_t i = 0; status == CKPTFMT_OK && i < progress.finding_count; i++) {
+	ckptfmt_report *report;
+	ckptfmt_status status = checked(ckptfmt_verify(prefix, &options, &report, &err));
+	for (uint64_t i = 0; status == CKPTFMT_OK && i < report->finding_count; i++) {
 		/* A storage that fails is not damage. */
-		const ckptfmt_finding *finding = ckptfmt_verifier_finding(verifier, i);
+		const ckptfmt_finding *finding = &report->findings[i];
 		CHECK(finding->severity == CKPTFMT_SEVERITY_NOTE || finding->error.status != CKPTFMT_CORRUPT);
 	}
-	ckptfmt_verifier_close(verifier);
+	ckptfmt_report_free(report);
 }
 
 static ckptfmt_status merge(void)
@@ -294,10 +291,10 @@ static void check_struct(ckptfmt_failure expected)
 	const char *inputs[] = {"d/one"};
 	ckptfmt_reader *reader;
 	ckptfmt_writer *writer;
-	ckptfmt_verifier *verifier;
+	ckptfmt_report *report;
 	int32_t count;
 	CHECK_FAILS(ckptfmt_reader_open("d/one", &reading, &reader, &err), err, expected, "");
-	CHECK_FAILS(ckptfmt_verifier_open("d/one", &reading, &verifier, &err), err, expected, "");
+	CHECK_FAILS(ckptfmt_verify("d/one", &reading, &report, &err), err, expected, "");
 	CHECK_FAILS(ckptfmt_writer_open("d/new", &writing, &writer, &err), err, expected, "");
 	CHECK_FAILS(ckptfmt_merge(inputs, 1, "d/new", &options, &err), err, expected, "");
 	CHECK_FAILS(ckptfmt_index_count(&seam, "d/one.index", &count, &err), err, expected, "");

@@ -86,15 +86,11 @@ static void check_mapping(ckptfmt_reader *reader, const char *name, float first)
 static void check_sound(const char *prefix)
 {
 	ckptfmt_open_options options = {.struct_size = sizeof options, .follow_symlinks = 1, .storage = storage};
-	ckptfmt_verifier *verifier;
-	ckptfmt_progress progress;
-	CHECK_OK(ckptfmt_verifier_open(path_of(prefix), &options, &verifier, &err), err);
-	do
-		CHECK_OK(ckptfmt_verifier_step(verifier, UINT64_MAX, &progress, &err), err);
-	while (!progress.finished);
-	for (uint64_t i = 0; i < progress.finding_count; i++)
-		CHECK_EQ(ckptfmt_verifier_finding(verifier, i)->severity, CKPTFMT_SEVERITY_NOTE);
-	ckptfmt_verifier_close(verifier);
+	ckptfmt_report *report;
+	CHECK_OK(ckptfmt_verify(path_of(prefix), &options, &report, &err), err);
+	for (uint64_t i = 0; i < report->finding_count; i++)
+		CHECK_EQ(report->findings[i].severity, CKPTFMT_SEVERITY_NOTE);
+	ckptfmt_report_free(report);
 }
 
 /* The bytes of an object or a file; NULL if there is none. */

@@ -37,7 +37,7 @@ static void test_open_options(void)
 	struct { ckptfmt_limits known; uint64_t later; } newer = {.known = {.struct_size = sizeof newer}};
 	ckptfmt_open_options options = {.struct_size = sizeof options, .limits = &newer.known, .storage = memory};
 	ckptfmt_reader *reader;
-	ckptfmt_verifier *verifier;
+	ckptfmt_report *report;
 	CHECK_OK(ckptfmt_reader_open("old", &options, &reader, &err), err);
 	ckptfmt_reader_close(reader);
 	newer.later = 1;
@@ -50,7 +50,7 @@ static void test_open_options(void)
 	newer.known.index_bytes_max = 1;
 	CHECK_FAILS(ckptfmt_reader_open("old", &options, &reader, &err), err, CKPTFMT_FAIL_LIMIT, "TAB-13");
 	options.struct_size = 0;
-	CHECK_FAILS(ckptfmt_verifier_open("old", &options, &verifier, &err), err, CKPTFMT_FAIL_ARGUMENT,
+	CHECK_FAILS(ckptfmt_verify("old", &options, &report, &err), err, CKPTFMT_FAIL_ARGUMENT,
 		"set struct_size of ckptfmt_open_options");
 }
 

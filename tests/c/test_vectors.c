@@ -386,24 +386,17 @@ static void copy_all(ckptfmt_reader *reader)
 static void verify(const char *prefix)
 {
 	ckptfmt_open_options options = open_options();
-	ckptfmt_verifier *verifier = NULL;
-	ckptfmt_progress progress;
-	const ckptfmt_finding *finding;
-	ckptfmt_status status = ckptfmt_verifier_open(prefix, &options, &verifier, &err);
+	ckptfmt_report *report;
+	ckptfmt_status status = ckptfmt_verify(prefix, &options, &report, &err);
 	if (!came(status, 0) || status != CKPTFMT_OK)
 		return;
-	memset(&progress, 0, sizeof progress);
-	while (!progress.finished && status == CKPTFMT_OK)
-		status = ckptfmt_verifier_step(verifier, 1 << 12, &progress, &err);
-	if (came(status, 0) && status == CKPTFMT_OK) {
-		for (uint64_t row = 0; !ended && (finding = ckptfmt_verifier_finding(verifier, row)) != NULL; row++) {
-			err = finding->error;
-			came(is_fault() ? CKPTFMT_IO : (ckptfmt_status)err.status, (uint64_t)finding->severity);
-		}
-		if (!ended)
-			came(CKPTFMT_OK, progress.finding_count);
+	for (uint64_t row = 0; !ended && row < report->finding_count; row++) {
+		err = report->findings[row].error;
+		came(is_fault() ? CKPTFMT_IO : (ckptfmt_status)err.status, (uint64_t)report->findings[row].severity);
 	}
-	ckptfmt_verifier_close(verifier);
+	if (!ended)
+		came(CKPTFMT_OK, report->finding_count);
+	ckptfmt_report_free(report);
 }
 
 static void merge(const char *prefix, int32_t consume)

@@ -77,65 +77,60 @@ static void print_finding(const ckptfmt_finding *f)
 		f->error.path);
 }
 
-/* ---- running a verifier ---- */
+/* ---- verifying ---- */
 
-static void check_progress(const ckptfmt_progress *before, const ckptfmt_progress *now)
+static bool is_past(uint64_t *done, uint64_t now, uint64_t total)
 {
-	CHECK(now->bytes_done <= now->bytes_total);
-	CHECK(now->bytes_done >= before->bytes_done);
-	CHECK(now->tensors_done <= now->tensors_total || !now->finished);
-	CHECK(now->finding_count >= before->finding_count);
-	if (now->finished) {
-		CHECK_EQ(now->bytes_done, now->bytes_total);
-		CHECK_EQ(now->tensors_done, now->tensors_total);
-	}
+	bool past = now > total || now < *done;
+	*done = now;
+	return past;
 }
 
-static ckptfmt_verifier *verify(uint64_t budget, const ckptfmt_open_options *options, ckptfmt_progress *progress)
+/* Progress never goes back. */
+static int32_t watch(void *done, uint64_t bytes_done, uint64_t bytes_total)
 {
-	ckptfmt_verifier *v = NULL;
+	CHECK(!is_past(done, bytes_done, bytes_total));
+	return 0;
+}
+
+static ckptfmt_report *verify(const ckptfmt_open_options *with)
+{
+	uint64_t done = 0;
+	ckptfmt_open_options options = {.struct_size = sizeof options, .follow_symlinks = 1};
+	ckptfmt_report *report = NULL;
 	ckptfmt_error err;
-	memset(progress, 0, sizeof *progress);
-	CHECK_OK(ckptfmt_verifier_open(path_of("m"), options, &v, &err), err);
-	while (v != NULL && !progress->finished) {
-		ckptfmt_progress before = *progress;
-		ckptfmt_status status = ckptfmt_verifier_step(v, budget, progress, &err);
-		CHECK_OK(status, err);
-		if (status != CKPTFMT_OK)
-			break;
-		check_progress(&before, progress);
-	}
-	return v;
+	if (with != NULL)
+		options = *with;
+	options.progress = (ckptfmt_progress_hook){watch, &done};
+	CHECK_OK(ckptfmt_verify(path_of("m"), &options, &report, &err), err);
+	CHECK(report == NULL || done == report->bytes_checked);
+	return report;
 }
 
-/* Compares what a verifier finds with the list. */
-static void compare(const char *what, uint64_t budget, const ckptfmt_open_options *options)
+/* Compares the findings with the list. */
+static void compare(const char *what, const ckptfmt_open_options *options)
 {
-	ckptfmt_progress progress;
-	ckptfmt_verifier *v = verify(budget, options, &progress);
-	int good;
-	if (v == NULL)
+	ckptfmt_report *report = verify(options);
+	bool good;
+	if (report == NULL)
 		return;
-	good = progress.finding_count == list_count;
+	good = report->finding_count == list_count;
 	for (size_t i = 0; i < list_count && good; i++)
-		good = is_expected(ckptfmt_verifier_finding(v, i), &list[i]);
-	CHECK(ckptfmt_verifier_finding(v, progress.finding_count) == NULL);
+		good = is_expected(&report->findings[i], &list[i]);
 	CHECK(good);
 	if (!good) {
 		fprintf(stderr, "%s: found\n", what);
-		for (uint64_t i = 0; i < progress.finding_count; i++)
-			print_finding(ckptfmt_verifier_finding(v, i));
+		for (uint64_t i = 0; i < report->finding_count; i++)
+			print_finding(&report->findings[i]);
 	}
-	ckptfmt_verifier_close(v);
+	ckptfmt_report_free(report);
 }
 
-/* Saves the bundle, compares the findings for three step sizes, and removes all. */
+/* Saves the bundle, compares the findings, and removes all. */
 static void run_with(const char *what, const ckptfmt_open_options *options)
 {
 	maker_save(&m);
-	compare(what, 0, options);
-	compare(what, UINT64_MAX, options);
-	compare(what, 100, options);
+	compare(what, options);
 	empty_tree(directory);
 	maker_free(&m);
 	list_count = 0;
@@ -261,8 +256,7 @@ static void test_many_problems(void)
 	cf_entry_fields fields = {.dtype = CKPTFMT_UINT8, .shard = 7, .size = 1};
 	cf_table_writer writer;
 	cf_buffer value = CF_BUFFER_EMPTY;
-	ckptfmt_verifier *v;
-	ckptfmt_progress progress;
+	ckptfmt_report *report;
 	const ckptfmt_finding *last;
 	uint64_t size;
 	begin();
@@ -282,16 +276,16 @@ static void test_many_problems(void)
 	cf_buffer_free(&value);
 	m.num_shards = 0;
 	maker_save(&m);
-	v = verify(1 << 16, NULL, &progress);
+	report = verify(NULL);
 	/* And a note: the one data file is missing. */
-	CHECK_EQ(progress.finding_count, 10002);
-	CHECK_EQ(ckptfmt_verifier_finding(v, 9999)->error.failure, CKPTFMT_FAIL_BAD_ENTRY);
-	CHECK_EQ(ckptfmt_verifier_finding(v, 10000)->severity, NOTE);
-	last = ckptfmt_verifier_finding(v, 10001);
+	CHECK_EQ(report->finding_count, 10002);
+	CHECK_EQ(report->findings[9999].error.failure, CKPTFMT_FAIL_BAD_ENTRY);
+	CHECK_EQ(report->findings[10000].severity, NOTE);
+	last = &report->findings[10001];
 	CHECK_EQ(last->error.failure, CKPTFMT_FAIL_LIMIT);
 	CHECK_EQ(last->severity, PROBLEM);
 	CHECK(strncmp(last->error.message, "50 more ", 8) == 0);
-	ckptfmt_verifier_close(v);
+	ckptfmt_report_free(report);
 	empty_tree(directory);
 	maker_free(&m);
 }
@@ -360,8 +354,7 @@ static void test_aliases(void)
 	static const int64_t dims[1] = {1 << 16};
 	static uint8_t bytes[1 << 16];
 	static char names[40][16];
-	ckptfmt_progress progress;
-	ckptfmt_verifier *v;
+	ckptfmt_report *report;
 	begin();
 	m.num_shards = 1;
 	for (int i = 0; i < 40; i++) {
@@ -373,11 +366,11 @@ static void test_aliases(void)
 	}
 	maker_build(&m);
 	maker_save(&m);
-	v = verify(UINT64_MAX, NULL, &progress);
-	CHECK_EQ(progress.bytes_total, m.index.size + 2 * sizeof bytes);
-	CHECK_EQ(progress.finding_count, 39);
-	CHECK_EQ(progress.tensors_total, 40);
-	ckptfmt_verifier_close(v);
+	report = verify(NULL);
+	CHECK_EQ(report->bytes_checked, m.index.size + 2 * sizeof bytes);
+	CHECK_EQ(report->finding_count, 39);
+	CHECK_EQ(report->tensors_checked, 40);
+	ckptfmt_report_free(report);
 	empty_tree(directory);
 	maker_free(&m);
 }
@@ -510,28 +503,6 @@ static void test_kinds_of_files(void)
 	run_with("a symbolic link, where they are not followed", &options);
 }
 
-static void test_replaced(void)
-{
-	ckptfmt_verifier *v;
-	ckptfmt_progress progress;
-	ckptfmt_error err;
-	const ckptfmt_finding *last;
-	make();
-	maker_build(&m);
-	maker_save(&m);
-	CHECK_OK(ckptfmt_verifier_open(path_of("m"), NULL, &v, &err), err);
-	CHECK_OK(ckptfmt_verifier_step(v, 0, &progress, &err), err);
-	empty_tree(directory);
-	while (!progress.finished)
-		CHECK_OK(ckptfmt_verifier_step(v, 0, &progress, &err), err);
-	CHECK(progress.finding_count >= 1);
-	last = ckptfmt_verifier_finding(v, progress.finding_count - 1);
-	CHECK_EQ(last->error.failure, CKPTFMT_FAIL_GENERATION_GONE);
-	CHECK(has_rule(last->error.message, "CMT-12"));
-	ckptfmt_verifier_close(v);
-	maker_free(&m);
-}
-
 /* Replaces the checkpoint by a sound one with other content. */
 static void replace(uint64_t number)
 {
@@ -544,70 +515,84 @@ static void replace(uint64_t number)
 	maker_save(&m);
 }
 
-/* A checkpoint that is replaced after n steps, for any n, is verified again from its new index and found sound. */
-static void test_replaced_by_another(void)
+/* What another process does each time that verifying begins: removes the checkpoint, or replaces it while `left` is not
+ * 0. */
+typedef struct other {
+	bool removes;
+	uint64_t left;
+} other;
+
+static int32_t interfere(void *context, uint64_t bytes_done, uint64_t bytes_total)
 {
-	uint64_t steps = 1, taken;
-	ckptfmt_verifier *v;
-	ckptfmt_progress progress;
-	ckptfmt_error err;
-	do {
-		memset(&progress, 0, sizeof progress);
-		replace(steps);
-			CHECK_OK(ckptfmt_verifier_open(path_of("m"), NULL, &v, &err), err);
-		for (taken = 0; taken < steps && !progress.finished; taken++)
-			CHECK_OK(ckptfmt_verifier_step(v, 0, &progress, &err), err);
-		if (!progress.finished)
-			replace(steps + 1);
-		while (!progress.finished)
-			CHECK_OK(ckptfmt_verifier_step(v, 0, &progress, &err), err);
-		for (uint64_t i = 0; i < progress.finding_count; i++)
-			CHECK_EQ(ckptfmt_verifier_finding(v, i)->severity, NOTE);
-		ckptfmt_verifier_close(v);
-		taken = taken == steps;
-		steps += 2;
-	} while (taken != 0 && steps < 1000);
-	CHECK(steps > 10 && steps < 1000);
+	other *with = context;
+	if (bytes_done != 0 || bytes_total == 0)
+		return 0;
+	if (with->removes)
+		empty_tree(directory);
+	else if (with->left != 0)
+		replace(with->left--);
+	return 0;
+}
+
+/* Verifying drops what it found in an earlier generation, and gives up after ten. That it may be replaced at any of its
+ * calls: test_interleavings.c. */
+static void test_replaced(void)
+{
+	const other all[] = {{true, 0}, {false, 1}, {false, 10}, {false, UINT64_MAX}};
+	for (size_t i = 0; i < CF_ARRAY_COUNT(all); i++) {
+		other with = all[i];
+		const ckptfmt_open_options options = {.struct_size = sizeof options, .progress = {interfere, &with}};
+		bool gone = with.removes || with.left > 10;
+		uint64_t problems = 0;
+		ckptfmt_report *report;
+		ckptfmt_error err;
+		replace(0);
+		CHECK_OK(ckptfmt_verify(path_of("m"), &options, &report, &err), err);
+		for (uint64_t row = 0; row < report->finding_count; row++)
+			problems += report->findings[row].severity == PROBLEM;
+		CHECK_EQ(problems != 0, gone);
+		if (gone) {
+			const ckptfmt_error *last = &report->findings[report->finding_count - 1].error;
+			CHECK_EQ(last->failure, CKPTFMT_FAIL_GENERATION_GONE);
+			CHECK(has_rule(last->message, "CMT-12"));
+		}
+		ckptfmt_report_free(report);
+	}
 	empty_tree(directory);
 	maker_free(&m);
 }
 
-/* After too many replacements the verifier gives up. */
-static void test_replaced_all_the_time(void)
+static int32_t cancel(void *at, uint64_t bytes_done, uint64_t bytes_total)
 {
-	ckptfmt_verifier *v;
-	ckptfmt_progress progress = {0};
-	ckptfmt_error err;
-	replace(0);
-	CHECK_OK(ckptfmt_verifier_open(path_of("m"), NULL, &v, &err), err);
-	for (uint64_t number = 1; !progress.finished; number++) {
-		replace(number);
-		CHECK_OK(ckptfmt_verifier_step(v, 0, &progress, &err), err);
+	(void)bytes_total;
+	return bytes_done >= *(const uint64_t *)at;
+}
+
+/* The progress function can end it: at the beginning, in a value, at the end. */
+static void test_cancelled(void)
+{
+	static const int64_t dims[1] = {5 << 20};
+	uint8_t *zeros = calloc(5, 1 << 20);
+	begin();
+	m.num_shards = 1;
+	maker_tensor(&m, "large", CKPTFMT_UINT8, 1, dims, 0, zeros, 5 << 20);
+	maker_build(&m);
+	maker_save(&m);
+	for (uint64_t at = 0; at <= m.index.size + (5 << 20); at += (m.index.size + (5 << 20)) / 2) {
+		const ckptfmt_open_options options = {.struct_size = sizeof options, .progress = {cancel, &at}};
+		ckptfmt_report *report;
+		ckptfmt_error err;
+		CHECK_FAILS(ckptfmt_verify(path_of("m"), &options, &report, &err), err, CKPTFMT_FAIL_CANCELLED, "");
+		CHECK(report == NULL);
 	}
-	CHECK_EQ(ckptfmt_verifier_finding(v, progress.finding_count - 1)->error.failure, CKPTFMT_FAIL_GENERATION_GONE);
-	ckptfmt_verifier_close(v);
 	empty_tree(directory);
 	maker_free(&m);
+	free(zeros);
 }
 
 /* ---- all damages of a kind ---- */
 
-/* The number of findings with this content of a file. */
-static uint64_t findings_with(const char *name, const cf_buffer *bytes)
-{
-	ckptfmt_verifier *v;
-	ckptfmt_progress progress = {0};
-	ckptfmt_error err;
-	maker_write(&m, name, bytes->data, bytes->size);
-	if (ckptfmt_verifier_open(path_of("m"), NULL, &v, &err) != CKPTFMT_OK)
-		return 0;
-	while (!progress.finished)
-		CHECK_OK(ckptfmt_verifier_step(v, UINT64_MAX, &progress, &err), err);
-	ckptfmt_verifier_close(v);
-	return progress.finding_count;
-}
-
-/* Random bytes behind a repaired block checksum: no crash, and the verifier ends. */
+/* Random bytes behind a repaired block checksum: no crash, and verifying ends. */
 static void test_random_damage(void)
 {
 	make();
@@ -616,11 +601,14 @@ static void test_random_damage(void)
 	m.blocks[0] = (cf_handle){0, maker_footer(&m).metaindex.offset - CF_TRAILER_SIZE};
 	for (int round = 0; round < 1500; round++) {
 		cf_buffer sound = CF_BUFFER_EMPTY;
+		ckptfmt_report *report;
 		cf_put_bytes(&sound, m.index.data, m.index.size);
 		for (uint64_t n = 1 + test_random_below(4); n > 0; n--)
 			m.index.data[test_random_below(m.blocks[0].size)] = (uint8_t)test_random();
 		maker_reseal(&m, m.blocks[0]);
-		(void)findings_with("m.index", &m.index);
+		maker_write(&m, "m.index", m.index.data, m.index.size);
+		(void)ckptfmt_verify(path_of("m"), NULL, &report, NULL);
+		ckptfmt_report_free(report);
 		memcpy(m.index.data, sound.data, sound.size);
 		cf_buffer_free(&sound);
 	}
@@ -628,7 +616,7 @@ static void test_random_damage(void)
 	maker_free(&m);
 }
 
-/* Each allocation fails, once or from then on: the verifier reports it or uses less memory. */
+/* Each allocation fails, once or from then on: verifying reports it or uses less memory. */
 static void test_memory(bool forever, int32_t shards)
 {
 	static const int64_t two[1] = {2};
@@ -644,20 +632,17 @@ static void test_memory(bool forever, int32_t shards)
 	maker_save(&m);
 	alive = memory_fault_live();
 	for (uint64_t n = 1; failed; n++) {
-		ckptfmt_verifier *v;
-		ckptfmt_progress progress = {0};
+		ckptfmt_report *report;
 		ckptfmt_error err;
 		ckptfmt_status status;
 		memory_fault_set(n, forever);
-		status = ckptfmt_verifier_open(path_of("m"), NULL, &v, &err);
-		while (status == CKPTFMT_OK && !progress.finished)
-			status = ckptfmt_verifier_step(v, 0, &progress, &err);
+		status = ckptfmt_verify(path_of("m"), NULL, &report, &err);
 		failed = memory_fault_hits() != 0;
 		/* A string tensor that does not fit into memory is the only finding allowed. */
-		CHECK(status == CKPTFMT_NO_MEMORY || (status == CKPTFMT_OK && progress.finding_count <= (failed ? 2 : 0)));
-		for (uint64_t i = 0; i < progress.finding_count; i++)
-			CHECK_EQ(ckptfmt_verifier_finding(v, i)->error.failure, CKPTFMT_FAIL_LIMIT);
-		ckptfmt_verifier_close(v);
+		CHECK(status == CKPTFMT_NO_MEMORY || (status == CKPTFMT_OK && report->finding_count <= (failed ? 2 : 0)));
+		for (uint64_t i = 0; report != NULL && i < report->finding_count; i++)
+			CHECK_EQ(report->findings[i].error.failure, CKPTFMT_FAIL_LIMIT);
+		ckptfmt_report_free(report);
 		CHECK_EQ(memory_fault_live(), alive);
 	}
 	memory_fault_clear();
@@ -684,8 +669,7 @@ int main(void)
 	test_leftovers();
 	test_kinds_of_files();
 	test_replaced();
-	test_replaced_by_another();
-	test_replaced_all_the_time();
+	test_cancelled();
 	test_random_damage();
 	for (int32_t shards = 1; shards <= 2; shards++) {
 		test_memory(false, shards);

@@ -95,11 +95,8 @@ def test_verify() -> None:
     store = DictStore()
     write(store)
     store.objects[f"{PREFIX}.data-00000-of-00001"].data[5] ^= 1
-    verifier = _core.VerifierHandle(PREFIX, None, True, Zstd(), store)
-    with contextlib.closing(verifier):
-        while not verifier.step(1 << 20)["finished"]:
-            pass
-        assert [finding.error.failure for finding in verifier.findings()] == ["CHECKSUM"]
+    found = _core.verify(PREFIX, None, True, None, Zstd(), store).findings
+    assert [finding.error.failure for finding in found] == ["CHECKSUM"]
 
 
 # ---- errors -------------------------------------------------------------------------------------
