@@ -193,7 +193,7 @@ static void add_value(cf_verifier *v, uint64_t row_number, const ckptfmt_stored 
 	ckptfmt_error error;
 	bool compressed = (stored->flags & CKPTFMT_STORED_COMPRESSED) != 0;
 	bool broken = compressed && (stored->flags & CKPTFMT_STORED_BAD_CHUNKS) != 0;
-	/* An unknown type is not a problem (section 24): the stored bytes are still checksummed, but never decoded. */
+	/* An unknown type is not a problem (section 4): the stored bytes are still checksummed, but never decoded. */
 	bool known = (stored->flags & CKPTFMT_STORED_FEATURES) == 0 && cf_verify_ok(v, dtype == NULL
 		? cf_geometry_check_byte_order(v->selection, stored, &error)
 		: cf_geometry_check_decodable(v->selection, row, stored, &error), &error, &place) && !broken;

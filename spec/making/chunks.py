@@ -595,7 +595,7 @@ def damaged(out: Vectors) -> None:
 
 
 def slices(out: Vectors) -> None:
-    """What is wrong with one slice hides nothing in another (section 24)."""
+    """What is wrong with one slice hides nothing in another (section 4)."""
     wrong: dict[str, Any] = {"raw_crc": 5}
     listed = (UINT8, [4, 16])
     given: dict[str, Any] = {"level": "ckptfmt", "head": COMPRESSED_HEADER}
