@@ -3,15 +3,13 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
-from support.pages import run_page
+from support.pages import program, run_console, run_page
 from support.ranks import LOOPBACK
 
 
 def test_page(tmp_path: Path) -> None:
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--no-python"]
-    launcher.append("--nproc-per-node=2")
-    run_page("docs/dcp.md", tmp_path, "train.py", launcher, LOOPBACK)
+    (tmp_path / "train.py").write_text(program("docs/dcp.md", "train.py"), encoding="utf-8")
+    run_console("docs/dcp.md", tmp_path, LOOPBACK)
     run_page("docs/dcp.md", tmp_path)

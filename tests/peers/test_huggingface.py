@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 import transformers
-from support.pages import run_page
+from support.pages import run_console, run_page
 
 import ckptfmt
 import ckptfmt.torch
@@ -360,3 +360,4 @@ def test_other_dtypes_and_what_does_not_fit(tmp_path: Path) -> None:
 
 def test_the_page(tmp_path: Path) -> None:
     run_page("docs/huggingface.md", tmp_path)
+    run_console("docs/huggingface.md", tmp_path)

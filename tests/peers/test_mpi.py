@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from support import job
-from support.pages import run_page
+from support.pages import program, run_console
 
 import ckptfmt
 
@@ -329,5 +329,5 @@ def test_four_save_two_restore_and_save_one_restores(tmp_path: Path) -> None:
 
 
 def test_page(tmp_path: Path) -> None:
-    launcher = ["mpirun", "-n", "2"]
-    assert run_page("docs/mpi.md", tmp_path, "train.py", launcher, MPIRUN) == ""
+    (tmp_path / "train.py").write_text(program("docs/mpi.md", "train.py"), encoding="utf-8")
+    run_console("docs/mpi.md", tmp_path, MPIRUN)

@@ -3,15 +3,17 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import numpy as np
 import pytest
-from support.pages import ROOT, blocks, run_console, run_page
+from support.pages import ROOT, blocks, indented, program, run_console, run_page
 
 import ckptfmt
 from ckptfmt.cli import COMMANDS, command_parser
@@ -19,12 +21,55 @@ from ckptfmt.cli import COMMANDS, command_parser
 PAGES = sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "docs").glob("*.md"))
 
 
+# Tests below run the indented blocks of these pages.
+INDENTED = ("README.md", "docs/c.md", "docs/operators.md")
+
+
+@pytest.mark.parametrize("page", ["README.md", "SECURITY.md", *PAGES])
+def test_every_block_runs(page: str) -> None:
+    """Of Python: the test that runs the page; of the other kinds: those that have a test."""
+    text = (ROOT / page).read_text(encoding="utf-8")
+    tests = "".join(one.read_text(encoding="utf-8") for one in (ROOT / "tests").rglob("test_*.py"))
+    for kind in re.findall(r"^```(.*)\n(?:.*\n)*?```$", text, re.M):
+        if kind == "python":
+            assert f'("{page}"' in tests, "write a test with run_page"
+        elif kind.startswith("python "):
+            assert re.search(rf'\("{page}", (tmp_path, )?"{kind[7:]}"', tests)
+        elif kind == "console":
+            assert f'run_console("{page}"' in tests
+        elif kind == "c":
+            assert page in (ROOT / "tools" / "languages.sh").read_text(encoding="utf-8")
+        else:  # sphinx reads it
+            assert (kind, page) == ("{toctree}", "docs/index.md")
+    assert page in INDENTED or not indented(page)
+
+
 @pytest.mark.parametrize("page", PAGES)
 def test_page(page: str) -> None:
     assert f"]({page})" in (ROOT / "README.md").read_text(encoding="utf-8")
-    if re.search("^```python", (ROOT / page).read_text(encoding="utf-8"), re.M):
-        tests = (path.read_text(encoding="utf-8") for path in (ROOT / "tests").rglob("test_*.py"))
-        assert any(f'"{page}"' in text for text in tests), "write a test with run_page"
+
+
+@pytest.mark.parametrize("page", ["README.md", *PAGES])
+def test_what_installs(page: str) -> None:
+    """Packages come from PyPI by the name of a peer; ckptfmt from a checkout, with extras that it
+    has. Each `make TARGET` is one."""
+    text = (ROOT / page).read_text(encoding="utf-8")
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    extras = project["optional-dependencies"]
+    peers = {re.match("[a-z0-9]*", one)[0] for one in extras["peers"]}  # type: ignore[index]
+    for installed in re.findall(r"pip\s+install ([^`]+)`", text):
+        if "." in installed:
+            assert re.fullmatch(r"'\.\[(\w+)\]'", installed)[1] in extras  # type: ignore[index]
+        else:
+            assert set(installed.split()) <= peers
+            assert page == "README.md" or "[installed from a checkout](../README.md#install)" in (
+                text.replace("\n", " ")
+            )
+    targets = re.findall(r"^([a-z][a-z -]*):", (ROOT / "Makefile").read_text("utf-8"), re.M)
+    known = {word for line in targets for word in line.split()}
+    for line in re.findall(r"(?:`|^    )make ((?:[A-Z_]+=\S* )*[a-z][a-z -]*)", text, re.M):
+        words = line.split("  ")[0].split()
+        assert {word for word in words if "=" not in word} <= known, line
 
 
 @pytest.mark.parametrize("page", ["README.md", *PAGES])
@@ -39,6 +84,36 @@ def test_coming_from_tensorflow(tmp_path: Path) -> None:
     for path in (ROOT / "tests" / "golden" / "merged").glob("ckpt.*"):  # TensorFlow wrote them
         shutil.copy(path, tmp_path / path.name.replace("ckpt.", "model.ckpt-1000."))
     run_page("docs/coming-from-tensorflow.md", tmp_path)
+
+
+def test_demo(tmp_path: Path) -> None:
+    """What `make demo` runs."""
+    command = [sys.executable, str(ROOT / "examples" / "demo.py")]
+    subprocess.run(command, cwd=tmp_path, capture_output=True, check=True)
+
+
+def test_c(tmp_path: Path) -> None:
+    """The commands of docs/c.md with its program; the last is `make languages`."""
+    if shutil.which("pkg-config") is None or shutil.which("cc") is None:
+        pytest.skip("no pkg-config or cc")
+    for path in (ROOT / "tests" / "golden" / "merged").glob("ckpt.*"):  # TensorFlow wrote them
+        shutil.copy(path, tmp_path / path.name.replace("ckpt.", "model.ckpt-1000."))
+    (program_of_page,) = blocks("docs/c.md", "c")
+    (tmp_path / "list.c").write_text(program_of_page, encoding="utf-8")
+    *commands, last = indented("docs/c.md")[0].splitlines()
+    assert last.startswith("make languages ")
+    script = "\n".join(["set -e", f'make() {{ command make -s -C "{ROOT}" "$@"; }}', *commands])
+    environment = {key: value for key, value in os.environ.items() if "MAKE" not in key}
+    ran = subprocess.run(
+        ["sh", "-c", script],
+        cwd=tmp_path,
+        env={**environment, "HOME": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ran.returncode == 0, ran.stderr
+    assert "part/float: 24 elements, 96 bytes" in ran.stdout
 
 
 def test_engines(tmp_path: Path) -> None:
@@ -61,6 +136,28 @@ def test_operators(tmp_path: Path) -> None:
     for _ in range(4):
         manager.save()
     run_console("docs/operators.md", tmp_path)
+    (crontab,) = indented("docs/operators.md")
+    scripts = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    for line in crontab.splitlines():
+        command = line.split(maxsplit=5)[5].replace("/data/runs", str(tmp_path))
+        ran = subprocess.run(
+            ["sh", "-c", command],
+            env={**os.environ, "PATH": scripts},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert (ran.returncode, ran.stdout, ran.stderr) == (0, "", ""), command
+
+
+def test_performance(tmp_path: Path) -> None:
+    """The program that makes the checkpoints, with a thousandth of the names."""
+    text = program("docs/performance.md")
+    for number, less in (("50_000", "50"), ("2_000_000", "2_000"), ("10_000", "10")):
+        assert number in text
+        text = text.replace(number, less)
+    (tmp_path / "make.py").write_text(text, encoding="utf-8")
+    subprocess.run([sys.executable, "make.py"], cwd=tmp_path, check=True)
 
 
 def test_options(tmp_path: Path) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs the Python of README.md and of the pages in docs/ as it is printed.
+"""Runs the Python and the commands of README.md and of the pages in docs/ as they are printed.
 
     def test_page(tmp_path: Path) -> None:
         run_page("docs/torch.md", tmp_path)
@@ -26,6 +26,14 @@ def blocks(page: str, language: str) -> list[str]:
     """The contents of the blocks of this language; "python save.py" is one."""
     text = (ROOT / page).read_text(encoding="utf-8")
     return re.findall(rf"^```{re.escape(language)}\n(.*?)^```$", text, re.M | re.S)
+
+
+def indented(page: str) -> list[str]:
+    """The contents of the blocks that four spaces indent, outside of lists and fences."""
+    text = (ROOT / page).read_text(encoding="utf-8")
+    text = re.sub(r"^```.*?^```$", "", text, flags=re.M | re.S)
+    found = re.findall(r"(?<=\n\n)(?:    .*\n)+", text)
+    return [re.sub("^    ", "", block, flags=re.M) for block in found]
 
 
 def program(page: str, name: str = "") -> str:
@@ -71,11 +79,15 @@ def run_page(
     return ran.stdout
 
 
-def run_console(page: str, directory: Path) -> None:
+def run_console(page: str, directory: Path, more: Mapping[str, str] | None = None) -> None:
     """Run the commands of the ```console blocks in the directory, in their order, and compare what
     they print with what the page shows: `...` stands for anything within a line; times are ignored.
+
+    Args:
+        more: environment variables to add.
     """
     environment = {**os.environ, "PYTHONUTF8": "1", "COLUMNS": "100", "NO_COLOR": "1"}
+    environment |= more or {}
     scripts = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     shown = "".join(blocks(page, "console"))
     commands = re.findall(r"^\$ (.*)\n((?:[^$\n].*\n|\n)*)", shown, re.M)
