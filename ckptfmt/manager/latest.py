@@ -38,7 +38,7 @@ from ckptfmt.bundle.completeness import (
     why_incomplete,
     why_unsound,
 )
-from ckptfmt.bundle.places import is_file, list_objects, read_file
+from ckptfmt.bundle.places import is_file, list_objects
 from ckptfmt.bundle.state_file import (
     CheckpointState,
     read_state_file,
@@ -56,8 +56,6 @@ Path = str | bytes | os.PathLike[Any]
 
 # Seconds between two polls for a new checkpoint, as in TensorFlow.
 PAUSE = 1.0
-# Bytes of a state file that a poller compares.
-CONTENT_BYTES_MAX = 1 << 20
 
 _NUMBERED = re.compile(r"(.*)-([0-9]+)", re.DOTALL)
 
@@ -135,21 +133,6 @@ def _look(directory: str, latest_filename: Path | None) -> tuple[str | None, str
         return prefix, None
     end = f"'{prefix}' is taken" if prefix else "no checkpoint is complete"
     return prefix, f"{path}: {'; '.join([*problems, end])}"
-
-
-def _content(path: str) -> object:
-    """Return what changes when another state is written; None if the file is missing.
-
-    The content is part of it: rewritten in place, or in a reused inode, a file of equal size has
-    the same identity if that happens within one tick of the file system's clock.
-    """
-    found = identity(path)
-    if found is None or not is_file(path):  # to open a pipe would block
-        return found
-    try:
-        return found, read_file(path, CONTENT_BYTES_MAX)
-    except OSError as error:
-        raise_storage(error, path)
 
 
 def _read_state(path: str) -> tuple[CheckpointState | None, str | None]:
@@ -350,8 +333,8 @@ def checkpoints_iterator(
             tries again.
     """
     check_waiting(min_interval_secs, timeout, timeout_fn)
-    watch = _Watch(path_text(checkpoint_dir, "checkpoint_dir", urls=True))
-    return iterate(watch.newest, min_interval_secs, timeout, timeout_fn)
+    newest = _watched(path_text(checkpoint_dir, "checkpoint_dir", urls=True))
+    return iterate(newest, min_interval_secs, timeout, timeout_fn)
 
 
 def check_waiting(interval: object, timeout: object, timeout_fn: object) -> None:
@@ -398,26 +381,20 @@ def _wait(newest: Callable[[], str | None], last: str | None, timeout: float | N
         time.sleep(PAUSE)
 
 
-class _Watch:
-    """`latest_checkpoint` for a poller: reads only the state file as long as that is what led to a
-    complete checkpoint."""
+def _watched(directory: str) -> Callable[[], str | None]:
+    """Return `latest_checkpoint` of a directory for a poller: it warns of each problem once."""
+    known: str | None = None
 
-    def __init__(self, directory: str) -> None:
-        self._directory = directory
-        self._state: object = None
-        self._prefix: str | None = None
-        self._problem: str | None = None
-
-    def newest(self) -> str | None:
-        state, known = None, self._problem
+    def newest() -> str | None:
+        nonlocal known
+        problem: str | None
         try:
-            state = _content(state_path(self._directory, None))
-            if state is not None and state == self._state:
-                return self._prefix
-            self._prefix, self._problem = _look(self._directory, None)
+            prefix, problem = _look(directory, None)
         except StorageError as error:
-            self._problem = str(error)
-        if self._problem not in (None, known):
-            warn(str(self._problem))
-        self._state = state if self._problem is None else None
-        return self._prefix
+            prefix, problem = None, str(error)
+        if problem is not None and problem != known:
+            warn(problem)
+        known = problem
+        return prefix
+
+    return newest

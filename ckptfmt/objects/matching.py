@@ -189,6 +189,14 @@ class _Plan:
 
 
 @dataclass(frozen=True, slots=True)
+class Prepared:
+    """What a restore would do: the match, and the plan that follows from it."""
+
+    match: Match
+    plan: _Plan
+
+
+@dataclass(frozen=True, slots=True)
 class _Slot:
     """A slot variable of the checkpoint: the nodes of its optimizer and of the variable that it
     belongs to, its name, and its own node."""
@@ -229,6 +237,7 @@ class Restoration:
         filtered: the nodes that the filter excludes.
         transforms: the transforms that `rename` gave, by name of a value in the checkpoint.
         misfits: where `strict` is False, what did not fit and was left as it is, by place.
+        once: whether nothing is restored later.
         unused: node to the names of its attributes that its object did not take.
         expect_partial: whether values may remain without an object.
     """
@@ -247,7 +256,7 @@ class Restoration:
         self.filtered, self.transforms = choose(choice, graph, reader.prefix)
         self.misfits: dict[Hashable, Misfit] = {}
         self._number = next(_numbers)
-        self._choice, self._strict, self._once = choice, choice.strict, once
+        self._choice, self._strict, self.once = choice, choice.strict, once
         self._closed = False
         self._layouts: Mapping[str, Layout | None] | None = None
         self._reported: set[tuple[str, str]] = set()
@@ -284,27 +293,52 @@ class Restoration:
         """Match the checkpoint with the objects as they are now, from the root."""
         return self._match(0, view.start(), view)
 
-    def restore(self, view: View, ready: Callable[[], None] | None = None) -> Match:
-        """Restore all values that have an object now and were not restored before.
-
-        Args:
-            view: the objects.
-            ready: called once everything is checked, before anything is written.
-        """
+    def prepare(self, view: View) -> Prepared:
+        """Match and plan a restore of all values that have an object now and were not restored
+        before."""
         self._layouts = view.layouts
         match = self.match(view)
-        self._fill(match, ready)
-        return match
+        return Prepared(match, self._plan(match))
 
-    def expected(self, view: View) -> tuple[list[tuple[int, Local]], list[str], list[Misfit]]:
-        """Return what `restore` would restore, the tensors that no object would take, and what
-        would not fit."""
-        planned = self._plan(self.match(view))
+    def restore(self, prepared: Prepared, ready: Callable[[], None] | None = None) -> None:
+        """Restore what was prepared, unless the restoration is closed.
+
+        Args:
+            prepared: of the objects as they are now.
+            ready: called once everything is checked, before anything is written.
+        """
+        match, planned = prepared.match, prepared.plan
+        if self._closed:
+            return
+        # Once everything is restored the reader is closed, and nothing is planned.
+        if planned.assignments or ready is not None:
+            if self._strict is False:
+                self._leave_out(planned)
+            assigning.run(self.reader, planned.assignments, self._conversion(), ready=ready)
+        for node_id, local in planned.given:
+            self._left.given.add(node_id, local)
+            if not _is_by_place(local):
+                _latest.set(local.value, max(self._number, _latest.of(local.value)))
+        for node_id, names in planned.unused.items():
+            self.unused[node_id] = names
+            if not names:
+                del self.unused[node_id]
+        if self.once:
+            return
+        self._wait(match)
+        for first, second in match.contradictions[:WARNINGS_MAX]:
+            self._contradiction(described(first), described(second))
+        more = len(match.contradictions) - WARNINGS_MAX
+        if more > 0:
+            self._contradiction(f"{more} more objects", "others")
+
+    def expected(self, planned: _Plan) -> tuple[list[str], list[Misfit]]:
+        """Return the tensors that no object would take, and what would not fit."""
         given = _Restored()
         for node, local in planned.given:
             given.add(node, local)
         keys = _keys_left(self.graph, self._full, given, planned.unused)
-        return planned.given, keys, self._misfits(planned.assignments)
+        return keys, self._misfits(planned.assignments)
 
     def fill(self, node: int, holder: Local, name: str, value: Any) -> None:
         """Restore an attribute that was just set."""
@@ -314,7 +348,7 @@ class Restoration:
         other = None if _is_by_place(local) else self._left.given.object_of(node)
         if other is not None and other is not value:
             self._contradiction("another object", described(local))
-        self._fill(self._match(node, local, view))
+        self._fill(node, local, view)
 
     def has_given(self, node: int, local: Local) -> bool:
         """Return whether this object got the values of this node."""
@@ -386,7 +420,7 @@ class Restoration:
         first = match.bound.setdefault(node, local)
         if first is local:
             return True
-        if _is_by_place(local) or (self._once and first.value is not local.value):
+        if _is_by_place(local) or (self.once and first.value is not local.value):
             match.others.append((node, local))
             return True
         if node != 0 and first.value is not local.value:
@@ -410,32 +444,11 @@ class Restoration:
             if ends[0] is not None and isinstance(value, Mapping):
                 found.layout = ends[0].layout
 
-    def _fill(self, match: Match, ready: Callable[[], None] | None = None) -> None:
-        """Restore what was matched and not restored before."""
-        if self._closed:
-            return
-        planned = self._plan(match)
-        # Once everything is restored the reader is closed, and nothing is planned.
-        if planned.assignments or ready is not None:
-            if self._strict is False:
-                self._leave_out(planned)
-            assigning.run(self.reader, planned.assignments, self._conversion(), ready=ready)
-        for node_id, local in planned.given:
-            self._left.given.add(node_id, local)
-            if not _is_by_place(local):
-                _latest.set(local.value, max(self._number, _latest.of(local.value)))
-        for node_id, names in planned.unused.items():
-            self.unused[node_id] = names
-            if not names:
-                del self.unused[node_id]
-        if self._once:
-            return
-        self._wait(match)
-        for first, second in match.contradictions[:WARNINGS_MAX]:
-            self._contradiction(described(first), described(second))
-        more = len(match.contradictions) - WARNINGS_MAX
-        if more > 0:
-            self._contradiction(f"{more} more objects", "others")
+    def _fill(self, node: int, start: Local, view: View) -> None:
+        """Restore an object and what is below it."""
+        if not self._closed:
+            match = self._match(node, start, view)
+            self.restore(Prepared(match, self._plan(match)))
 
     def _misfits(self, assignments: list[Assignment]) -> list[Misfit]:
         return assigning.misfits(self.reader, assignments, self._conversion())
@@ -627,7 +640,7 @@ class NamedRestoration(Restoration):
 
     def restore_from(self, start: Local) -> None:
         """Restore an object and what is below it."""
-        self._fill(self._match(0, start, View(start.value, None, self._layouts)))
+        self._fill(0, start, View(start.value, None, self._layouts))
 
     def _match(self, node: int, start: Local, view: View) -> Match:
         match = Match()

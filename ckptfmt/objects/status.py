@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Hashable
+from dataclasses import dataclass
 from typing import Self
 
 from ckptfmt.bundle.choosing import Choice
@@ -13,9 +14,17 @@ from ckptfmt.bundle.reader import Reader
 from ckptfmt.bundle.selecting import some
 from ckptfmt.errors import MatchError
 from ckptfmt.objects.assigning import Misfit
-from ckptfmt.objects.matching import NamedRestoration, Restoration
+from ckptfmt.objects.matching import Match, NamedRestoration, Prepared, Restoration
 from ckptfmt.objects.serializing import own_tensors, slot_locals
 from ckptfmt.objects.traversal import Local, Role, View
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """The nodes of a checkpoint with their objects, and the objects with values."""
+
+    pairs: list[tuple[int, Local]]
+    every: list[Local]
 
 
 class LoadStatus:
@@ -43,6 +52,7 @@ class LoadStatus:
         self._view = view
         self._skip_slots = skip_slots
         self._optional = optional
+        self._last: _Seen | None = None  # where nothing is restored later
 
     @property
     def report(self) -> MatchReport:
@@ -52,8 +62,9 @@ class LoadStatus:
         those that did not, and of those whose values the filter excludes. `unexpected` are the
         names of the values that no object took, as `rename` and `filter` have them.
         """
+        seen = self._last or self._see()
         keys, misfits = self._restoration.keys_left(), self._restoration.misfits.values()
-        return self._report_on(self._got(self._pairs()), keys, misfits)
+        return self._report_on(seen, self._got(seen.pairs), keys, misfits)
 
     def retry(self) -> Self:
         """Restore objects that did not exist before.
@@ -64,7 +75,7 @@ class LoadStatus:
         Raises:
             What `Checkpoint.restore` raises.
         """
-        self._restoration.restore(self._view)
+        self._restoration.restore(self._restoration.prepare(self._view))
         return self
 
     def expect_partial(self) -> Self:
@@ -89,11 +100,11 @@ class LoadStatus:
         """Assert that every object with values got them from the checkpoint, or from a later
         restore."""
         self.retry()
-        pairs = self._pairs()
-        known = self._got(pairs) | self._filtered(pairs)
+        seen = self._see()
+        known = self._got(seen.pairs) | self._filtered(seen.pairs)
         missing = [
             local
-            for local in self._every()
+            for local in seen.every
             if local.key not in known and str(local) not in self._optional
         ]
         if missing:
@@ -103,8 +114,9 @@ class LoadStatus:
     def assert_nontrivial_match(self) -> Self:
         """Assert that the checkpoint has an object other than the root."""
         self.retry()
-        if len(self._restoration.match(self._view).bound) <= 1:
-            every = some(self._every())
+        match = self._restoration.match(self._view)
+        if len(match.bound) <= 1:
+            every = some(self._see(match).every)
             raise self._error(
                 f"the checkpoint has no object but the root; the objects here: {every or 'none'}"
             )
@@ -116,31 +128,45 @@ class LoadStatus:
     def run_restore_ops(self, session: object = None) -> None:
         """Do nothing, as `initialize_or_restore`."""
 
-    def refuse(self) -> None:
-        """Raise what `load_into` raises if a restore would leave anything out."""
-        given, keys, misfits = self._restoration.expected(self._view)
-        report = self._report_on({local.key for _, local in given}, keys, misfits)
-        if not report:
-            refuse(self._restoration.reader.prefix, report)
+    def check(
+        self, prepared: Prepared, strict: bool | None, lacking: Collection[str] | None
+    ) -> None:
+        """Check a restore before anything is written.
 
-    def refuse_missing(self, may_lack: Collection[str]) -> None:
-        """Raise MatchError if a restore would leave an object without a value, other than those at
-        these paths."""
-        got = {local.key for _, local in self._restoration.expected(self._view)[0]}
-        missing = [one for one in self._every() if one.key not in got and str(one) not in may_lack]
-        if missing:
-            raise self._error(
-                f"it has no value for {some(missing)}: pass the objects that it was saved from, "
-                "with their names, or remove it to start again"
-            )
+        Args:
+            prepared: the restore.
+            strict: whether to raise what `load_into` raises if it would leave anything out.
+            lacking: if not None, the paths of the objects that may remain without a value; for any
+                other one raise MatchError.
+        """
+        if not (strict or lacking is not None or self._restoration.once):
+            return
+        seen = self._see(prepared.match)
+        self._last = seen if self._restoration.once else None
+        got = {local.key for _, local in prepared.plan.given}
+        if strict:
+            report = self._report_on(seen, got, *self._restoration.expected(prepared.plan))
+            if not report:
+                refuse(self._restoration.reader.prefix, report)
+        if lacking is not None:
+            missing = [one for one in seen.every if one.key not in got and str(one) not in lacking]
+            if missing:
+                raise self._error(
+                    f"it has no value for {some(missing)}: pass the objects that it was saved "
+                    "from, with their names, or remove it to start again"
+                )
 
     def _report_on(
-        self, got: Collection[Hashable], keys: Collection[str], misfits: Collection[Misfit]
+        self,
+        seen: _Seen,
+        got: Collection[Hashable],
+        keys: Collection[str],
+        misfits: Collection[Misfit],
     ) -> MatchReport:
         """Return the report, if these objects got values and these tensors are left. What does not
         fit is neither missing nor unexpected."""
-        every = [one for one in self._every() if one.key in got or str(one) not in self._optional]
-        filtered = self._filtered(self._pairs())
+        every = [one for one in seen.every if one.key in got or str(one) not in self._optional]
+        filtered = self._filtered(seen.pairs)
         wrong = {one.assignment.local.key for one in misfits}
         wrong_keys = {one.key for one in misfits}
         others = [local for local in every if local.key not in got or local.key in wrong]
@@ -153,15 +179,13 @@ class LoadStatus:
             tuple(str(local) for local in others if local.key in filtered),
         )
 
-    def _every(self) -> list[Local]:
-        """Return the objects with values."""
+    def _see(self, match: Match | None = None) -> _Seen:
+        """Return the objects as they are now, or as this match has found them."""
         found = self._view.walk().objects
         slots = [] if self._skip_slots else [slot.local for slot in slot_locals(found)]
         every = {local.key: local for local in [*found, *slots] if _has_values(local)}
-        return list(every.values())
-
-    def _pairs(self) -> list[tuple[int, Local]]:
-        return list(self._restoration.match(self._view).pairs())
+        match = match or self._restoration.match(self._view)
+        return _Seen(list(match.pairs()), list(every.values()))
 
     def _got(self, pairs: list[tuple[int, Local]]) -> set[Hashable]:
         return {local.key for node, local in pairs if self._restoration.has_given(node, local)}
@@ -280,11 +304,9 @@ def restored(
             status = LoadStatus(restoration, view, skip_slots=skip_slots, optional=lacks)
         named = restoration.expect_partial
         restoration.expect_partial = True
-        if choice.strict:
-            status.refuse()
-        if may_lack is not None:
-            status.refuse_missing(may_lack)
-        restoration.restore(view, ready)
+        prepared = restoration.prepare(view)
+        status.check(prepared, choice.strict, may_lack)
+        restoration.restore(prepared, ready)
         restoration.expect_partial = named or expect_partial
     except BaseException:
         reader.close()
