@@ -27,6 +27,9 @@ from ckptfmt.bundle.selecting import some
 from ckptfmt.errors import (
     CheckpointNotFoundError,
     CkptfmtError,
+    CorruptError,
+    InvalidError,
+    LimitError,
     UnsupportedError,
     masked,
 )
@@ -71,7 +74,8 @@ def locate(path: str | bytes | os.PathLike[Any], argument: str = "path") -> str:
 
 def locate_all(directory: str | bytes | os.PathLike[Any]) -> Iterator[str]:
     """Yield the prefixes of all checkpoints in a directory and in those below it, in the order of
-    their names. Symbolic links to directories are not followed, and unfinished saves are left out.
+    their names, and then the one that a state file names and that is not there. Symbolic links to
+    directories are not followed, and unfinished saves are left out.
 
     An `.index` file belongs to a checkpoint if there are data files of its name, or if it ends as
     a table does, or if it is a Git LFS pointer: other programs use this extension as well.
@@ -94,8 +98,25 @@ def _below(directory: str) -> Iterator[str]:
         path = os.path.join(directory, name)
         if stem in with_data or _is_index(path):
             yield path.removesuffix(".index")
+    yield from _lost(directory)
     for name in sorted(directories):
         yield from _below(os.path.join(directory, name))
+
+
+def _lost(directory: str) -> Iterator[str]:
+    """Yield the checkpoint that a state file names and that is not there; or the directory itself,
+    whose state file cannot be read."""
+    from ckptfmt.bundle.state_file import state_checkpoint  # noqa: PLC0415 (a prefix needs none)
+
+    try:
+        named = state_checkpoint(directory)
+    except (CorruptError, LimitError):
+        yield directory
+    except InvalidError:  # of a directory that was moved
+        return
+    else:
+        if named is not None and not is_file(names.index_name(named)):
+            yield named
 
 
 def _is_index(path: str) -> bool:

@@ -47,7 +47,8 @@ changed values are not noticed.
 
 Of several PATHs, or with -r, every checkpoint has a line with its findings below it; with --json it
 has a document of its own, and a last one has the totals. With -r, directories are searched for
-checkpoints, not for other formats; symbolic links to directories are not followed.
+checkpoints, not for other formats; one that a `checkpoint` file names must be there. Symbolic links
+to directories are not followed.
 
 --json prints {"schema": 1, "path", "prefix", "format", "ok", "verified", "strict", "findings":
 [{"severity", "status", "failure", "message", "path", "offset", "tensor", "count"}, ...], "checked":

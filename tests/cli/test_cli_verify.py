@@ -66,6 +66,25 @@ def test_several_paths(command: Command, tree: Path) -> None:
     assert ran.status == 2 and "no checkpoint in this directory" in ran.out
 
 
+def test_a_tree_with_a_lost_checkpoint(command: Command, tmp_path: Path) -> None:
+    """The newest one of a state file is not there, and restoring it would fail; or the state file
+    is damaged, and nothing would be restored."""
+    for step in range(3):
+        ckptfmt.save(tmp_path / f"ckpt-{step}", {"w": np.ones(2)})
+    ckptfmt.tf.update_checkpoint_state(tmp_path, "ckpt-2")
+    assert command("verify", "-r", tmp_path).status == 0
+    (tmp_path / "ckpt-2.index").unlink()
+    ran = command("verify", "-r", tmp_path)
+    assert ran.status == 2 and f"{tmp_path / 'ckpt-2'}\n" in ran.out
+    assert "3 checkpoints: 2 sound, 1 unreadable; " in ran.out
+    (tmp_path / "checkpoint").write_bytes(b"\xff")
+    ran = command("verify", "-r", "--json", tmp_path)
+    assert ran.status == 1
+    assert json.loads(ran.out.splitlines()[-2])["error"]["status"] == "CORRUPT"
+    (tmp_path / "checkpoint").write_text('model_checkpoint_path: "/moved/ckpt-2"\n')
+    assert command("verify", "-r", tmp_path).status == 0
+
+
 def test_a_document_per_checkpoint(command: Command, tree: Path) -> None:
     ran = command("verify", "-r", "--json", tree, tree / "nothing")
     assert (ran.status, ran.err) == (2, "")
