@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import os
-import re
 import time
 import types
 from collections.abc import Callable
@@ -302,70 +301,56 @@ def test_checkpoint_interval_and_restoring(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("argument", "values"),
     [
-        ({"max_to_keep": 0}, "Expected a positive integer or `None` for `max_to_keep`, got 0."),
-        ({"max_to_keep": -1}, "Expected a positive integer or `None` for `max_to_keep`, got -1."),
-        ({"checkpoint_interval": 3}, "`step_counter` should be passed if `checkpoint_interval`"),
-        (
-            {"checkpoint_name": "a/b"},
-            "checkpoint_name must be the beginning of a file name, without '/', not 'a/b'",
-        ),
-        (
-            {"checkpoint_name": ""},
-            "checkpoint_name must be the beginning of a file name, without '/', not ''",
-        ),
-        ({"keep_every_n_steps": 0}, "keep_every_n_steps must be a positive integer, not 0"),
-        ({"options": "some"}, "options"),
-        ({"max_to_keep": "3"}, "Expected a positive integer or `None` for `max_to_keep`, got '3'."),
-        ({"keep_every_n_steps": 1.5}, "keep_every_n_steps must be a positive integer, not 1.5"),
-        (
-            {"keep_checkpoint_every_n_hours": "1"},
-            "keep_checkpoint_every_n_hours must be a number, not str",
-        ),
-        (
-            {"checkpoint_interval": [5], "step_counter": 1},
-            "checkpoint_interval must be a number, not list",
-        ),
-        ({"last_checkpoint_step": "1"}, "last_checkpoint_step must be a whole number, not str"),
-        ({"init_fn": 3}, "init_fn must be a function, not int"),
-        ({"step_counter": "3"}, "step_counter must be a whole number, not str"),
-        ({"step_counter": [1, 2]}, "step_counter must be a whole number, not list"),
-        ({"step_counter": np.float32(3)}, "step_counter must be a whole number, not float32"),
-        ({"keep_best": 3}, "keep_best must be a KeepBest, not 3: for example"),
-        ({"keep_best": "loss"}, "keep_best must be a KeepBest, not 'loss': for example"),
+        ("max_to_keep", [0, -1, "3"]),
+        ("checkpoint_name", ["a/b", ""]),
+        ("keep_every_n_steps", [0, 1.5]),
+        ("options", ["some"]),
+        ("keep_checkpoint_every_n_hours", ["1"]),
+        ("last_checkpoint_step", ["1"]),
+        ("init_fn", [3]),
+        ("step_counter", ["3", [1, 2], np.float32(3)]),
+        ("keep_best", [3, "loss"]),
     ],
 )
-def test_what_is_refused(tmp_path: Path, arguments: dict[str, Any], message: str) -> None:
-    with pytest.raises(InvalidError, match=re.escape(message)) as caught:
-        CheckpointManager(Checkpoint(), tmp_path, **{"max_to_keep": 3, **arguments})
-    assert isinstance(caught.value, ValueError)
+def test_what_is_refused(tmp_path: Path, argument: str, values: list[Any]) -> None:
+    for value in values:
+        with pytest.raises(InvalidError) as caught:
+            CheckpointManager(Checkpoint(), tmp_path, **{"max_to_keep": 3, argument: value})
+        assert isinstance(caught.value, ValueError)
+        assert caught.value.argument == argument
     assert files(tmp_path) == []
 
 
+def test_an_interval_is_a_number_and_needs_a_counter(tmp_path: Path) -> None:
+    with pytest.raises(InvalidError) as caught:
+        manager_of(tmp_path, checkpoint_interval=3)
+    assert caught.value.argument == "step_counter"
+    with pytest.raises(InvalidError) as caught:
+        manager_of(tmp_path, checkpoint_interval=[5], step_counter=1)
+    assert caught.value.argument == "checkpoint_interval"
+
+
 @pytest.mark.parametrize(
-    ("given", "message"),
+    ("given", "hint"),
     [
-        (None, "not NoneType"),
-        (3, "not int"),
-        (np.zeros(3), "not numpy.ndarray: wrap it"),
-        ({"w": np.zeros(3)}, "not dict: wrap it, as in ckptfmt.Checkpoint(state=state)"),
-        ([1], "not list: wrap it, as in ckptfmt.Checkpoint(state=state)"),
-        ("run", "not str. Are the arguments swapped?"),
+        (None, ""),
+        (3, ""),
+        (np.zeros(3), "wrap it"),
+        ({"w": np.zeros(3)}, "wrap it, as in ckptfmt.Checkpoint(state=state)"),
+        ([1], "wrap it, as in ckptfmt.Checkpoint(state=state)"),
+        ("run", "Are the arguments swapped?"),
         (Path("run"), "Are the arguments swapped?"),
         (ckptfmt.Checkpoint, "not the class Checkpoint"),
-        (types.SimpleNamespace(read=print), "not types.SimpleNamespace"),
-        (types.SimpleNamespace(write="w", restore=1), "not types.SimpleNamespace"),
+        (types.SimpleNamespace(read=print), ""),
+        (types.SimpleNamespace(write="w", restore=1), ""),
     ],
 )
-def test_what_cannot_be_managed(tmp_path: Path, given: Any, message: str) -> None:
-    expected = (
-        "checkpoint must be a ckptfmt.Checkpoint, or an object with the methods write(prefix, "
-        "options=None) and restore(path, options=None), not "
-    )
-    with pytest.raises(InvalidError, match=re.escape(message)) as caught:
+def test_what_cannot_be_managed(tmp_path: Path, given: Any, hint: str) -> None:
+    with pytest.raises(InvalidError) as caught:
         CheckpointManager(given, tmp_path, 3)
-    assert caught.value.message.startswith(expected)
+    assert caught.value.argument == "checkpoint" and hint in caught.value.message
     assert files(tmp_path) == []
 
 
@@ -374,30 +359,29 @@ def test_one_that_is_only_saved_or_only_restored(tmp_path: Path) -> None:
     saving = manager_of(tmp_path, checkpoint=types.SimpleNamespace(write=whole.write))
     reading = manager_of(tmp_path, checkpoint=types.SimpleNamespace(restore=whole.restore))
     assert saving.save() == reading.restore_latest().path
-    for call in (reading.save, reading.save_async, saving.restore_latest):
+    for call in (
+        *(reading.save, reading.save_async),
+        *(saving.restore_latest, saving.restore_or_initialize),
+    ):
         with pytest.raises(InvalidError, match=r"checkpoint must be a ckptfmt\."):
             call()
-    with pytest.raises(InvalidError, match=r"checkpoint must be a ckptfmt\."):
-        saving.restore_or_initialize()
     assert there(tmp_path) == ["ckpt-1"]
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("argument", "values"),
     [
-        ({"checkpoint_number": 1.5}, "checkpoint_number must be a whole number, not float"),
-        ({"checkpoint_number": "7"}, "checkpoint_number must be a whole number, not str"),
-        ({"checkpoint_number": [1, 2]}, "checkpoint_number must be a whole number, not list"),
-        ({"options": {}}, "options must be a CheckpointOptions, not dict"),
-        ({"metrics": [1]}, "metrics must be a mapping from names to numbers, not list"),
-        ({"metrics": {"a": "1"}}, "the metric 'a' must be a number, not str"),
-        ({"metrics": {1: 1}}, "the name of a metric must be a str, not int"),
+        ("checkpoint_number", [1.5, "7", [1, 2]]),
+        ("options", [{}]),
+        ("metrics", [[1], {"a": "1"}, {1: 1}]),
     ],
 )
-def test_what_save_refuses(tmp_path: Path, arguments: dict[str, Any], message: str) -> None:
+def test_what_save_refuses(tmp_path: Path, argument: str, values: list[Any]) -> None:
     manager = manager_of(tmp_path)
-    with pytest.raises(InvalidError, match=re.escape(message)):
-        manager.save(**arguments)
+    for value in values:
+        with pytest.raises(InvalidError) as caught:
+            manager.save(**{argument: value})
+        assert caught.value.argument == argument
     assert files(tmp_path) == []
 
 

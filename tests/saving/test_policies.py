@@ -140,36 +140,19 @@ def test_key_fn_gives_what_cannot_be_sorted() -> None:
 
 
 @pytest.mark.parametrize(
-    ("make", "message"),
+    ("policy", "argument", "values"),
     [
-        (
-            lambda: ShardByDevicePolicy("random"),
-            "order must be one of 'sorted', 'first seen', not 'random'",
-        ),
-        (
-            lambda: ShardByDevicePolicy(key_fn="x"),  # type: ignore[arg-type]
-            "key_fn must be a function of a ShardableTensor, not str",
-        ),
-        (lambda: MaxShardSizePolicy(-1), "max_shard_size must be an integer of at least 0, got -1"),
-        (
-            lambda: MaxShardSizePolicy(True),
-            "max_shard_size must be an integer of at least 0, got True",
-        ),
-        (
-            lambda: MaxShardSizePolicy(1.5),  # type: ignore[arg-type]
-            "max_shard_size must be an integer, not float",
-        ),
-        (lambda: BalancedPolicy(0), "num_shards must be an integer of at least 1, got 0"),
-        (
-            lambda: BalancedPolicy("2"),  # type: ignore[arg-type]
-            "num_shards must be an integer, not str",
-        ),
+        (ShardByDevicePolicy, "order", ["random"]),
+        (ShardByDevicePolicy, "key_fn", ["x"]),
+        (MaxShardSizePolicy, "max_shard_size", [-1, True, 1.5]),
+        (BalancedPolicy, "num_shards", [0, "2"]),
     ],
 )
-def test_refused(make: Any, message: str) -> None:
-    with pytest.raises(InvalidError) as caught:
-        make()
-    assert caught.value.message == message
+def test_refused(policy: Any, argument: str, values: list[Any]) -> None:
+    for value in values:
+        with pytest.raises(InvalidError) as caught:
+            policy(**{argument: value})
+        assert caught.value.argument == argument
 
 
 def test_descriptions() -> None:

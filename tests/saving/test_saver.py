@@ -497,77 +497,48 @@ def test_two_savers_of_one_prefix(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("tensors", "message", "tensor"),
+    ("tensors", "words"),
     [
-        ([], "serialized_tensors must be a mapping from objects to their tensors, not list", None),
-        ({"x": 3}, "the tensors of 'x' must be a mapping from checkpoint keys, not int", None),
-        (
-            {1: {"a": np.ones(1)}, 2: {"a": np.ones(2)}},
-            "the slice '' is given twice: one would overwrite the other",
-            "a",
-        ),
+        ({1: {"a": np.ones(1)}, 2: {"a": np.ones(2)}}, "'' is given twice"),
         (
             {1: {"a": {"4 0,2": np.ones(2)}}, 2: {b"a": {" 4 0,2 ": np.ones(2)}}},
-            "the slice '4 0,2' is given twice: one would overwrite the other",
-            "a",
+            "'4 0,2' is given twice",
         ),
-        (
-            {1: {"a": {"4 0,4": np.ones(4), "4 1,2": np.ones(2)}}},
-            "the slices '4 0,4' and '4 1,2' overlap: one element would be saved twice",
-            "a",
-        ),
+        ({1: {"a": {"4 0,4": np.ones(4), "4 1,2": np.ones(2)}}}, "'4 0,4' and '4 1,2' overlap"),
         (
             {1: {"a": {"4 0,3": np.ones(3)}}, 2: {"a": {"4 2,2": np.ones(2)}}},
-            "the slices '4 0,3' and '4 2,2' overlap: one element would be saved twice",
-            "a",
+            "'4 0,3' and '4 2,2' overlap",
         ),
-        (
-            {1: {"a": np.ones(4)}, 2: {"a": {"4 0,4": np.ones(4)}}},
-            "the slices '' and '4 0,4' overlap: one element would be saved twice",
-            "a",
-        ),
+        ({1: {"a": np.ones(4)}, 2: {"a": {"4 0,4": np.ones(4)}}}, "'' and '4 0,4' overlap"),
         (
             {1: {"a": {"4 -": np.ones(4)}}, 2: {"a": {"4 0,4": np.ones(4)}}},
-            "the slices '4 -' and '4 0,4' overlap: one element would be saved twice",
-            "a",
+            "'4 -' and '4 0,4' overlap",
         ),
         (
             {1: {"a": {"0 4 -:0,2": np.ones((0, 2)), "0 4 -:0,2 ": np.ones((0, 2))}}},
-            "the slice '0 4 -:0,2' is given twice: one would overwrite the other",
-            "a",
+            "'0 4 -:0,2' is given twice",
         ),
-        (
-            {1: {"a": {"4 0,2": np.ones(2), "5 2,2": np.ones(2)}}},
-            "the slices '4 0,2' and '5 2,2' are of tensors of different shapes",
-            "a",
-        ),
-        (
-            {1: {"a": {"4 0,2": np.ones(2), "4 2,2": np.ones(2, np.float32)}}},
-            "the slices '4 0,2' and '4 2,2' of one tensor are of different dtypes, float64 and "
-            "float32",
-            "a",
-        ),
-        (
-            {1: {"a": {3: np.ones(2)}}},
-            "a slice text must be a str, not 3",
-            "a",
-        ),
-        (
-            {1: {"a": SaveSpec(np.ones(1), "", "b")}},
-            "the slice '' has the SaveSpec of 'b', slice ''",
-            "a",
-        ),
+        ({1: {"a": {"4 0,2": np.ones(2), "5 2,2": np.ones(2)}}}, "of different shapes"),
+        ({1: {"a": {"4 0,2": np.ones(2), "4 2,2": np.ones(2, "f4")}}}, "of different dtypes"),
+        ({1: {"a": {3: np.ones(2)}}}, "a slice text must be a str, not 3"),
+        ({1: {"a": SaveSpec(np.ones(1), "", "b")}}, "'' has the SaveSpec of 'b', slice ''"),
         (
             {1: {"a": {"4 0,2": SaveSpec(np.ones(2), "4 2,2", "a")}}},
-            "the slice '4 0,2' has the SaveSpec of 'a', slice '4 2,2'",
-            "a",
+            "'4 0,2' has the SaveSpec of 'a', slice '4 2,2'",
         ),
+        ({1: {"a": {"4 0,9": np.ones(9)}}}, ""),
     ],
 )
-def test_construction_refuses(tensors: Any, message: str, tensor: str | None) -> None:
+def test_construction_refuses(tensors: Any, words: str) -> None:
     with pytest.raises(InvalidError) as caught:
         Saver(tensors)
-    assert (caught.value.message, caught.value.tensor) == (message, tensor)
+    assert words in caught.value.message and caught.value.tensor == "a"
+
+
+@pytest.mark.parametrize("tensors", [[], {"x": 3}])
+def test_construction_refuses_what_is_no_mapping(tensors: Any) -> None:
+    with pytest.raises(InvalidError, match=r"must be a mapping .*, not (list|int)"):
+        Saver(tensors)
 
 
 def test_reserved_and_empty_names() -> None:
@@ -578,12 +549,6 @@ def test_reserved_and_empty_names() -> None:
         with pytest.raises(InvalidError) as caught:
             Saver({"all": {name: np.ones(1)}})
         assert (caught.value.message, caught.value.tensor) == (message, name)
-
-
-def test_malformed_slices_are_refused_at_construction() -> None:
-    with pytest.raises(InvalidError) as caught:
-        Saver({1: {"a": {"4 0,9": np.ones(9)}}})
-    assert caught.value.tensor == "a"
 
 
 def test_restore_functions_are_checked() -> None:

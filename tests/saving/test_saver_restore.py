@@ -146,33 +146,21 @@ def test_none_and_functions_instead_of_methods(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("wanted", "error", "message", "tensor"),
+    ("wanted", "error", "tensor"),
     [
-        ({"gone": np.ones(1)}, TensorNotFoundError, "", "gone"),
-        (
-            {"a": np.ones(4, np.int16)},
-            InvalidError,
-            'tensor_name = a; expected dtype int16 does not equal original dtype float32 ("float")',
-            "a",
-        ),
-        (
-            {"a": {"5 0,2": np.ones(2, np.float32)}},
-            InvalidError,
-            "tensor_name = a; shape in shape_and_slice spec [5] does not match the shape stored in "
-            "checkpoint: [4]",
-            "a",
-        ),
+        ({"gone": np.ones(1)}, TensorNotFoundError, "gone"),
+        ({"a": np.ones(4, np.int16)}, InvalidError, "a"),
+        ({"a": {"5 0,2": np.ones(2, np.float32)}}, InvalidError, "a"),
     ],
 )
 def test_restore_refuses(
-    tmp_path: Path, wanted: dict[str, Any], error: type[Exception], message: str, tensor: str
+    tmp_path: Path, wanted: dict[str, Any], error: type[Exception], tensor: str
 ) -> None:
     ckptfmt.save(tmp_path / "ckpt", {"a": np.ones(4, np.float32)})
     thing = Thing()
     with pytest.raises(error) as caught:
         Saver({thing: wanted}).restore(tmp_path / "ckpt")
     assert caught.value.tensor == tensor
-    assert caught.value.message.startswith(message)
     assert thing.restored == []
 
 

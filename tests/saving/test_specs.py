@@ -271,36 +271,20 @@ def test_devices_of_a_mesh_in_another_spelling() -> None:
 
 
 @pytest.mark.parametrize(
-    ("slice_spec", "global_shape", "layout", "message"),
+    ("slice_spec", "global_shape", "layout", "words"),
     [
         ("", "ab", ROWS, "global_shape must be a sequence of integers, got 'ab'"),
         ("", (4,), 3, "layout must be a Layout, or TensorFlow's, or its text, not int"),
         ("", (4, 2), ROWS, "a layout of rank 1 does not fit the shape (4, 2)"),
         ("", (-4,), ROWS, "global_shape (-4,) is not in range"),
-        (
-            "6 0,2",
-            (4,),
-            ROWS,
-            "slice spec '6 0,2' is of a tensor of another shape than global_shape (4,)",
-        ),
-        (
-            "4 3,2",
-            (4,),
-            ROWS,
-            None,
-        ),
+        ("6 0,2", (4,), ROWS, "is of a tensor of another shape than global_shape (4,)"),
+        ("4 3,2", (4,), ROWS, "TXT-"),
     ],
 )
-def test_dsavespec_refuses(
-    slice_spec: str, global_shape: Any, layout: Any, message: str | None
-) -> None:
+def test_dsavespec_refuses(slice_spec: str, global_shape: Any, layout: Any, words: str) -> None:
     with pytest.raises(InvalidError) as caught:
         DSaveSpec(np.zeros(2), slice_spec, "w", global_shape, layout)
-    assert caught.value.tensor == "w"
-    if message is None:
-        assert caught.value.message.startswith("TXT-")
-    else:
-        assert caught.value.message == message
+    assert caught.value.tensor == "w" and words in caught.value.message
 
 
 def test_saveable_objects() -> None:
