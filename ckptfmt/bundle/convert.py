@@ -16,10 +16,9 @@ from numpy.typing import NDArray
 
 from ckptfmt import _core
 from ckptfmt._base import dtypes, names
-from ckptfmt._base.arguments import Durability, Level, check_progress, check_switch
+from ckptfmt._base.arguments import Durability, Level
 from ckptfmt._base.arrays import Slice, Sources
 from ckptfmt._base.background import wait_for_saves
-from ckptfmt._base.names import prefix_text
 from ckptfmt._base.progress import Meter, Progress
 from ckptfmt.bundle.locate import locate
 from ckptfmt.bundle.merge import merge
@@ -79,69 +78,6 @@ class Batch:
         self.sources, self._held = Sources(), 0
 
 
-def convert(
-    source: Path,
-    destination: Path,
-    *,
-    level: Level = "v2+",
-    compression: str | None = None,
-    drop_metadata: bool = False,
-    alignment: int | None = None,
-    durability: Durability = "full",
-    shards: int = 1,
-    check_result: bool = True,
-    progress: Progress | None = None,
-    limits: Mapping[str, int] | None = None,
-) -> None:
-    """Write a checkpoint again at another level, all or nothing, with the same tensors in the order
-    of their names. Partitioned tensors keep their slices.
-
-    A source that cannot be written again is refused before anything is written. Memory is bounded
-    except for string tensors: values above 256 MiB go through an unnamed temporary file beside the
-    destination. On a fresh prefix, a result of level "v2" has the bytes of `save_v2` with the same
-    tensors in this order; if it replaces a checkpoint, its data files may have other numbers. The
-    unused bits of narrow types, and the sizes in string and variant values, are normalised.
-
-    Args:
-        source: any path that `ckptfmt.open` takes.
-        destination: prefix of the result. It may be that of the source, which is then replaced in
-            one step when the result is complete.
-        level, compression, alignment, durability, shards: as in Writer.
-        drop_metadata: whether to omit metadata that cannot be written: at level "v2", or in a form
-            that is only read (nested objects, null, not JSON).
-        check_result: whether to read the result before it becomes visible, and compare all
-            checksums, or the values where checksums differ, with the source. The source is always
-            verified.
-        progress: as in `ckptfmt.load`.
-        limits: as in `ckptfmt.open`.
-
-    Raises:
-        InvalidError: the source has metadata that cannot be written (drop_metadata), or a tensor of
-            a reserved name; an argument.
-        CheckpointNotFoundError, CorruptError, LimitError: the source is missing, damaged, or lacks
-            slices of a tensor.
-        UnsupportedError: a tensor of an unknown dtype, or with more than 64 dimensions.
-        CorruptError: the result differs from the source.
-        StorageError, BusyError, DurabilityUnknownError: as in Writer and `merge`.
-    """
-    check_progress(progress)
-    check_switch("check_result", check_result)
-    options = Options(level, compression, alignment, durability, limits, shards)
-    check_options(None, level, alignment, durability, compression, shards)
-    target = prefix_text(destination, "destination", urls=True)
-    wait_for_saves()
-    with Reader(locate(source), verify="full", limits=limits) as reader:
-        _check_source(reader)
-        metadata = _metadata(reader, level, drop_metadata)
-        build(
-            target,
-            options,
-            metadata,
-            lambda writer, folder: _write(reader, writer, folder, progress),
-            lambda part, folder: _check(reader, part, folder, limits) if check_result else None,
-        )
-
-
 class Options(NamedTuple):
     """How a result is written; as in `convert`."""
 
@@ -151,6 +87,41 @@ class Options(NamedTuple):
     durability: Durability
     limits: Mapping[str, int] | None
     shards: int = 1
+
+
+def convert(
+    source: str,
+    target: str,
+    options: Options,
+    *,
+    drop_metadata: bool,
+    check_result: bool,
+    progress: Progress | None,
+) -> None:
+    """Write a checkpoint again at another level; see `ckptfmt.convert`. Partitioned tensors keep
+    their slices. The unused bits of narrow types, and the sizes in string and variant values, are
+    normalised."""
+    check_options(
+        None,
+        options.level,
+        options.alignment,
+        options.durability,
+        options.compression,
+        options.shards,
+    )
+    wait_for_saves()
+    with Reader(locate(source), verify="full", limits=options.limits) as reader:
+        _check_source(reader)
+        metadata = _metadata(reader, options.level, drop_metadata)
+        build(
+            target,
+            options,
+            metadata,
+            lambda writer, folder: _write(reader, writer, folder, progress),
+            lambda part, folder: (
+                _check(reader, part, folder, options.limits) if check_result else None
+            ),
+        )
 
 
 def build(

@@ -191,9 +191,19 @@ def convert(
         if kind == "tensorflow" and rename is None:
             if cast is not None:
                 raise invalid("cast", "cast: dtypes are kept between TensorFlow checkpoints")
-            return _convert_level(
-                from_path, to_path, options, drop_metadata, check_result, progress
+            target = prefix_text(to_path, "destination", urls=True)
+            levels.convert(
+                from_path,
+                target,
+                options,
+                drop_metadata=drop_metadata,
+                check_result=check_result,
+                progress=progress,
             )
+            with Reader(target, limits=limits) as reader:
+                nbytes = sum(handle.nbytes for handle in reader.values())
+                missed = missing_tensors(reader)
+                return Conversion(target, "tensorflow", len(reader), nbytes, missing=missed)
         source_tensors = _opened(kind, from_path, limits, missing, as_text=False)
         opened = renamed_tensors(source_tensors, rename)
         # Renamed tensors are not where the layout of the source has them.
@@ -224,30 +234,6 @@ def _files_of(kind: Format, path: str) -> Iterator[str]:
         yield from (os.path.join(path, name) for name in names_in(path))
     elif kind == "safetensors":
         yield from safetensors.shards(path)
-
-
-def _convert_level(
-    source: str,
-    destination: str,
-    options: Options,
-    drop_metadata: bool,
-    check_result: bool,
-    progress: Progress | None,
-) -> Conversion:
-    levels.convert(
-        source,
-        destination,
-        drop_metadata=drop_metadata,
-        check_result=check_result,
-        progress=progress,
-        **options._asdict(),
-    )
-    with Reader(
-        prefix_text(destination, "destination", urls=True), limits=options.limits
-    ) as reader:
-        nbytes = sum(handle.nbytes for handle in reader.values())
-        missing = missing_tensors(reader)
-        return Conversion(reader.prefix, "tensorflow", len(reader), nbytes, missing=missing)
 
 
 # ---- casts ---------------------------------------------------------------------------------------

@@ -305,7 +305,7 @@ def restored(
         named = restoration.expect_partial
         restoration.expect_partial = True
         prepared = restoration.prepare(view)
-        status.check(prepared, choice.strict, may_lack)
+        status._check(prepared, choice.strict, may_lack)
         restoration.restore(prepared, ready)
         restoration.expect_partial = named or expect_partial
     except BaseException:

@@ -26,7 +26,6 @@ from support.vectors import array_value, load_reference
 
 import ckptfmt
 from ckptfmt._base.names import RESERVED
-from ckptfmt.bundle.convert import convert
 from ckptfmt.objects.trees import load_tree, save_tree
 from ckptfmt.saving.mesh import Layout, Mesh
 from ckptfmt.sharded import save as sharded_save
@@ -188,7 +187,7 @@ def save_converted(make: Maker) -> Tensors:
     first, tensors = make.folder / "first", make.tensors()
     level = make.chance.choice(LEVELS)
     ckptfmt.save(first, tensors, level=level, durability="none")
-    convert(first, make.prefix, level=make.level, durability="none")
+    ckptfmt.convert(first, make.prefix, level=make.level, durability="none")
     return tensors
 
 
@@ -230,8 +229,8 @@ def test_reads_all(tmp_path: Path, seed: int, level: str, way: Any) -> None:
         bundle = load_reference().Bundle(make.prefix)
         compressed += any(bundle.entry(name)[0].compressed for name in bundle.names())
         if level != "v2" and way is not save_objects:
-            odd = {deviation for deviation, _ in bundle.notes}
-            assert not odd, (number, odd)
+            deviations = {deviation for deviation, _ in bundle.deviations}
+            assert not deviations, (number, deviations)
     # Of the objects few are large enough to be worth it.
     assert compressed == 0 or level == "ckptfmt"
     assert compressed > 0 or level != "ckptfmt" or way is save_objects
