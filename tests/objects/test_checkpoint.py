@@ -170,9 +170,7 @@ def test_a_root_may_be_weak(tmp_path: Path) -> None:
     checkpoint.read(path).assert_consumed()
     assert root.w[0] == 5.0
     del root
-    with pytest.raises(
-        ckptfmt.InvalidError, match="the root object of this Checkpoint no longer exists"
-    ):
+    with pytest.raises(ckptfmt.InvalidError, match=r"the root object .* no longer exists"):
         checkpoint.write(tmp_path / "ck")
 
 
@@ -296,9 +294,7 @@ def test_callbacks_and_options(tmp_path: Path) -> None:
     with ckptfmt.open(path) as reader:
         assert reader.header.num_shards > 2
     for method in (checkpoint.save, checkpoint.write, checkpoint.restore, checkpoint.read):
-        with pytest.raises(
-            ckptfmt.InvalidError, match="options must be a CheckpointOptions, not dict"
-        ):
+        with pytest.raises(ckptfmt.InvalidError, match="options must be a"):
             method(tmp_path / "ck", {})
 
 
@@ -397,9 +393,7 @@ def test_objects_with_tensors_of_their_own(tmp_path: Path) -> None:
 def test_tensors_that_are_none(tmp_path: Path, tensors: Any) -> None:
     table = Table()
     table.tensors = tensors
-    with pytest.raises(
-        ckptfmt.InvalidError, match=r"serialize_to_tensors\(\) of the object at 't'"
-    ):
+    with pytest.raises(ckptfmt.InvalidError, match=r"^serialize_to_tensors.* at 't'"):
         ckptfmt.Checkpoint(t=table).write(tmp_path / "ck")
 
 
@@ -408,9 +402,7 @@ def test_a_state_is_a_text(tmp_path: Path) -> None:
     first, second = State(""), State("")
     ckptfmt.Checkpoint(a=first, b=second).read(path).assert_consumed()
     assert (first.value, second.value) == ("ä".encode(), b"\0")
-    with pytest.raises(
-        ckptfmt.InvalidError, match=r"serialize\(\) of the object at 'a' must be a str"
-    ):
+    with pytest.raises(ckptfmt.InvalidError, match=r"^serialize\(\) .* at 'a' must be"):
         ckptfmt.Checkpoint(a=State(3)).write(tmp_path / "ck")
 
 
@@ -429,9 +421,7 @@ def test_parallel_variables(tmp_path: Path) -> None:
     one = ParallelVariable([np.zeros(2)])
     status = ckptfmt.Checkpoint(v=one).read(path, partial=True)
     status.assert_existing_objects_matched()
-    with pytest.raises(
-        ckptfmt.errors.MatchError, match=r"no object took 'v/\.ATTRIBUTES/parallel_comp"
-    ):
+    with pytest.raises(ckptfmt.errors.MatchError, match=r"no object took .*/parallel_comp"):
         status.assert_consumed()
 
 

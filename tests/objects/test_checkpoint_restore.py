@@ -386,9 +386,7 @@ def test_names_find_their_objects(tmp_path: Path) -> None:
     checkpoint.x = 0.0
     assert checkpoint.x == 1.0
     checkpoint.other = np.zeros(1)
-    with pytest.raises(
-        ckptfmt.errors.MatchError, match="got no value from the checkpoint: 'other'"
-    ):
+    with pytest.raises(ckptfmt.errors.MatchError, match=r"got no value .*: 'other'"):
         status.assert_nontrivial_match()
     status.close()
 
@@ -540,9 +538,7 @@ def test_values_of_other_kinds_than_their_objects(tmp_path: Path) -> None:
 def test_a_registered_saver_that_is_not_here(tmp_path: Path) -> None:
     node = Node(registered_saver=("Nobody.knows", "a"))
     path = forged(tmp_path, [Node(children=[("a", 1)]), node])
-    with pytest.raises(
-        ckptfmt.InvalidError, match=r"'Nobody\.knows', which is not registered here"
-    ):
+    with pytest.raises(ckptfmt.InvalidError, match=r"'Nobody\.knows', which is not"):
         ckptfmt.Checkpoint(a=Module()).read(path)
 
 

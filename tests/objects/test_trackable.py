@@ -423,9 +423,7 @@ def test_a_value_that_nothing_can_replace(tmp_path: Path) -> None:
     assert target.children["w"].tolist() == [0.0]
 
     for root in ((1, 2), 3, Frozen(1.0, 2)):
-        with pytest.raises(
-            ckptfmt.InvalidError, match=f"^the root must not be a {type(root).__name__}, wh"
-        ):
+        with pytest.raises(ckptfmt.InvalidError, match=f"root must not be a {type(root).__name__}"):
             ckptfmt.Checkpoint(root)
 
 

@@ -95,9 +95,7 @@ def test_arrays_find_tensors_under_another_path(tmp_path: Path) -> None:
 def test_one_array_for_two_tensors_gets_the_first(tmp_path: Path) -> None:
     save_tree(tmp_path / "ckpt", {"a": np.ones(2), "b": np.zeros(2)})
     shared = np.full(2, 7.0)
-    with pytest.raises(
-        InvalidError, match=r"unexpected in the checkpoint, without a target \(1\): 'b"
-    ):
+    with pytest.raises(InvalidError, match=r"unexpected .*, without a target \(1\): 'b"):
         load_tree_into(tmp_path / "ckpt", {"a": shared, "b": shared})
     report = load_tree_into(tmp_path / "ckpt", {"a": shared, "b": shared}, strict=False)
     assert (report.matched, report.unexpected) == (("a",), ("b",))
