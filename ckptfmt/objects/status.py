@@ -128,7 +128,7 @@ class LoadStatus:
     def run_restore_ops(self, session: object = None) -> None:
         """Do nothing, as `initialize_or_restore`."""
 
-    def check(
+    def _check(
         self, prepared: Prepared, strict: bool | None, lacking: Collection[str] | None
     ) -> None:
         """Check a restore before anything is written.
