@@ -414,7 +414,7 @@ def slice_lists():
 
 
 def bundles():
-    """Inputs of fuzz_bundle: the sound and the odd bundles of the specification's vectors."""
+    """Inputs of fuzz_bundle: the good and the deviating bundles of the specification's vectors."""
     vectors = pathlib.Path(__file__).parent.parent / "spec" / "vectors"
     for vector in json.loads((vectors / "vectors.json").read_text())["vectors"]:
         names = sorted(vector["files"], key=lambda name: (not name.endswith(".index"), name))

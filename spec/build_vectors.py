@@ -17,14 +17,23 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))
 
-from making import chunks, examples, index, joined, messages, objects, values  # noqa: E402
+from making import (  # noqa: E402
+    chunks,
+    examples,
+    index,
+    joined,
+    messages,
+    objects,
+    values,
+    verifying,
+)
 from making.vectors import Vectors  # noqa: E402
 
 
 def vectors() -> Vectors:
     """All of them."""
     made = Vectors()
-    for module in (index, messages, values, chunks, objects, joined, examples):
+    for module in (index, messages, values, chunks, verifying, objects, joined, examples):
         module.add(made)
     return made
 
@@ -54,7 +63,7 @@ def files(made: Vectors) -> dict[str, bytes]:
 def write(directory: Path) -> None:
     """Writes all files into the directory, which is made anew."""
     made = vectors()
-    for kind in ("good", "odd", "bad", "merge"):
+    for kind in ("good", "deviation", "bad", "merge"):
         shutil.rmtree(directory / kind, ignore_errors=True)
     for name, content in files(made).items():
         path = directory / name

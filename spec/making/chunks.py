@@ -62,8 +62,8 @@ def chunk_checksums(out: Vectors) -> None:
     good("ext-4", "EXT-1 EXT-4 EXT-6 EXT-9", sound)
     good("ext-4-exactly", "EXT-4", num(2, 5) + msg(3, crcs_of(data, 5)))
     good("ext-5-empty", "EXT-5", b"")
-    good("ext-11-unknown", "EXT-11", sound + msg(99, b"later"), notes="UNKNOWN_FIELD")
-    good("ext-11-only-unknown", "EXT-11 EXT-5", num(99, 1), notes="UNKNOWN_FIELD")
+    good("ext-11-unknown", "EXT-11", sound + msg(99, b"later"), deviations="UNKNOWN_FIELD")
+    good("ext-11-only-unknown", "EXT-11 EXT-5", num(99, 1), deviations="UNKNOWN_FIELD")
     twice = num(2, 4) + msg(3, b"\1\2\3\4") + msg(3, crcs)
     good("ext-2-twice", "EXT-2", twice)
     spread = extension(num(2, 4)) + extension(msg(3, crcs))
@@ -75,17 +75,17 @@ def chunk_checksums(out: Vectors) -> None:
         TEN,
         *steps,
         level="v2+",
-        notes="FIELD_ORDER",
+        deviations="FIELD_ORDER",
     )
     unpacked = sound + fixed(3, 9)
-    good("ext-2-unpacked", "EXT-2 MSG-8", unpacked, notes="UNKNOWN_FIELD")
+    good("ext-2-unpacked", "EXT-2 MSG-8", unpacked, deviations="UNKNOWN_FIELD")
     ignored = sound + packed([4 << 3 | 2, 1, 5]) + num(5, 7) + fixed(6, 7)
     good("cmp-1-without", "CMP-1", ignored, level="ckptfmt")
     text = strings(b"hello", b"", b"world")
     stored = text.stored()[0]
     good("ext-6-strings", "EXT-6 EXT-4", num(2, 8) + msg(3, crcs_of(stored, 8)), text)
     message = TEN.entry(2, tail=num(100, 1))
-    out.beside("ext-1-wire", "EXT-1 MSG-8", message, data, TEN, notes="UNKNOWN_FIELD")
+    out.beside("ext-1-wire", "EXT-1 MSG-8", message, data, TEN, deviations="UNKNOWN_FIELD")
 
     def bad(name: str, rule: str, content: bytes, failure: str = "BAD_ENTRY", **more: Any) -> None:
         value = more.pop("value", TEN)
@@ -132,15 +132,17 @@ def chunk_checksums(out: Vectors) -> None:
     ):
         tail = extension(content)
         whole, rows, given = pieces([4, 2], ROWS_OF_2, tail)
-        notes = ""
+        deviations = ""
         if name.endswith("size"):
             whole = whole.replace(b"\x3a", num(5, -1) + b"\x3a", 1)
-            notes = "SLICE_LOCATION"
+            deviations = "SLICE_LOCATION"
         found = u8(*EIGHT, dims=[4, 2])
         rules = "EXT-3 EXT-5" if problem else "EXT-5"
-        out.beside(name, rules, whole, given, found, extra_rows=rows, level="v2+", notes=notes)
+        out.beside(
+            name, rules, whole, given, found, extra_rows=rows, level="v2+", deviations=deviations
+        )
         if problem:
-            out[-1].steps[-1] = verifies(problem, notes=notes)
+            out[-1].steps[-1] = verifies(problem, deviations=deviations)
     wrong = num(2, 4) + msg(3, crcs[:4] + bytes(4) + crcs[8:])
     message = with_extension(TEN, wrong)
     files_steps = [
@@ -268,10 +270,10 @@ def methods(out: Vectors) -> None:
         name: str, rules: str, value: Value, chunks: Sequence[bytes], *steps: Step, **more: Any
     ) -> None:
         head = more.pop("header", COMPRESSED_HEADER)
-        notes = more.pop("notes", "")
+        deviations = more.pop("deviations", "")
         rows = more.pop("extra_rows", ())
         message, data = compressed(value, chunks, **more)
-        given: dict[str, Any] = {"level": "ckptfmt", "notes": notes, "header": head}
+        given: dict[str, Any] = {"level": "ckptfmt", "deviations": deviations, "header": head}
         out.beside(name, rules, message, data, value, *steps, extra_rows=rows, **given)
 
     base = "CMP-1 CMP-2 CMP-3 CMP-4 CMP-5 CMP-6 CMP-7 CMP-12"
@@ -332,8 +334,8 @@ def methods(out: Vectors) -> None:
     good("cmp-variants", "CMP-6 VAR-3", blobs, [stored])
     unknown = num(99, 5)
     sevens = b"\1" + parts.run_frame(7, 16)
-    notes = "UNKNOWN_FIELD"
-    good("ext-11-compressed", "EXT-11", SEVENS, [sevens], tail=unknown, notes=notes)
+    deviations = "UNKNOWN_FIELD"
+    good("ext-11-compressed", "EXT-11", SEVENS, [sevens], tail=unknown, deviations=deviations)
     overlong = parts.varint(len(sevens), 3)
     good("cmp-4-overlong", "CMP-4", SEVENS, [sevens], sizes=overlong)
     stored = b"\2" + parts.varint(0x15, 4) + parts.run_frame(7, 32)
@@ -393,7 +395,7 @@ def damaged(out: Vectors) -> None:
         **more: Any,
     ) -> None:
         outer: dict[str, Any] = {
-            key: more.pop(key) for key in ("problems", "notes", "limits") if key in more
+            key: more.pop(key) for key in ("problems", "deviations", "limits") if key in more
         }
         head = more.pop("header", COMPRESSED_HEADER)
         message, stored = compressed(value, chunks, **more)
@@ -424,7 +426,7 @@ def damaged(out: Vectors) -> None:
         value=unpacked,
         sizes=b"",
         tail=num(4, len(chunk)),
-        notes="UNKNOWN_FIELD",
+        deviations="UNKNOWN_FIELD",
     )
     bad("cmp-5-zero", "CMP-5", chunks=[b""])
     bad("cmp-5-large", "CMP-5", chunks=[b"\0" + bytes(17)])
@@ -436,10 +438,18 @@ def damaged(out: Vectors) -> None:
         "cmp-6-uncompressed-size", "ENT-5", value=u8(*[7] * 12), raw=SEVENS.raw, rules="CMP-6 ENT-5"
     )
     unknown = Value(34, (16,), SEVENS.raw)
-    notes = "UNKNOWN_DTYPE"
-    bad("cmp-8", "DTY-6", "UNSUPPORTED", unknown, notes=notes, problems=[], rules="CMP-8 DTY-6")
+    deviations = "UNKNOWN_DTYPE"
+    bad(
+        "cmp-8",
+        "DTY-6",
+        "UNSUPPORTED",
+        unknown,
+        deviations=deviations,
+        problems=[],
+        rules="CMP-8 DTY-6",
+    )
     big, by_order = header(endianness=1, producer=2, min_consumer=2), ("UNSUPPORTED", "CMP-9")
-    bad("cmp-9", "CMP-9", "UNSUPPORTED", header=big, notes="BIG_ENDIAN")
+    bad("cmp-9", "CMP-9", "UNSUPPORTED", header=big, deviations="BIG_ENDIAN")
     for name, change in (
         ("cmp-1", {"size": len(chunk) + 1, "data": chunk + b"\0"}),
         ("cmp-2", {"chunk_size": 4080}),
@@ -448,17 +458,17 @@ def damaged(out: Vectors) -> None:
         ("cmp-5", {"chunks": [b""]}),
     ):
         more: dict[str, Any] = change
-        bad(f"cmp-9-{name}", "CMP-9", "UNSUPPORTED", header=big, notes="BIG_ENDIAN", **more)
+        bad(f"cmp-9-{name}", "CMP-9", "UNSUPPORTED", header=big, deviations="BIG_ENDIAN", **more)
     payload = Value(VARIANT, (1,), elements=(b"one",))
     stored_payload = [b"\0" + payload.stored()[0]]
-    given_big: dict[str, Any] = {"header": big, "notes": "BIG_ENDIAN", "rules": "VAR-6 CMP-9"}
+    given_big: dict[str, Any] = {"header": big, "deviations": "BIG_ENDIAN", "rules": "VAR-6 CMP-9"}
     bad("cmp-9-var-6", "VAR-6", "UNSUPPORTED", payload, stored_payload, **given_big)
-    given_big = {"header": big, "notes": "BIG_ENDIAN UNKNOWN_DTYPE", "rules": "CMP-8 CMP-9"}
+    given_big = {"header": big, "deviations": "BIG_ENDIAN UNKNOWN_DTYPE", "rules": "CMP-8 CMP-9"}
     bad("cmp-9-cmp-8", "DTY-6", "UNSUPPORTED", unknown, problems=[by_order], **given_big)
     flipped = bytearray(chunk)
     flipped[-1] ^= 1
     bad("cmp-11", "CMP-11", "CHECKSUM", data=bytes(flipped))
-    given_unknown: dict[str, Any] = {"notes": notes, "rules": "CMP-8 DTY-6"}
+    given_unknown: dict[str, Any] = {"deviations": deviations, "rules": "CMP-8 DTY-6"}
     given_unknown["problems"] = [("CHECKSUM", "CMP-11")]
     bad("cmp-8-data", "DTY-6", "UNSUPPORTED", unknown, data=bytes(flipped), **given_unknown)
     given_unknown["problems"] = [("CHECKSUM", "CMP-11"), ("CHECKSUM", "EXT-6")]

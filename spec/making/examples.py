@@ -71,12 +71,12 @@ def blocks(out: Vectors) -> None:
     stream += literal(b"\1") + bytes.fromhex("020200") + bytes.fromhex("0701000000")
     index = Table([stream], keys=[b"y"], kinds={0: 1}).build()
     files = files_of(index, FLOATS.raw)
-    out.sound("example-snappy", "SNP-4 SNP-5 SNP-7", files, {b"x": FLOATS}, notes="SNAPPY")
+    out.sound("example-snappy", "SNP-4 SNP-5 SNP-7", files, {b"x": FLOATS}, deviations="SNAPPY")
     shared: list[Row] = [(b"a", b"1"), (b"abc", b"2"), (b"abd", b"3")]
     rows, data = store({b"x": FLOATS})
     index = parts.table(*rows, metaindex=parts.block(shared))
     files = files_of(index, data)
-    out.sound("example-shared-keys", "TAB-10", files, {b"x": FLOATS}, notes="METAINDEX")
+    out.sound("example-shared-keys", "TAB-10", files, {b"x": FLOATS}, deviations="METAINDEX")
 
 
 def merge(out: Vectors) -> None:

@@ -100,12 +100,12 @@ def footer(out: Vectors) -> None:
     wide = b"\xff" * 9 + b"\2" + end[:30]
     out.at_open("ftr-3-65-bits", body + wide + end[40:], "BAD_BLOCK", "FTR-3")
     padded = parts.table(A, padding=b"\1" * 40)
-    out.sound("ftr-4", "FTR-4", files_of(padded, b"\1\2"), ONE, notes="FOOTER_PADDING")
+    out.sound("ftr-4", "FTR-4", files_of(padded, b"\1\2"), ONE, deviations="FOOTER_PADDING")
     starts = [len(body) - 5 - 14, 14]
     meta = [starts[0] - 5 - 8, 8]
     longest = b"".join(varint(one, 10) for one in [*meta, *starts])
     files = files_of(parts.table(A, handles_in_footer=longest), b"\1\2")
-    out.sound("ftr-3-forty-bytes", "FTR-3", files, ONE, notes="OVERLONG_VARINT")
+    out.sound("ftr-3-forty-bytes", "FTR-3", files, ONE, deviations="OVERLONG_VARINT")
     for name, place in (
         ("ftr-5-index", handle(starts[0], 15)),
         ("ftr-5-index-offset", handle(len(body), 1)),
@@ -122,7 +122,7 @@ def footer(out: Vectors) -> None:
         out.at_open(name, Table([[HEAD, A]], handles={0: place}).build(), "TRUNCATED", "FTR-5")
     made = Table([[HEAD, A]], metaindex_handle=handle(2**60, 2**60)).build()
     files = files_of(made, b"\1\2")
-    out.sound("tab-10-handle", "TAB-10 FTR-5", files, ONE, notes="METAINDEX TABLE_GAP")
+    out.sound("tab-10-handle", "TAB-10 FTR-5", files, ONE, deviations="METAINDEX TABLE_GAP")
 
 
 def blocks(out: Vectors) -> None:
@@ -174,15 +174,15 @@ def blocks(out: Vectors) -> None:
     # Odd and sound ones.
     groups = [[HEAD, *ROWS], block([(b"c", u8(9).entry())], count=0, restarts=[0])]
     made = Table(groups, keys=[b"b", b"d"]).build()
-    odd = "NO_RESTARTS BLOCK_SIZE"
-    out.sound("blk-5", "BLK-5", files_of(made, DATA), MORE, notes=odd)
+    block_deviations = "NO_RESTARTS BLOCK_SIZE"
+    out.sound("blk-5", "BLK-5", files_of(made, DATA), MORE, deviations=block_deviations)
     nothing = Table([[HEAD, A]], index=u32(0)).build()
     out.at_open("blk-5-index", nothing, "BAD_HEADER", "HDR-1")
     out.at_open("blk-5-header", Table([u32(0)], keys=[b"a"]).build(), "BAD_HEADER", "HDR-1")
     made = parts.table(*ROWS, interval=2)
-    out.sound("blk-11", "BLK-11 BLK-10", files_of(made, DATA), MORE, notes="RESTARTS")
+    out.sound("blk-11", "BLK-11 BLK-10", files_of(made, DATA), MORE, deviations="RESTARTS")
     made = parts.table(*ROWS, share=False)
-    out.sound("blk-12", "BLK-12", files_of(made, DATA), MORE, notes="PREFIX")
+    out.sound("blk-12", "BLK-12", files_of(made, DATA), MORE, deviations="PREFIX")
     many = {b"t%03d" % number: u8(number) for number in range(40)}
     out.plain("blk-11-forty", "BLK-11 BLK-12 BLK-7 BLK-10", many)
     long = parts.table((b"a", GOOD.entry()), (b"k" * 300, GOOD.entry(2)))
@@ -199,7 +199,7 @@ def snappy_blocks(out: Vectors) -> None:
 
     def good(name: str, stream: bytes, rules: str) -> None:
         made = Table([stream], keys=[b"b"], kinds={0: 1}).build()
-        out.sound(name, rules, files_of(made, b"\1\2"), ONE, notes="SNAPPY")
+        out.sound(name, rules, files_of(made, b"\1\2"), ONE, deviations="SNAPPY")
 
     size, body = varint(len(plain)), literal(plain)
     good("snp-1", size + body, "SNP-1 SNP-4 BLK-3")
@@ -221,10 +221,10 @@ def snappy_blocks(out: Vectors) -> None:
     stream = repeated(whole)
     made = Table([stream], keys=[b"u"], kinds={0: 1}).build()
     rules = "SNP-5 SNP-7 SNP-9"
-    out.sound("snp-5-copies", rules, files_of(made, data), many, notes="SNAPPY")
+    out.sound("snp-5-copies", rules, files_of(made, data), many, deviations="SNAPPY")
     index = block([(b"b", handle(0, len(plain)))], 1)
     made = Table([[HEAD, A]], index=varint(len(index)) + literal(index), index_kind=1).build()
-    out.sound("snp-1-index", "SNP-1", files_of(made, b"\1\2"), ONE, notes="SNAPPY")
+    out.sound("snp-1-index", "SNP-1", files_of(made, b"\1\2"), ONE, deviations="SNAPPY")
     one("snp-2", b"\xff" * 6, "SNP-2")
     one("snp-2-empty", b"", "SNP-2")
     one("snp-2-33-bits", b"\xff\xff\xff\xff\x1f" + body, "SNP-2")
@@ -311,7 +311,7 @@ def tables(out: Vectors) -> None:
     made = Table(two, handles={1: handle(index_at, 8)}).build()
     out.at_open("tab-4-index", made, "BAD_BLOCK", "TAB-4")
     files = files_of(Table(two).build(), DATA)
-    out.sound("tab-9-two-blocks", "TAB-2 TAB-5 TAB-7 TAB-9", files, MORE, notes="BLOCK_SIZE")
+    out.sound("tab-9-two-blocks", "TAB-2 TAB-5 TAB-7 TAB-9", files, MORE, deviations="BLOCK_SIZE")
     knobs: list[tuple[str, str, dict[str, Any], str]] = [
         ("tab-3", "TAB-3", {"handle_tail": b"\0"}, "HANDLE_TAIL"),
         ("tab-7", "TAB-7", {"keys": [b"aa", b"c"]}, "SEPARATOR"),
@@ -319,9 +319,9 @@ def tables(out: Vectors) -> None:
         ("tab-11-gap", "TAB-11", {"gap": b"\0"}, "TABLE_GAP"),
         ("tab-10", "TAB-10", {"metaindex": block([(b"k", b"v")])}, "METAINDEX"),
     ]
-    for name, rules, more, notes in knobs:
+    for name, rules, more, deviations in knobs:
         files = files_of(Table(two, **more).build(), DATA)
-        out.sound(name, rules, files, MORE, notes=f"BLOCK_SIZE {notes}")
+        out.sound(name, rules, files, MORE, deviations=f"BLOCK_SIZE {deviations}")
     for name, names_of in (
         ("separators", [b"a", b"kkk"]),
         ("separator-none", [b"04930", b"04931"]),
@@ -332,7 +332,7 @@ def tables(out: Vectors) -> None:
         tensors = {one: u8(number) for number, one in enumerate(names_of)}
         rows, data = store(tensors)
         files = files_of(Table([[HEAD, rows[0]], [rows[1]]]).build(), data)
-        out.sound(f"tab-7-{name}", "TAB-7 TAB-8", files, tensors, notes="BLOCK_SIZE")
+        out.sound(f"tab-7-{name}", "TAB-7 TAB-8", files, tensors, deviations="BLOCK_SIZE")
     absent = ("TENSOR_NOT_FOUND", "TAB-12")
     files = files_of(Table(two).build(), DATA)
     wanted = [reads(name, fails=absent) for name in (b"", b"A", b"aa", b"z", b"ab\0")]

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from making import parts
 from making.parts import COMPRESSED_HEADER, Row, header, msg, num, slice_, slice_key
-from making.vectors import Value, Vectors, files_of, strings, u8
+from making.vectors import UINT8, Value, Vectors, files_of, strings, u8
 
 FLOAT = 1
 METADATA = b"_CKPTFMT_METADATA"
@@ -114,13 +114,20 @@ def add(out: Vectors) -> None:
     result = made.index("one-nothing", rows, header())
     made.add("mrg-9-nothing", "MRG-9", [none[0], one, none[1]], gives=result)
     unknown = num(99, 5) + msg(98, b"kept")
-    odd = num(1, 9) + num(1, 4, 3) + msg(2, parts.shape([2])) + num(5, 2)
-    odd += parts.fixed(6, parts.mask(parts.crc32c(b.raw))) + unknown
-    strange = made.bundle("strange", [(b"b", odd)], b.raw)
+    deviating = num(1, 9) + num(1, 4, 3) + msg(2, parts.shape([2])) + num(5, 2)
+    deviating += parts.fixed(6, parts.mask(parts.crc32c(b.raw))) + unknown
+    strange = made.bundle("strange", [(b"b", deviating)], b.raw)
     canonical = b.entry(shard=1, tail=unknown)
     rows = [(b"a", a.entry()), (b"b", canonical)]
     result = made.index("one-strange", rows, header(2))
     made.add("mrg-7", "MRG-7 MSG-8 MSG-9", [one, strange], gives=result)
+    # A length of -1 stays.
+    lengths = msg(1, num(2, 2)) + msg(1, num(2, -1))
+    table = parts.partitioned(UINT8, [4, 2], lengths)
+    half = (slice_key(b"t", (0, 2), (0, -1)), u8(1, 2, 3, 4, dims=[2, 2]).entry())
+    full = made.bundle("full-extent", [half, (b"t", table)], b"\1\2\3\4")
+    result = made.index("full-extent-merged", [half, (b"t", table)], header())
+    made.add("mrg-7-length-minus-1", "MRG-7 SLC-3", [full], gives=result)
     extended = u8(*range(10))
     tail = parts.chunked(extended.raw, 4) + parts.extension(num(99, 5))
     plus = made.bundle("plus", [(b"x", extended.entry(tail=tail))], extended.raw)

@@ -96,41 +96,45 @@ def wire(out: Vectors) -> None:
         out.at_entry(f"msg-16-{name}", message, "BAD_PROTO", "MSG-16", data=DATA)
 
 
-def odd_messages(out: Vectors) -> None:
+def deviating_messages(out: Vectors) -> None:
     nested = b"\x7b" * 100 + b"\x7c" * 100
     group = b"\x7b\x08\1\x7a\2\xff\xff\x7d\0\0\0\0\x79" + bytes(8) + b"\x7c"
     unknown = [num(15, 1), msg(15, b"\xff"), fixed(15, 1), b"\x79" + bytes(8), group, nested]
     for number, tail in enumerate(unknown):
-        out.beside(f"msg-8-{number}", "MSG-8 MSG-7", MESSAGE + tail, DATA, X, notes="UNKNOWN_FIELD")
+        out.beside(
+            f"msg-8-{number}", "MSG-8 MSG-7", MESSAGE + tail, DATA, X, deviations="UNKNOWN_FIELD"
+        )
     # A known number with another wire type than its own.
     tail = fixed(1, 9) + num(6, 9) + msg(5, b"\xff") + num(2, 1)
-    notes = "UNKNOWN_FIELD FIELD_ORDER"
-    out.beside("msg-8-wire", "MSG-8", MESSAGE + tail, DATA, X, notes=notes)
+    deviations = "UNKNOWN_FIELD FIELD_ORDER"
+    out.beside("msg-8-wire", "MSG-8", MESSAGE + tail, DATA, X, deviations=deviations)
     largest = varint((2**29 - 1) << 3) + b"\0"
-    out.beside("msg-2-largest", "MSG-2 MSG-8", MESSAGE + largest, DATA, X, notes="UNKNOWN_FIELD")
+    out.beside(
+        "msg-2-largest", "MSG-2 MSG-8", MESSAGE + largest, DATA, X, deviations="UNKNOWN_FIELD"
+    )
     twice = num(1, 1) + num(5, 99) + MESSAGE
-    out.beside("msg-9", "MSG-9", twice, DATA, X, notes="FIELD_ORDER")
+    out.beside("msg-9", "MSG-9", twice, DATA, X, deviations="FIELD_ORDER")
     # Two shapes: dimensions [3] and then [1], together [3, 1].
     joined = num(1, 4) + msg(2, shape([3])) + msg(2, shape([1])) + MESSAGE[MESSAGE.index(b"\x20") :]
-    out.beside("msg-10", "MSG-10", joined, DATA, u8(5, 6, 7, dims=[3, 1]), notes="FIELD_ORDER")
+    out.beside("msg-10", "MSG-10", joined, DATA, u8(5, 6, 7, dims=[3, 1]), deviations="FIELD_ORDER")
     backwards = fixed(6, parts.mask(CRC)) + num(5, 3) + num(4, 2) + msg(2, shape([3])) + num(1, 4)
-    out.beside("msg-15-order", "MSG-15", backwards, DATA, X, notes="FIELD_ORDER")
+    out.beside("msg-15-order", "MSG-15", backwards, DATA, X, deviations="FIELD_ORDER")
     zero = num(1, 4) + msg(2, shape([3])) + num(3, 0) + MESSAGE[MESSAGE.index(b"\x20") :]
-    out.beside("msg-15-zero", "MSG-15", zero, DATA, X, notes="FIELD_ORDER")
+    out.beside("msg-15-zero", "MSG-15", zero, DATA, X, deviations="FIELD_ORDER")
     long = num(1, 4, 3) + MESSAGE[2:]
-    out.beside("overlong-value", "MSG-3", long, DATA, X, notes="OVERLONG_VARINT")
+    out.beside("overlong-value", "MSG-3", long, DATA, X, deviations="OVERLONG_VARINT")
     long = varint(1 << 3, 2) + MESSAGE[1:]
-    out.beside("overlong-tag", "MSG-2", long, DATA, X, notes="OVERLONG_VARINT")
+    out.beside("overlong-tag", "MSG-2", long, DATA, X, deviations="OVERLONG_VARINT")
     long = num(1, 4, 10) + MESSAGE[2:]
-    out.beside("overlong-ten-bytes", "MSG-3", long, DATA, X, notes="OVERLONG_VARINT")
+    out.beside("overlong-ten-bytes", "MSG-3", long, DATA, X, deviations="OVERLONG_VARINT")
     rows = parts.one_entry(0, b"", header())
     rows += b"\x80\0\1" + varint(len(FLOATS.entry())) + b"x" + FLOATS.entry()
     contents = rows + parts.u32(0) + parts.u32(1)
     files = files_of(Table([contents], keys=[b"y"]).build(), FLOATS.raw)
-    out.sound("overlong-block", "BLK-6", files, {b"x": FLOATS}, notes="OVERLONG_VARINT")
+    out.sound("overlong-block", "BLK-6", files, {b"x": FLOATS}, deviations="OVERLONG_VARINT")
     place = varint(0, 3) + varint(len(parts.block([(b"", header()), (b"a", GOOD.entry())])))
     files = files_of(parts.table((b"a", GOOD.entry()), handles={0: place}), b"\1\2")
-    out.sound("overlong-handle", "TAB-2", files, {b"a": GOOD}, notes="OVERLONG_VARINT")
+    out.sound("overlong-handle", "TAB-2", files, {b"a": GOOD}, deviations="OVERLONG_VARINT")
 
 
 def headers(out: Vectors) -> None:
@@ -171,16 +175,17 @@ def headers(out: Vectors) -> None:
     good("hdr-8-negative", "HDR-8 MSG-11", header(min_consumer=-5), {"min_consumer": -5})
     given = {"producer": 2, "min_consumer": 2}
     good("hdr-8-two", "HDR-8 HDR-11", parts.COMPRESSED_HEADER, given, level="ckptfmt")
+    good("hdr-9-one", "HDR-9", banned, {"producer": 1}, level="ckptfmt")
     good("hdr-9-others", "HDR-9 MSG-14", banned.replace(b"\1\1", b"\1\x03"), {}, level="v2")
     unknown = header(tail=num(9, 1))
-    good("hdr-2-unknown", "HDR-2 MSG-8", unknown, {"num_shards": 1}, notes="UNKNOWN_FIELD")
+    good("hdr-2-unknown", "HDR-2 MSG-8", unknown, {"num_shards": 1}, deviations="UNKNOWN_FIELD")
     twice = num(1, 5) + header()
-    good("hdr-2-twice", "HDR-2 MSG-9", twice, {"num_shards": 1}, notes="FIELD_ORDER")
+    good("hdr-2-twice", "HDR-2 MSG-9", twice, {"num_shards": 1}, deviations="FIELD_ORDER")
     unpacked = header(version=num(1, 1) + num(3, 7) + num(3, 8))
     good("msg-14-unpacked", "MSG-14", unpacked, {"producer": 1})
     merged = num(1, 1) + msg(3, num(1, 7)) + msg(3, num(2, 1))
     given = {"producer": 7, "min_consumer": 1}
-    good("hdr-2-version-twice", "MSG-10", merged, given, notes="FIELD_ORDER")
+    good("hdr-2-version-twice", "MSG-10", merged, given, deviations="FIELD_ORDER")
 
 
 def entries(out: Vectors) -> None:
@@ -217,8 +222,10 @@ def entries(out: Vectors) -> None:
     bad = entry(21, [0], 0, 1, offset=2)
     out.at_read("ent-8-variant", bad, b"", (21, [0]), "CHECKSUM", "ENT-8")
     no_shape = entry(4, None, 1, parts.crc32c(b"\5"), offset=2)
-    out.beside("ent-2", "ENT-2 SHP-1", no_shape, b"\5", u8(5, dims=[]), notes="NO_SHAPE")
+    out.beside("ent-2", "ENT-2 SHP-1", no_shape, b"\5", u8(5, dims=[]), deviations="NO_SHAPE")
     out.beside("ent-empty", "ENT-8 SHP-7", u8(dims=[0, 3]).entry(5), DATA, u8(dims=[0, 3]))
+    far = u8(dims=[0]).entry(2**40)
+    out.beside("ent-8-offset", "ENT-8 DAT-2", far, b"", u8(dims=[0]))
     limit = {"tensor_bytes_max": 2}
     out.at_read("tab-13-value", MESSAGE, DATA, listed, "LIMIT", "TAB-13", limits=limit)
     out[-1].steps.pop()
@@ -248,7 +255,7 @@ def shapes(out: Vectors) -> None:
     listed = {b"a": GOOD, b"x": Value(4, tuple(huge))}
     steps = [opens(), lists(listed), reads(b"a", GOOD), verifies()]
     out.add("shp-4-zero-first", "SHP-4", files, *steps)
-    for name, rules, content, notes in (
+    for name, rules, content, deviations in (
         ("shp-5", "SHP-5 MSG-13", shape([3]) + num(3, 1), "UNKNOWN_RANK"),
         ("shp-5-two", "SHP-5 MSG-13", shape([3]) + num(3, 2), "UNKNOWN_RANK"),
         ("shp-5-false", "SHP-5 MSG-15", shape([3]) + num(3, 0), "FIELD_ORDER"),
@@ -256,7 +263,7 @@ def shapes(out: Vectors) -> None:
         ("shp-6-utf-8", "SHP-6 MSG-16", msg(2, num(1, 3) + msg(2, "aé€😀".encode())), "DIM_NAME"),
         ("shp-7-unknown", "MSG-8", msg(2, num(1, 3) + num(9, 1)), "UNKNOWN_FIELD"),
     ):
-        out.beside(name, rules, with_dims(content), DATA, X, notes=notes)
+        out.beside(name, rules, with_dims(content), DATA, X, deviations=deviations)
 
 
 ELEMENTS = {
@@ -309,7 +316,7 @@ def dtypes(out: Vectors) -> None:
         swapped[name] = value
     files = files_of(parts.table(*sorted(rows), head=header(endianness=1)), data)
     rules = "HDR-5 DAT-7 STR-7 DTY-2"
-    out.sound("big-endian", rules, files, swapped, notes="BIG_ENDIAN")
+    out.sound("big-endian", rules, files, swapped, deviations="BIG_ENDIAN")
     narrow = Value(29, (2,), b"\xf7\x18")
     out.beside("dty-3-high-bits", "DTY-3", narrow.entry(2), narrow.raw, narrow)
     flags = Value(10, (3,), b"\0\2\xff")
@@ -322,13 +329,15 @@ def dtypes(out: Vectors) -> None:
     for code in (34, 100, 134, 2**31 - 1):
         unknown = Value(code, (3,), DATA + b"\xaa")
         step = boxes(b"x", [(0, 1)], fails=("UNSUPPORTED", "DTY-6"))
-        label, notes = f"dty-6-{code}", "UNKNOWN_DTYPE"
-        out.beside(label, "DTY-6", unknown.entry(2), unknown.raw, unknown, step, notes=notes)
+        label, deviations = f"dty-6-{code}", "UNKNOWN_DTYPE"
+        out.beside(
+            label, "DTY-6", unknown.entry(2), unknown.raw, unknown, step, deviations=deviations
+        )
     unknown = Value(34, (3,), DATA + b"\xaa")
     step = boxes(b"x", [(0, 3)], unknown)
-    stored, notes = unknown.raw, "UNKNOWN_DTYPE"
+    stored, deviations = unknown.raw, "UNKNOWN_DTYPE"
     message = unknown.entry(2)
-    out.beside("dty-6-box-of-all", "DTY-6", message, stored, unknown, step, notes=notes)
+    out.beside("dty-6-box-of-all", "DTY-6", message, stored, unknown, step, deviations=deviations)
     first, second = Value(34, (1,), b"\5"), Value(34, (2,), b"\6\7")
     pieces = [parts.slice_((0, 1)), parts.slice_((1, 2))]
     extra = [
@@ -345,7 +354,7 @@ def dtypes(out: Vectors) -> None:
         "DTY-6",
         extra_rows=extra,
         problems=[],
-        notes="UNKNOWN_DTYPE",
+        deviations="UNKNOWN_DTYPE",
     )
 
 
@@ -355,7 +364,7 @@ def reverse(data: bytes, unit: int) -> bytes:
 
 def add(out: Vectors) -> None:
     wire(out)
-    odd_messages(out)
+    deviating_messages(out)
     headers(out)
     entries(out)
     shapes(out)

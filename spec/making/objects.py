@@ -89,8 +89,8 @@ def add(out: Vectors) -> None:
     links = child(0, "self") + child(1, "b") + child(1, "c")
     good("obj-12", "OBJ-5 OBJ-12 OBJ-13", graph(links + saver + has(False) + kind, b""), decoded)
     wide = b"\x0a\x08" + b"\x08" + varint(2**32) + b"\x12\0"
-    odd = b"\x0a" + varint(len(wide), 3) + wide
-    good("obj-2-int32", "OBJ-2", odd, [node(children=[[0, ""]])])
+    overlong = b"\x0a" + varint(len(wide), 3) + wide
+    good("obj-2-int32", "OBJ-2", overlong, [node(children=[[0, ""]])])
     dropped = b"\x0a\x0f\x0a\x0d\x08" + b"\x80" * 9 + b"\x7e\x12\0"
     good("obj-2-65-bits", "OBJ-2", dropped, [node(children=[[0, ""]])])
     good("obj-2-unknown", "OBJ-2 MSG-8", graph(num(7, 1) + fixed(9, 1)) + num(5, 1), [node()])

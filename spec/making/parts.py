@@ -36,6 +36,12 @@ def mask(crc: int) -> int:
     return ((crc >> 15 | crc << 17 & 0xFFFFFFFF) + 0xA282EAD8) & 0xFFFFFFFF
 
 
+def unmask(stored: int) -> int:
+    """The checksum of a stored form."""
+    rotated = (stored - 0xA282EAD8) & 0xFFFFFFFF
+    return rotated >> 17 | rotated << 15 & 0xFFFFFFFF
+
+
 def u32(value: int) -> bytes:
     return struct.pack("<I", value)
 
@@ -434,8 +440,8 @@ def planes_of(data: bytes, unit: int, *, rotate: bool = False) -> list[bytes]:
     units = [int.from_bytes(data[at : at + unit], "little") for at in range(0, len(data), unit)]
     if rotate:
         units = [(one << 1 | one >> (bits - 1)) & ((1 << bits) - 1) for one in units]
-    turned = [one.to_bytes(unit, "little") for one in units]
-    return [bytes(one[plane] for one in turned) for plane in range(unit)]
+    rotated = [one.to_bytes(unit, "little") for one in units]
+    return [bytes(one[plane] for one in rotated) for plane in range(unit)]
 
 
 def planes_chunk(data: bytes, unit: int, frames: Sequence[bool], *, rotate: bool = False) -> bytes:

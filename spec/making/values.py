@@ -23,6 +23,7 @@ from making.vectors import (
     lists,
     opens,
     reads,
+    reads_unverified,
     store,
     strings,
     u8,
@@ -97,7 +98,7 @@ def slices(out: Vectors) -> None:
         extra_rows: Sequence[Row] | None = None,
         more_problems: bool = False,
         rules: str = "",
-        notes: str = "",
+        deviations: str = "",
     ) -> None:
         whole, rows, data = pieces(dims, boxes_of)
         if content is not None:
@@ -113,7 +114,7 @@ def slices(out: Vectors) -> None:
             extra_rows=rows if extra_rows is None else extra_rows,
             more_problems=more_problems,
             rules=rules,
-            notes=notes,
+            deviations=deviations,
         )
 
     def malformed(name: str, rule: str, *extents: bytes) -> None:
@@ -156,6 +157,7 @@ def slices(out: Vectors) -> None:
     crc = parts.crc32c(EIGHT[4:])
     second("slc-8", "SLC-8", entry(6, [2, 2], 4, crc, offset=6))
     second("slc-9", "SLC-9", entry(UINT8, [4], 4, crc, offset=6))
+    out[-1].steps.insert(3, boxes(b"x", [(3, 0), (0, 2)], u8(dims=[0, 2])))
     second("slc-9-other", "SLC-9", entry(UINT8, [1, 2], 2, parts.crc32c(EIGHT[4:6]), offset=6))
     second("slc-slice-checksum", "DAT-6", entry(UINT8, [2, 2], 4, crc ^ 1, offset=6), "CHECKSUM")
     second("slc-slice-size", "ENT-5", entry(UINT8, [2, 2], 3, crc, offset=6), "BAD_ENTRY")
@@ -169,14 +171,14 @@ def slices(out: Vectors) -> None:
     nested = entry(UINT8, [2, 2], 4, crc, offset=6, slices=[slice_((0, 1), (0, -1))])
     x = u8(*EIGHT, dims=[4, 2])
     extra = [rows[0], (rows[1][0], nested)]
-    out.beside("slc-10", "SLC-10", whole, data, x, extra_rows=extra, notes="NESTED_SLICES")
+    out.beside("slc-10", "SLC-10", whole, data, x, extra_rows=extra, deviations="NESTED_SLICES")
     bad = entry(UINT8, [2, 2], 4, crc, offset=6, slices=[slice_((0, 1))])
     extra = [rows[0], (rows[1][0], bad)]
-    out.beside("slc-10-any", "SLC-10", whole, data, x, extra_rows=extra, notes="NESTED_SLICES")
+    out.beside("slc-10-any", "SLC-10", whole, data, x, extra_rows=extra, deviations="NESTED_SLICES")
     crcs = parts.chunked(EIGHT[4:], 2)
     nested = entry(UINT8, [2, 2], 4, crc, offset=6, slices=[slice_((0, 1), (0, -1))], tail=crcs)
     extra = [rows[0], (rows[1][0], nested)]
-    more = {"extra_rows": extra, "notes": "NESTED_SLICES", "level": "v2+"}
+    more = {"extra_rows": extra, "deviations": "NESTED_SLICES", "level": "v2+"}
     out.beside("slc-10-chunks", "SLC-10 EXT-5", whole, data, x, **more)
     broken = reads(rows[0][0], fails=("BAD_PROTO", "MSG-6"))
     out.at_entry("key-6-broken", whole + b"\x7e", "BAD_PROTO", "MSG-6", *rows, rules="KEY-6 MSG-6")
@@ -189,16 +191,24 @@ def slices(out: Vectors) -> None:
     message = parts.partitioned(UINT8, [0, 4], *full)
     none = (UINT8, [0, 4])
     out.at_read("slc-6-empty", message, b"", none, "BAD_SLICE", "SLC-6", extra_rows=empty)
+    # A request without elements needs no slice: neither its entry nor its data file.
+    apart = parts.partitioned(UINT8, [0, 4], slice_((0, -1), (0, 2)), slice_((0, -1), (2, 2)))
+    other_shape = (slice_key(b"x", (0, -1), (0, 2)), u8(dims=[0, 9]).entry(2))
+    no_elements = u8(dims=[0, 4])
+    rules = "SLC-7 SLC-9"
+    out.beside("slc-9-no-elements", rules, apart, b"", no_elements, extra_rows=[other_shape])
+    missing = [("BAD_SLICE", "SLC-7"), ("BAD_SLICE", "SLC-9")]
+    out[-1].steps[-1] = verifies(*missing)
     covered = boxes(b"x", [(2, 2), (0, 2)], u8(*EIGHT[:4], dims=[2, 2]))
     hole = boxes(b"x", [(1, 2), (0, 2)], fails=("BAD_SLICE", "SLC-11"))
     nothing = boxes(b"x", [(0, 0), (0, 2)], u8(dims=[0, 2]))
     at_read("slc-11", "SLC-11", [4, 2], ROWS_OF_2[1:], covered, hole, nothing)
     written = msg(1, num(2, 2)) + msg(1, num(2, -1))
     long = parts.partitioned(UINT8, [4, 2], written, slice_((2, 2), (0, -1)))
-    out.beside("slc-3-minus-1", "SLC-3", long, data, x, extra_rows=rows, notes="FIELD_ORDER")
+    out.beside("slc-3-minus-1", "SLC-3", long, data, x, extra_rows=rows, deviations="FIELD_ORDER")
     located = parts.partitioned(UINT8, [4, 2], *(slice_(*one) for one in ROWS_OF_2))
     with_place = located.replace(b"\x3a", num(4, 1) + num(5, 5) + fixed(6, 9) + b"\x3a", 1)
-    out.beside("ent-7", "ENT-7", with_place, data, x, extra_rows=rows, notes="SLICE_LOCATION")
+    out.beside("ent-7", "ENT-7", with_place, data, x, extra_rows=rows, deviations="SLICE_LOCATION")
     misplaced = parts.partitioned(UINT8, [2], msg(1, num(1, 1)), slice_((0, 2)))
     hidden = slice_key(b"x", (0, -1))
     row = (hidden, u8(8, 9).entry(2))
@@ -231,20 +241,20 @@ def names_like_keys(out: Vectors) -> None:
     files = files_of(parts.table(*sorted(rows)), value.raw)
     rules = "KEY-6 KEY-7 SLC-10"
     hidden = [reads(one, fails=("TENSOR_NOT_FOUND", "KEY-6")) for one in (first, second)]
-    out.sound("key-6-before", rules, files, {name: value}, *hidden, notes="NESTED_SLICES")
+    out.sound("key-6-before", rules, files, {name: value}, *hidden, deviations="NESTED_SLICES")
     # What the slice lists is no slice, but a tensor; what that lists again is.
     more = u8(8, 9)
     files = files_of(parts.table(*sorted([*rows, (below, more.entry(4))])), value.raw + more.raw)
     found = {below: more, name: value}
     steps = [opens(), lists(found), *(reads(one, found[one]) for one in found), *hidden]
     orphan = ("BAD_SLICE", "KEY-7")
-    out.add("key-6-nested", rules, files, *steps, verifies(orphan, notes="NESTED_SLICES"))
+    out.add("key-6-nested", rules, files, *steps, verifies(orphan, deviations="NESTED_SLICES"))
     pair = (below, parts.partitioned(UINT8, [2], *ones))
     lowest = slices_of(more, [deepest, slice_key(below, (1, 1))], 4)
     table = parts.table(*sorted([*rows, pair, *lowest]))
     files = files_of(table, value.raw + more.raw)
     hidden.append(reads(deepest, fails=("TENSOR_NOT_FOUND", "KEY-6")))
-    out.sound("key-6-deep", rules, files, found, *hidden, notes="NESTED_SLICES")
+    out.sound("key-6-deep", rules, files, found, *hidden, deviations="NESTED_SLICES")
 
 
 # Names that begin with 0 and are no slice keys.
@@ -377,6 +387,11 @@ def texts(out: Vectors) -> None:
             out.texts.append({"text": text, "rules": [rule], "fails": ["ARGUMENT", rule]})
 
 
+def string_checksum(sizes: Sequence[int], behind: bytes) -> int:
+    """The entry's checksum (STR-6) of sizes below 2^32 and the bytes behind them."""
+    return parts.crc32c(b"".join(map(parts.u32, sizes)) + behind)
+
+
 def string_tensors(out: Vectors) -> None:
     elements = (b"hello", b"", b"wor\0ld")
     value = strings(*elements)
@@ -396,7 +411,7 @@ def string_tensors(out: Vectors) -> None:
     out.beside("str-3-overlong", "STR-3", message, overlong, value)
     big, crc_of = parts.string_value(elements, big=True)
     index = parts.table((b"x", entry(STRING, [3], len(big), crc_of)), head=header(endianness=1))
-    out.sound("str-7", "STR-7", files_of(index, big), {b"x": value}, notes="BIG_ENDIAN")
+    out.sound("str-7", "STR-7", files_of(index, big), {b"x": value}, deviations="BIG_ENDIAN")
 
     def bad(
         name: str,
@@ -406,10 +421,13 @@ def string_tensors(out: Vectors) -> None:
         *,
         crc: int = crc,
         count: int = 3,
+        unverified: Value | None = None,
     ) -> None:
         message = entry(STRING, [count], len(raw), crc, offset=2)
-        step = boxes(b"x", [(0, 1)], fails=(failure, rule))
-        out.at_read(name, message, raw, (STRING, [count]), failure, rule, step)
+        steps = [boxes(b"x", [(0, 1)], fails=(failure, rule))]
+        if unverified is not None:
+            steps.append(reads_unverified(b"x", unverified))
+        out.at_read(name, message, raw, (STRING, [count]), failure, rule, *steps)
 
     bad("str-2", data[:6], "STR-2")
     bad("str-2-many", data, "STR-2", count=2**40)
@@ -420,15 +438,24 @@ def string_tensors(out: Vectors) -> None:
     for name, sizes in (("less", (4, 0, 6)), ("more", (6, 0, 6)), ("wraps", (2**64 - 1, 6, 6))):
         raw = parts.string_sizes(sizes) + data[7:]
         bad(f"str-4-{name}", raw, "STR-4")
+    # The entry's checksum is right, and the layout is not.
+    sizes = (4, 0, 6)
+    raw = parts.string_sizes(sizes) + data[7:]
+    bad("str-4-under-str-6", raw, "STR-4", crc=string_checksum(sizes, raw[3:]))
     flipped = bytearray(data)
     flipped[3] ^= 1
-    bad("str-5", bytes(flipped), "STR-5", "CHECKSUM")
+    bad("str-5", bytes(flipped), "STR-5", "CHECKSUM", unverified=value)
+    right = string_checksum((5, 0, 6), bytes(flipped[3:]))
+    bad("str-5-under-str-6", bytes(flipped), "STR-5", "CHECKSUM", crc=right, unverified=value)
     swapped, other = parts.string_value(elements, big=True)
     bad("str-7-big-in-little", swapped, "STR-5", "CHECKSUM", crc=other)
     flipped = bytearray(data)
     flipped[-1] ^= 1
-    bad("str-6", bytes(flipped), "STR-6", "CHECKSUM")
-    bad("str-6-entry", data, "STR-6", "CHECKSUM", crc=crc ^ 1)
+    other_last = strings(*elements[:2], b"wor\0le")
+    bad("str-6", bytes(flipped), "STR-6", "CHECKSUM", unverified=other_last)
+    bad("str-6-entry", data, "STR-6", "CHECKSUM", crc=crc ^ 1, unverified=value)
+    not_masked = parts.unmask(crc)
+    bad("str-6-not-masked", data, "STR-6", "CHECKSUM", crc=not_masked, unverified=value)
     message = entry(STRING, [0], 4, 1, offset=2)
     raw = parts.u32(parts.mask(0))
     listed = (STRING, [0])
@@ -456,20 +483,31 @@ def variants(out: Vectors) -> None:
     none = Value(VARIANT, (0,), elements=())
     out.beside("var-1-none", "VAR-1 ENT-8", none.entry(2), b"", none)
 
-    def bad(name: str, raw: bytes, rule: str, failure: str = "BAD_ENTRY", crc: int = crc) -> None:
+    def bad(
+        name: str,
+        raw: bytes,
+        rule: str,
+        failure: str = "BAD_ENTRY",
+        crc: int = crc,
+        unverified: Sequence[bytes] = (),
+    ) -> None:
         message = entry(VARIANT, [3], len(raw), crc, offset=2)
-        out.at_read(name, message, raw, (VARIANT, [3]), failure, rule)
+        found = Value(VARIANT, (3,), elements=tuple(unverified))
+        steps = [reads_unverified(b"x", found)] if unverified else []
+        out.at_read(name, message, raw, (VARIANT, [3]), failure, rule, *steps)
 
     bad("var-2-few", data[:14], "VAR-2")
     bad("var-2-cut", data[:-1], "VAR-2")
     bad("var-2-more", data + b"\0", "VAR-2")
     bad("var-2-unreadable", data[:13] + b"\x80" * 11 + data[13:], "VAR-2")
     bad("var-2-wraps", data[:13] + varint(2**64 - 4) + data[14:], "VAR-2")
+    changed = {"payload": (b"nne", *payloads[1:]), "last": (*payloads[:2], bytes(39) + b"\1")}
     for name, at in (("payload", 1), ("stored", 4), ("second", 9), ("last", len(data) - 5)):
         flipped = bytearray(data)
         flipped[at] ^= 1
-        bad(f"var-3-{name}", bytes(flipped), "VAR-3", "CHECKSUM")
-    bad("var-4", data, "VAR-4", "CHECKSUM", crc ^ 1)
+        found = changed.get(name, payloads)
+        bad(f"var-3-{name}", bytes(flipped), "VAR-3", "CHECKSUM", unverified=found)
+    bad("var-4", data, "VAR-4", "CHECKSUM", crc ^ 1, payloads)
     big = header(endianness=1)
     listed = (VARIANT, [3])
     out.at_read(
@@ -480,7 +518,7 @@ def variants(out: Vectors) -> None:
         "UNSUPPORTED",
         "VAR-6",
         head=big,
-        notes="BIG_ENDIAN",
+        deviations="BIG_ENDIAN",
     )
 
 

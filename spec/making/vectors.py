@@ -96,7 +96,7 @@ class Vector:
     def kind(self) -> str:
         if any("fails" in step or step.get("problems") or "among" in step for step in self.steps):
             return "bad"
-        return "odd" if any(step.get("notes") for step in self.steps) else "good"
+        return "deviation" if any(step.get("deviations") for step in self.steps) else "good"
 
     @property
     def prefix(self) -> str:
@@ -147,12 +147,12 @@ class Vectors(list[Vector]):
         tensors: Mapping[bytes, Value],
         *more_steps: Step,
         head: dict[str, int] | None = None,
-        notes: str = "",
+        deviations: str = "",
         **more: Any,
     ) -> None:
-        """Everything can be opened, listed, read and verified, with these oddities."""
+        """Everything can be opened, listed, read and verified, with these deviations."""
         steps = [opens(head), lists(tensors), *(reads(one, tensors[one]) for one in tensors)]
-        self.add(name, rules, files, *steps, *more_steps, verifies(notes=notes), **more)
+        self.add(name, rules, files, *steps, *more_steps, verifies(deviations=deviations), **more)
 
     def plain(
         self, name: str, rules: str, tensors: Mapping[bytes, Value], *steps: Step, **more: Any
@@ -209,7 +209,7 @@ class Vectors(list[Vector]):
         problems: Sequence[Refusal] | None = None,
         rules: str = "",
         head: bytes | None = None,
-        notes: str = "",
+        deviations: str = "",
         more_problems: bool = False,
         **more: Any,
     ) -> None:
@@ -223,7 +223,9 @@ class Vectors(list[Vector]):
             *steps,
             reads(b"a", GOOD),
             verifies(
-                *((found,) if problems is None else problems), notes=notes, more=more_problems
+                *((found,) if problems is None else problems),
+                deviations=deviations,
+                more=more_problems,
             ),
         ]
         self.add(name, rules or rule, files, *every, **more)
@@ -294,6 +296,11 @@ def reads(name: bytes, value: Value | None = None, fails: Refusal | None = None)
     return step | ({"fails": list(fails)} if fails else {"gives": value.json() if value else None})
 
 
+def reads_unverified(name: bytes, value: Value) -> Step:
+    """Reads it without comparing checksums."""
+    return reads(name, value) | {"verified": False}
+
+
 def boxes(
     name: bytes,
     box: Sequence[tuple[int, int]],
@@ -305,12 +312,12 @@ def boxes(
     return step | ({"fails": list(fails)} if fails else {"gives": value.json() if value else None})
 
 
-def verifies(*problems: Refusal, notes: str = "", more: bool = False) -> Step:
+def verifies(*problems: Refusal, deviations: str = "", more: bool = False) -> Step:
     """What verifying finds; with `more`, what it finds among other things, which are not told."""
     found = sorted(list(one) for one in problems)
     if more:
         return {"step": "verify", "among": found}
-    return {"step": "verify", "problems": found, "notes": sorted(notes.split())}
+    return {"step": "verify", "problems": found, "deviations": sorted(deviations.split())}
 
 
 def metadata(value: Any = None, fails: Refusal | None = None) -> Step:

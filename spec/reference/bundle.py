@@ -65,14 +65,15 @@ def once(call: Callable[..., T], *arguments: Any) -> T:
 class Bundle:
     """An open checkpoint: the index is checked now; blocks, entries and values when asked for.
 
-    header: num_shards, endianness, version. notes: deviations met, as (name, offset in the index
-    file; that of the block if inside Snappy). verified: whether checksums cover the last read.
+    header: num_shards, endianness, version. deviations: those found so far, as (name, offset in
+    the index file; that of the block if inside Snappy). verified: whether checksums cover the
+    last read.
     """
 
     def __init__(self, prefix: Path, consumer: int = 2) -> None:
         self.prefix, self.consumer = os.fspath(prefix), consumer
         self.path = self.prefix + ".index"
-        self.notes: dict[tuple[str, int], None] = {}
+        self.deviations: dict[tuple[str, int], None] = {}
         self.verified = True
         self._blocks: dict[int, dict[bytes, Place]] = {}
         self._keys = 0  # bytes of the keys in them
@@ -100,7 +101,7 @@ class Bundle:
             self.data = file.read()
 
     def _note(self, deviation: str, offset: int) -> None:
-        self.notes[deviation, offset] = None
+        self.deviations[deviation, offset] = None
 
     def _open_table(self) -> None:
         data, note = self.data, self._note

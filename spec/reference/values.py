@@ -41,6 +41,10 @@ def check_value(entry: Entry, shards: int, big: bool, consumer: int) -> None:
     """The checks of *Value* in the entry alone, up to CMP-20."""
     check_extension(entry, big, consumer)
     check_place(entry, shards)
+    check_raw_size(entry)
+
+
+def check_raw_size(entry: Entry) -> None:
     raw, size = entry.raw_size, entry.type.size
     if size:
         need(raw == entry.count * size, "ENT-5", "BAD_ENTRY", f"{raw} for {entry.shape}")

@@ -118,7 +118,7 @@ def samples(directory: Path) -> list[Sample]:
     places = [
         (f"vector/{one.name}", f"{vectors.DIRECTORY}/{one.prefix}")
         for one in vectors.VECTORS
-        if one.kind in ("good", "odd") and one.files and not one.limits
+        if one.kind in ("good", "deviation") and one.files and not one.limits
     ]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

@@ -470,7 +470,7 @@ static void one_vector(const char *folder, const char *base, bool faults)
 /* With an argument: no faults, for a comparison of what two builds of the library find (tools/mutants.py). */
 int main(int count, char **arguments)
 {
-	static const char *const folders[] = {"spec/vectors/good", "spec/vectors/odd", "spec/vectors/bad"};
+	static const char *const folders[] = {"spec/vectors/good", "spec/vectors/deviation", "spec/vectors/bad"};
 	unsigned long vectors = 0;
 	has_codec = ckptfmt_codec_zstd(3, &codec, &err) == CKPTFMT_OK;
 	for (size_t i = 0; i < CF_ARRAY_COUNT(folders); i++) {

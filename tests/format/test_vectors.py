@@ -130,7 +130,7 @@ def test_files_are_listed_and_small() -> None:
 def test_names_are_distinct() -> None:
     names = [vector.name for vector in VECTORS]
     assert sorted(set(names)) == sorted(names)
-    assert {vector.kind for vector in VECTORS} == {"good", "odd", "bad"}
+    assert {vector.kind for vector in VECTORS} == {"good", "deviation", "bad"}
 
 
 def number_of(text: str) -> int:
@@ -188,8 +188,8 @@ MAY_DEVIATE = {
 def compare(vector: Vector, reader: type[Core] | type[Reference]) -> None:
     for step, outcome in zip(vector.steps, vectors.outcomes(vector, reader), strict=True):
         wanted = vectors.expected(step)
-        if step["step"] == "verify" and reader is Core and "notes" in wanted:
-            wanted["notes"] = bool(wanted["notes"]) or vector.name in MAY_DEVIATE
+        if step["step"] == "verify" and reader is Core and "deviations" in wanted:
+            wanted["deviations"] = bool(wanted["deviations"]) or vector.name in MAY_DEVIATE
         where = f"{vector.name}, {step['step']} {step.get('tensor', '')}: {outcome!r:.500}"
         if isinstance(wanted, Refusal) and isinstance(outcome, Refusal):
             assert agree(wanted, outcome), where
@@ -281,7 +281,7 @@ def test_command(vector: Vector, capsys: pytest.CaptureFixture[str]) -> None:
         graph = any(one["step"] == "objects" and one.get("fails") for one in vector.steps)
         bad = bool(step.get("among") or step["problems"] or graph)
         assert (main(["verify", path]) != 0) == bad
-        if not bad and step["notes"]:
+        if not bad and step["deviations"]:
             assert main(["verify", "--strict", path]) != 0
         capsys.readouterr()
 
@@ -535,7 +535,9 @@ def test_every_check_is_shown(rule: str, tmp_path: Path) -> None:
 def test_every_deviation_is_met() -> None:
     names = re.findall(r"^\| \d+ \| ([A-Z_]+) \|", specification(), re.M)
     assert len(names) >= 20
-    met = {note for vector in VECTORS for step in vector.steps for note in step.get("notes", ())}
+    met = {
+        name for vector in VECTORS for step in vector.steps for name in step.get("deviations", ())
+    }
     assert met == set(names)
 
 

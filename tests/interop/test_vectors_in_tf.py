@@ -35,7 +35,7 @@ def read_steps(vector: Vector) -> list[tuple[bytes, Any]]:
 
 
 def readable(vector: Vector, code: int) -> bool:
-    big = any("BIG_ENDIAN" in step.get("notes", ()) for step in vector.steps)
+    big = any("BIG_ENDIAN" in step.get("deviations", ()) for step in vector.steps)
     return KINDS[code].swappable or not big
 
 
