@@ -6,7 +6,6 @@ from __future__ import annotations
 import errno
 import os
 import random
-import shutil
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -268,17 +267,6 @@ def test_a_name_that_leads_outside(
     assert name == "ckpt-1"
     assert message == reason.replace(f"{directory}/", "")
     assert opened == ([f"{directory}/dead"] if older else []) + [inside]
-
-
-def test_a_moved_directory(tmp_path: Path) -> None:
-    """Absolute names of the old place, where another program has checkpoints now."""
-    old, new = tmp_path / "old", tmp_path / "new"
-    for number in (1, 2):
-        save(old, f"ckpt-{number}", number)
-    record(old, f"{old}/ckpt-1", f"{old}/ckpt-2")
-    shutil.copytree(old, new)
-    assert fallback(new)[0] == "ckpt-2"
-    assert newest(old) == f"{old}/ckpt-2"
 
 
 # ---- complete or not -----------------------------------------------------------------------------

@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 import pytest
 from support.manager import (
-    Background,
     Checkpoint,
     Uncounted,
     files,
@@ -25,7 +24,6 @@ from support.manager import (
 import ckptfmt
 from ckptfmt.errors import CkptfmtWarning, InvalidError
 from ckptfmt.manager.manager import CheckpointManager
-from ckptfmt.saving.options import CheckpointOptions
 
 HOUR = 3600.0
 
@@ -57,26 +55,6 @@ def test_deletion(tmp_path: Path) -> None:
     assert files(tmp_path) == sorted(
         ["checkpoint", *data, "ckpt-2.index", "ckpt-3.index", "ckpt-4.index"]
     )
-
-
-def test_keep_all(tmp_path: Path) -> None:
-    checkpoint = Checkpoint()
-    first = manager_of(tmp_path, None, checkpoint=checkpoint)
-    paths = [first.save() for _ in range(4)]
-    assert first.checkpoints == paths
-    second = manager_of(tmp_path, None, checkpoint=checkpoint)
-    assert second.checkpoints == paths
-    assert second.latest_checkpoint == paths[-1]
-    paths.append(second.save())
-    assert second.checkpoints == paths
-    assert there(tmp_path) == sorted(number_names(paths))
-    # One that keeps fewer cleans up, after its first save.
-    third = manager_of(tmp_path, 2, checkpoint=checkpoint)
-    assert third.checkpoints == paths
-    assert there(tmp_path) == sorted(number_names(paths))
-    paths.append(third.save())
-    assert third.checkpoints == paths[-2:]
-    assert there(tmp_path) == sorted(number_names(paths[-2:]))
 
 
 def test_the_state_survives(tmp_path: Path, clock: Clock) -> None:
@@ -115,32 +93,6 @@ def test_the_state_survives(tmp_path: Path, clock: Clock) -> None:
     paths.append(third.save())
     assert third.checkpoints == paths[5:]
     assert there(tmp_path) == ["ckpt-3", "ckpt-6"]
-
-
-def test_hours_from_one_to_the_next(tmp_path: Path, clock: Clock) -> None:
-    clock.now = 100 * HOUR
-    manager = manager_of(tmp_path, 1, keep_checkpoint_every_n_hours=2)
-    for step in range(12):
-        clock.now = 100 * HOUR + step * HOUR
-        manager.save()
-    # The first is a second too young for the manager's start; those that stay are two hours apart.
-    assert there(tmp_path) == sorted(f"ckpt-{n}" for n in (3, 5, 7, 9, 11, 12))
-
-
-def test_continue_from_what_no_manager_saved(tmp_path: Path) -> None:
-    checkpoint = Checkpoint()
-    unmanaged = [checkpoint.save(tmp_path / "unusual") for _ in range(2)]
-    checkpoint = Checkpoint()
-    manager = manager_of(tmp_path, 2, checkpoint=checkpoint)
-    assert manager.latest_checkpoint == unmanaged[1]
-    assert manager.checkpoints == []
-    assert manager.restore_or_initialize() == unmanaged[1]
-    assert checkpoint.save_counter == 2
-    paths = [manager.save()]
-    assert manager.checkpoints == paths == [str(tmp_path / "ckpt-3")]
-    paths += [manager.save(), manager.save()]
-    assert manager.checkpoints == paths[1:]
-    assert there(tmp_path) == ["ckpt-4", "ckpt-5", "unusual-1", "unusual-2"]
 
 
 def test_saves_of_others_between(tmp_path: Path) -> None:
@@ -199,14 +151,6 @@ def test_custom_numbers(tmp_path: Path) -> None:
     assert number_names([manager.save(np.int32(9)), manager.save(0)]) == ["ckpt-9", "ckpt-0"]
     assert there(tmp_path) == ["ckpt-0", "ckpt-9"]
     assert number_names([manager.save(-5)]) == ["ckpt--5"]
-
-
-def test_custom_names(tmp_path: Path) -> None:
-    manager = manager_of(tmp_path, 2, checkpoint_name="ckpt_name")
-    paths = [manager.save(checkpoint_number=5), manager.save(checkpoint_number=7)]
-    assert paths == [str(tmp_path / "ckpt_name-5"), str(tmp_path / "ckpt_name-7")]
-    assert manager.checkpoints == paths
-    assert manager.latest_checkpoint == paths[1]
 
 
 def test_restore_or_initialize(tmp_path: Path) -> None:
@@ -394,33 +338,6 @@ def test_without_a_counter(tmp_path: Path) -> None:
     ckptfmt.save(tmp_path / "ckpt-20", {"x": [1]})
     again = manager_of(tmp_path, 2, checkpoint=Uncounted())
     assert number_names([again.save()]) == ["ckpt-21"]
-
-
-def test_options_and_callbacks(tmp_path: Path) -> None:
-    """The caller's come first, and find nothing recorded yet; the options are not changed."""
-    seen: list[Any] = []
-    manager = manager_of(tmp_path)
-    options = CheckpointOptions(
-        write_callbacks=[lambda path: seen.append((path, manager.latest_checkpoint))]
-    )
-    path = manager.save(options=options)
-    assert seen == [(path, None)]
-    assert len(options.write_callbacks) == 1
-    assert manager.latest_checkpoint == path
-    assert manager.checkpoints == [path]
-
-
-def test_in_the_background(tmp_path: Path) -> None:
-    checkpoint = Background()
-    manager = manager_of(tmp_path, 2, checkpoint=checkpoint)
-    options = CheckpointOptions(enable_async=True, durability="none")
-    futures = [manager.save_async(options=options) for _ in range(5)]
-    assert [os.path.basename(one.result(60)) for one in futures] == [
-        f"ckpt-{n}" for n in (1, 2, 3, 4, 5)
-    ]
-    assert number_names(manager.checkpoints) == ["ckpt-4", "ckpt-5"]
-    assert there(tmp_path) == ["ckpt-4", "ckpt-5"]
-    checkpoint.pool.shutdown()
 
 
 def test_attributes(tmp_path: Path) -> None:

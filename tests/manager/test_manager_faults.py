@@ -215,18 +215,6 @@ def test_a_state_file_that_cannot_be_written(
     assert state_names(tmp_path) == ["ckpt-3"]
 
 
-def test_a_save_that_fails_changes_nothing(tmp_path: Path) -> None:
-    checkpoint = Checkpoint()
-    manager = manager_of(tmp_path, 1, checkpoint=checkpoint)
-    path = manager.save()
-    before = {name: (tmp_path / name).read_bytes() for name in files(tmp_path)}
-    checkpoint.value = object()  # type: ignore[assignment]
-    with pytest.raises(InvalidError):
-        manager.save()
-    assert {name: (tmp_path / name).read_bytes() for name in files(tmp_path)} == before
-    assert manager.latest_checkpoint == path
-
-
 class Deadly:
     """Raises KilledError in the `point`-th of these system calls, and in all later ones."""
 
@@ -322,30 +310,7 @@ def test_a_damaged_state_file(tmp_path: Path, content: bytes) -> None:
     assert there(tmp_path) == ["ckpt-2", "ckpt-5", "ckpt-6"]
 
 
-def test_a_state_file_that_is_gone(tmp_path: Path) -> None:
-    manager = manager_of(tmp_path, 2)
-    paths = [manager.save() for _ in range(2)]
-    (tmp_path / "checkpoint").unlink()
-    ckptfmt.save(tmp_path / "zzz-9", {"x": [1]})
-    assert manager_of(tmp_path).latest_checkpoint == paths[1]
-
-
 # ---- several managers ----------------------------------------------------------------------------
-
-
-def test_two_managers_take_turns(tmp_path: Path) -> None:
-    """N16: each sees what the other did; nothing is removed twice or comes back."""
-    checkpoint = Checkpoint()
-    first = manager_of(tmp_path, 3, checkpoint=checkpoint)
-    second = manager_of(tmp_path, 3, checkpoint=checkpoint)
-    for turn in range(10):
-        (first if turn % 3 else second).save()
-        expected = [f"ckpt-{n}" for n in range(max(1, turn - 1), turn + 2)]
-        assert state_names(tmp_path) == expected
-        assert there(tmp_path) == sorted(expected)
-    first.save()
-    second.save()
-    assert number_names(second.checkpoints) == ["ckpt-10", "ckpt-11", "ckpt-12"]
 
 
 def test_what_another_manager_keeps_permanently_stays(tmp_path: Path) -> None:
@@ -453,29 +418,6 @@ def test_damaged_metrics(tmp_path: Path, content: bytes) -> None:
     assert number_names(again.checkpoints) == ["ckpt-1"]
 
 
-def test_steps_are_kept_permanently(tmp_path: Path) -> None:
-    manager = manager_of(tmp_path, 2, keep_every_n_steps=100)
-    for step in range(0, 600, 50):
-        manager.save(step)
-    kept = [f"ckpt-{n}" for n in (0, 100, 200, 300, 400, 500, 550)]
-    assert there(tmp_path) == sorted(kept)
-    assert number_names(manager.checkpoints) == kept[-2:]
-
-
-def test_permanent_checkpoints_count_among_the_best(tmp_path: Path) -> None:
-    best = KeepBest("loss", mode="min")
-    manager = manager_of(tmp_path, 1, keep_every_n_steps=10, keep_best=best)
-    for step, loss in [(10, 0.1), (11, 0.5), (12, 0.4), (13, 0.9)]:
-        manager.save(step, metrics={"loss": loss})
-    assert there(tmp_path) == ["ckpt-10", "ckpt-13"]
-    assert manager.best_checkpoint == str(tmp_path / "ckpt-10")
-    # A new manager counts it as well.
-    again = manager_of(tmp_path, 1, keep_every_n_steps=10, keep_best=best)
-    again.save(14, metrics={"loss": 0.3})
-    again.save(15, metrics={"loss": 0.8})
-    assert there(tmp_path) == ["ckpt-10", "ckpt-15"]
-
-
 def test_a_misspelt_metric(tmp_path: Path) -> None:
     manager = manager_of(tmp_path, 1, keep_best=KeepBest("loss", mode="min"))
     message = "keep_best compares the metric 'loss', which metrics does not have; it has 'Loss'"
@@ -531,21 +473,6 @@ def test_restoring_falls_back_to_what_is_sound(tmp_path: Path, first: bool) -> N
     else:
         assert isinstance(found.rejected[0].error, CorruptError)
         assert isinstance(found.rejected[1].error, ckptfmt.errors.ShardMissingError)
-
-
-def test_nothing_sound(tmp_path: Path) -> None:
-    manager = manager_of(tmp_path, 2)
-    for _ in range(2):
-        manager.save()
-    for number in (1, 2):
-        flip(tmp_path / f"ckpt-{number}.data-00000-of-00001", 3)
-    with (
-        pytest.warns(CkptfmtWarning, match="not restored"),
-        pytest.raises(CorruptError) as caught,
-    ):
-        manager.restore_latest()
-    assert caught.value.message == "none of the 2 checkpoints can be restored"
-    assert len(caught.value.__notes__) == 2
 
 
 def test_nothing_at_all(tmp_path: Path) -> None:

@@ -75,21 +75,6 @@ def test_a_save_that_failed_is_no_step(tmp_path: Path) -> None:
     assert manager.save() is None
 
 
-def test_nor_is_one_that_failed_in_the_background(tmp_path: Path) -> None:
-    checkpoint = Failing()
-    manager = manager_of(
-        tmp_path, checkpoint=checkpoint, step_counter=lambda: 3, checkpoint_interval=5
-    )
-    options = CheckpointOptions(enable_async=True, durability="none")
-    failed = manager.save_async(options=options)
-    checkpoint.pool.shutdown()
-    with pytest.raises(StorageError, match="full"):
-        failed.result()
-    checkpoint.fails = False
-    assert manager.save() is not None
-    assert manager.save() is None
-
-
 def test_the_manager_does_not_hear_of_an_error_for_others(tmp_path: Path) -> None:
     """A SaveFuture keeps its error for the next save, though the manager looks at it."""
     manager = CheckpointManager(
@@ -127,16 +112,6 @@ def test_a_failed_background_save_does_not_affect_a_restore(tmp_path: Path, rest
     assert value[0] == 1
     with pytest.raises(StorageError, match="full"):
         manager.save()
-
-
-def test_a_failed_background_save_does_not_affect_a_training_state(tmp_path: Path) -> None:
-    failing = CheckpointOptions(enable_async=True, write_callbacks=[fails])
-    state = ckptfmt.tf.TrainingState({"w": np.zeros(3)}, tmp_path)
-    state.back_up(1)
-    state._checkpoint.write(tmp_path / "elsewhere", failing)
-    assert state.restore()
-    state.delete_backup()
-    assert not (tmp_path / "chief").exists()
 
 
 def test_a_refused_number_is_not_counted(tmp_path: Path) -> None:
@@ -202,20 +177,6 @@ def test_numbers_that_others_took(tmp_path: Path) -> None:
     with ckptfmt.Writer(tmp_path / "ckpt-5", durability="none") as writer:
         writer.add("x", [1])
         assert number_names([managers[0].save()]) == ["ckpt-6"]
-
-
-def test_restoring_what_others_saved(tmp_path: Path) -> None:
-    mine, other = (manager_of(tmp_path, 1, checkpoint=Checkpoint(n)) for n in (1, 2))
-    assert not mine.restore_latest()
-    other.save()
-    other.save()
-    assert there(tmp_path) == ["ckpt-2"]
-    found = mine.restore_latest()
-    assert (found.path, found.rejected) == (str(tmp_path / "ckpt-2"), [])
-    assert mine.checkpoint.value == 2
-    other.save()
-    assert mine.restore_or_initialize() == str(tmp_path / "ckpt-3")
-    assert mine.latest_checkpoint == str(tmp_path / "ckpt-3")
 
 
 class Overtaken(Checkpoint):

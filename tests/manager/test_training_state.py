@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.manager import files, number_names, there
+from support.manager import files, there
 from support.training import QUICK, STEPS, Job, backup, leave_behind, options
 
 import ckptfmt
@@ -134,22 +134,6 @@ def test_a_backup_of_the_legacy_class(tmp_path: Path) -> None:
 
 
 # ---- which files there are -----------------------------------------------------------------------
-
-
-def test_one_backup_is_left(tmp_path: Path) -> None:
-    number = 0
-    for _ in range(3):
-        job = Job(tmp_path)
-        assert job.state.restore() is (number > 0)
-        assert job.has(float(number))
-        for _ in range(3):
-            number += 1
-            prefix = job.back_up(float(number), number)
-            assert prefix == str(tmp_path / "chief" / f"ckpt-{number}")
-            assert files(tmp_path) == ["chief"]
-            assert files(tmp_path / "chief") == backup(number)
-            assert ckptfmt.latest_checkpoint(tmp_path / "chief") == prefix
-            assert ckptfmt.verify(prefix).ok
 
 
 ROLES: list[Any] = [
@@ -290,40 +274,6 @@ def test_directories_of_our_names_stay(tmp_path: Path) -> None:
     job.state.delete_backup()
     assert files(tmp_path / "chief") == ["ckpt-5.index"]
     assert files(tmp_path / "chief" / "ckpt-5.index") == ["mine"]
-
-
-def test_links_go_and_not_what_they_lead_to(tmp_path: Path) -> None:
-    """N08"""
-    Job(tmp_path / "far").back_up(1.0, 0)
-    (tmp_path / "near").mkdir()
-    (tmp_path / "near" / "chief").symlink_to(tmp_path / "far" / "chief")
-    job = Job(tmp_path / "near")
-    assert job.state.restore()
-    for name in backup(1)[1:]:
-        (tmp_path / "far" / "chief" / name).rename(tmp_path / name)
-        (tmp_path / "far" / "chief" / name).symlink_to(tmp_path / name)
-    job.state.delete_backup()
-    assert files(tmp_path / "near") == ["chief"]
-    assert files(tmp_path / "far" / "chief") == []
-    assert ckptfmt.verify(tmp_path / "ckpt-1").ok
-
-
-def test_delete_backup_again_and_again(tmp_path: Path) -> None:
-    job = Job(tmp_path)
-    job.state.delete_backup()
-    job.back_up(1.0, 0)
-    for _ in range(2):
-        job.state.delete_backup()
-        assert files(tmp_path) == []
-    assert job.state.restore() is False
-    assert job.has(1.0)
-    assert job.position == (100, 0)
-    prefix = job.back_up(2.0, 1)
-    assert number_names([prefix]) == ["ckpt-2"]
-    assert files(tmp_path / "chief") == backup(2)
-    assert job.state.restore() is True
-    Job(tmp_path).state.delete_backup()
-    assert job.state.restore() is False
 
 
 # ---- arguments -----------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from support.background import PATIENCE, Gate, waiting_for
 from support.manager import files, there
-from support.team import Shared, all_good, run_team
+from support.team import all_good, run_team
 from support.training import Job, backup, damage, leave_behind, options
 
 import ckptfmt
@@ -30,23 +30,6 @@ INCOMPLETE = "ignore:.*is not complete"
 
 
 # ---- saves in the background ---------------------------------------------------------------------
-
-
-def test_background(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    gate = Gate(monkeypatch)
-    job = Job(tmp_path)
-    job.back_up(1.0, 0)
-    job = Job(tmp_path, options=ASYNC)
-    assert job.state.restore()
-    assert job.back_up(2.0, 1) == str(tmp_path / "chief" / "ckpt-2")
-    job.weights[...] = 3.0
-    assert "ckpt-1" in there(tmp_path / "chief")
-    assert job.position == (2, 0)
-    gate.open()
-    wait_for_saves()
-    assert files(tmp_path / "chief") == backup(2)
-    assert job.state.restore()
-    assert job.has(2.0)
 
 
 @pytest.mark.parametrize("before", [False, True])
@@ -184,18 +167,6 @@ def test_a_failure_of_another_worker(
     assert files(tmp_path) == []
 
 
-def test_the_first_backup_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    job = Job(tmp_path)
-    with monkeypatch.context() as patch:
-        patch.setattr(writer, "write_sources", full_disk)
-        with pytest.raises(StorageError, match="the disk is full"):
-            job.back_up(2.0, 4)
-    assert job.position == (100, 0)
-    assert Job(tmp_path).state.restore() is False
-    job.state.delete_backup()
-    assert files(tmp_path) == []
-
-
 def test_what_cannot_be_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     job = Job(tmp_path)
     job.back_up(1.0, 0)
@@ -323,15 +294,6 @@ def test_what_is_checked_before(
     assert checked == (full if given.get("check_first") else [])
 
 
-def test_another_model(tmp_path: Path) -> None:
-    Job(tmp_path).back_up(1.0, 4)
-    job = Job(tmp_path, 5.0, size=4)
-    with pytest.raises(InvalidError, match="the object at 'model/w': "):
-        job.state.restore()
-    assert job.has(5.0)
-    assert job.position == (100, 0)
-
-
 def test_a_worker_that_was_made_before_the_backup(tmp_path: Path) -> None:
     chief, other = Job(tmp_path), Job(tmp_path, task_id=1)
     assert other.state.restore() is False
@@ -365,28 +327,6 @@ def test_all_restore_the_same(tmp_path: Path) -> None:
     assert files(tmp_path) == []
 
 
-def test_workers_of_a_coordinator_made_before_the_backup(tmp_path: Path) -> None:
-    shared = Shared(WORLD)
-    made = all_good(run_team(WORLD, lambda one: Job(tmp_path, coordinator=one), shared))
-    Job(tmp_path).back_up(3.0, 4, 1)
-    jobs: list[Job] = made
-    assert all_good(run_team(WORLD, lambda one: jobs[one.rank].state.restore(), shared)) == (
-        [True] * WORLD
-    )
-    assert all(job.has(3.0) and job.position == (4, 2) for job in jobs)
-
-
-def test_a_coordinator_of_one(tmp_path: Path) -> None:
-    with ckptfmt.sharded.SingleProcess() as coordinator:
-        job = Job(tmp_path, coordinator=coordinator)
-        assert job.state.restore() is False
-        job.back_up(1.0, 0)
-        assert job.state.restore() is True
-        assert files(tmp_path / "chief") == backup(1)
-        job.state.delete_backup()
-        assert files(tmp_path) == []
-
-
 def restored_by(path: Path, sizes: list[int]) -> tuple[list[Any], list[Job]]:
     """What `restore` gave or raised in all workers, whose models have these sizes."""
     jobs: dict[int, Job] = {}
@@ -397,22 +337,6 @@ def restored_by(path: Path, sizes: list[int]) -> tuple[list[Any], list[Job]]:
         return job.state.restore()
 
     return run_team(len(sizes), run), [jobs[rank] for rank in range(len(sizes))]
-
-
-@pytest.mark.parametrize("rank", range(WORLD))
-def test_an_error_in_one_reaches_all(tmp_path: Path, rank: int) -> None:
-    Job(tmp_path).back_up(1.0, 4)
-    sizes = [3] * WORLD
-    sizes[rank] = 4
-    outcomes, jobs = restored_by(tmp_path, sizes)
-    assert [type(one) for one in outcomes] == [InvalidError] * WORLD
-    own = outcomes[rank].message
-    assert "'model/w'" in own
-    for other, outcome in enumerate(outcomes):
-        if other != rank:
-            assert outcome.message == f"process {rank} of {WORLD} failed: {own}"
-    assert [job.position for job in jobs] == [(100, 0)] * WORLD
-    assert all(job.has(5.0) for job in jobs)
 
 
 @pytest.mark.filterwarnings("ignore:not restored", INCOMPLETE)

@@ -112,24 +112,6 @@ def test_jobs_of_processes(tmp_path: Path, asynchronous: bool) -> None:
         check_backup(where, epoch + 1)
 
 
-def test_one_backup_is_left(tmp_path: Path) -> None:
-    def run(member: Any) -> None:
-        job = Rank(tmp_path, member, 3)
-        for epoch in range(3):
-            job.state.back_up(epoch, 2)
-        member.barrier("saved")
-        assert {one.split(".")[0] for one in files(tmp_path / "chief")} == {"checkpoint", "ckpt-3"}
-        assert job.state.restore()
-        job.check(3)
-        member.barrier("restored")
-        job.state.delete_backup()
-        member.barrier("removed")
-        assert files(tmp_path) == []
-        assert job.state.restore() is False
-
-    all_good(run_team(3, run))
-
-
 def test_layouts_as_a_tree_and_of_the_model_itself(tmp_path: Path) -> None:
     def run(member: Any) -> None:
         mesh = Mesh({"x": 2})
@@ -181,21 +163,6 @@ def test_a_wrong_position_is_an_error_in_all(tmp_path: Path, given: Any, message
 
     for found in all_good(run_team(2, run)):
         assert message in found
-
-
-def test_replicas_that_differ_are_not_backed_up(tmp_path: Path) -> None:
-    def run(member: Any) -> None:
-        job = Rank(tmp_path, member, 1)
-        job.state.back_up(0)
-        job.model["bias"][0] = member.rank
-        with pytest.raises(InvalidError, match="differ between these processes"):
-            job.state.back_up(1)
-        assert job.epoch == 1
-        member.barrier("failed")
-        assert job.state.restore()
-        job.check(1)
-
-    all_good(run_team(2, run))
 
 
 def other_models() -> list[Any]:

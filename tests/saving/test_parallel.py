@@ -279,16 +279,6 @@ def test_assign() -> None:
     assert values(two) == [1, 2]
 
 
-@pytest.mark.parametrize("value", [7, np.float64(2.5), [1, 2, 3], np.ones((2, 1), np.int64), True])
-def test_assign_as_numpy_does(value: Any) -> None:
-    two = variable(2)
-    two.assign(value)
-    expected = np.zeros((2, 3), np.float32)
-    expected[...] = value
-    for component in two.components:
-        assert component.tolist() == expected.tolist()
-
-
 def test_an_array_inside_independent_buffers_has_a_component_for_each_device() -> None:
     source = np.arange(3.0)
     with independent_buffers(["/gpu:0", "/gpu:1"]):

@@ -327,41 +327,6 @@ def piece_count(shards: Sequence[Shard]) -> int:
     return sum(len(parts) for shard in shards for parts in shard.values())
 
 
-def test_largest_first_onto_the_emptiest() -> None:
-    tensors = [floats(f"t{size}", size) for size in (1, 2, 3, 4, 5, 6, 7)]
-    assert checked(BalancedPolicy(2), tensors) == [
-        {"t3": [""], "t4": [""], "t7": [""]},
-        {"t1": [""], "t2": [""], "t5": [""], "t6": [""]},
-    ]
-
-
-def test_one_large_tensor_is_cut_along_its_first_dimension() -> None:
-    tensors = [floats("w", 100, 3), floats("s")]
-    assert checked(BalancedPolicy(4), tensors) == [
-        {"w": ["100 3 0,25:0,3"], "s": [""]},
-        {"w": ["100 3 25,25:0,3"]},
-        {"w": ["100 3 50,25:0,3"]},
-        {"w": ["100 3 75,25:0,3"]},
-    ]
-
-
-def test_dimensions_of_one_are_passed_over() -> None:
-    tensors = [floats("w", 1, 4, 2)]
-    assert checked(BalancedPolicy(2), tensors) == [
-        {"w": ["1 4 2 0,1:0,2:0,2"]},
-        {"w": ["1 4 2 0,1:2,2:0,2"]},
-    ]
-
-
-def test_rows_that_are_too_large_are_cut_too() -> None:
-    tensors = [floats("w", 2, 300)]
-    assert checked(BalancedPolicy(3), tensors) == [
-        {"w": ["2 300 0,1:0,200"]},
-        {"w": ["2 300 1,1:0,200"]},
-        {"w": ["2 300 0,1:200,100", "2 300 1,1:200,100"]},
-    ]
-
-
 def test_slices_are_cut_too() -> None:
     tensors = [floats("w", 2, 2, spec="4 2 2,2:0,2")]
     assert checked(BalancedPolicy(2), tensors) == [{"w": ["4 2 2,1:0,2"]}, {"w": ["4 2 3,1:0,2"]}]

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.saving import QUICK, TASK, Thing, files, on, previous
+from support.saving import QUICK, Thing, files, on, previous
 
 import ckptfmt
 from ckptfmt.errors import (
@@ -364,33 +364,6 @@ class Held(SaveableObject):
 
     def restore(self, restored_tensors: Any, restored_shapes: Any) -> Any:
         return [tensor.tolist() for tensor in restored_tensors], restored_shapes
-
-
-def test_from_saveables(tmp_path: Path) -> None:
-    device = TASK.format(1, "GPU:0")
-    first = Held(
-        None,
-        [
-            SaveSpec(np.array([3.0]), "", "one", device=device),
-            SaveSpec(np.array([1.0, 2.0]), "4 2,2", "two", device=device),
-            SaveSpec(np.array([7.0, 8.0]), "4 0,2", "two", device=device),
-        ],
-        "first",
-    )
-    second = Held(None, [SaveSpec(np.array([5]), "", "five")], "second")
-    saver = Saver.from_saveables([first, second])
-    prefix = saver.save(tmp_path / "ckpt", QUICK)
-    with ckptfmt.open(prefix) as reader:
-        assert {name: reader[name].shape for name in reader} == {
-            "five": (1,),
-            "one": (1,),
-            "two": (4,),
-        }
-        assert reader.header.num_shards == 2
-    assert saver.restore(prefix) == {
-        "first": ([[3.0], [1.0, 2.0], [7.0, 8.0]], None),
-        "second": ([[5]], None),
-    }
 
 
 def test_the_slices_of_a_partitioned_variable_have_a_list_of_results(tmp_path: Path) -> None:
