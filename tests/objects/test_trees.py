@@ -31,7 +31,7 @@ from ckptfmt.bundle.graph import (
     decode_graph,
     encode_graph,
 )
-from ckptfmt.errors import InvalidError, TensorNotFoundError, UnsupportedError
+from ckptfmt.errors import InvalidError, UnsupportedError
 from ckptfmt.objects.nodes import Slot, TreeNode
 from ckptfmt.objects.trees import load_tree, save_tree
 from ckptfmt.saving.parallel import ParallelVariable
@@ -393,41 +393,6 @@ def test_arguments_that_do_not_go_together(tmp_path: Path) -> None:
 
 
 # ---- what is loaded ------------------------------------------------------------------------------
-
-
-def test_cast_and_filter(tmp_path: Path) -> None:
-    tree = {
-        "a": np.arange(2.0),
-        "b": [np.arange(3.0), np.arange(3), 0.5],
-        "n": TreeNode({"c": 1}, attributes={"x": np.ones(1), "y": np.ones(1)}),
-    }
-    save_tree(tmp_path / "ckpt", tree)
-    found = load_tree(tmp_path / "ckpt", cast=np.float32)
-    assert [found["a"].dtype, *(one.dtype for one in found["b"][:2])] == ["f4", "f4", "i8"]
-    assert found["b"][2] == 0.5
-    assert type(found["b"][2]) is float
-    found = load_tree(tmp_path / "ckpt", cast={"b/0": "bfloat16", "b/2": None})
-    assert found["b"][0].dtype == "bfloat16"
-    assert found["a"].dtype == "f8"
-    with pytest.raises(InvalidError, match="cast names a tensor that is not loaded"):
-        load_tree(tmp_path / "ckpt", cast={"c": np.float32})
-    asked: list[str] = []
-
-    def wanted(name: str) -> bool:
-        asked.append(name)
-        return name not in ("a", "b/1", "n/.ATTRIBUTES/x")
-
-    found = load_tree(tmp_path / "ckpt", filter=wanted)
-    assert sorted(asked) == sorted(
-        ["a", "b/0", "b/1", "b/2", "n/.ATTRIBUTES/x", "n/.ATTRIBUTES/y", "n/c"]
-    )
-    expected = {
-        "b": [tree["b"][0], None, 0.5],
-        "n": TreeNode({"c": 1}, attributes={"y": np.ones(1)}),
-    }
-    assert_same_tree(found, expected)
-    with pytest.raises(TensorNotFoundError, match="matches none of the"):
-        load_tree(tmp_path / "ckpt", filter="nothing")
 
 
 def test_only_what_is_wanted_is_read(tmp_path: Path) -> None:

@@ -130,36 +130,6 @@ def test_what_does_not_match(tmp_path: Path) -> None:
         load_tree_into(tmp_path / "ckpt", {"d": [0.0], "e": np.zeros(1)}, filter="d*")
 
 
-def test_a_filter_that_matches_nothing(tmp_path: Path) -> None:
-    save_tree(tmp_path / "ckpt", {"e": np.ones(1)})
-    tree = {"e": np.zeros(1)}
-    with pytest.raises(TensorNotFoundError, match="filter 'x' matches none of the 1 tensors"):
-        load_tree_into(tmp_path / "ckpt", tree, filter="x")
-    assert tree["e"] == 0
-
-
-def test_rename_cast_and_filter(tmp_path: Path) -> None:
-    save_tree(tmp_path / "ckpt", {"old": {"a": np.ones(2), "b": np.full(2, 2.0)}, "c": 0.5})
-    tree = {"new": {"a": np.zeros(2, np.float32), "b": np.zeros(2, np.float32)}, "c": 1.5}
-    options: dict[str, Any] = {"rename": ("^old/", "new/")}
-    with pytest.raises(InvalidError, match="of another dtype \\(2\\)"):
-        load_tree_into(tmp_path / "ckpt", tree, **options)
-    report = load_tree_into(tmp_path / "ckpt", tree, **options, cast=True, filter="old/*")
-    assert (report.matched, report.filtered) == (("new/a", "new/b"), ("c",))
-    assert (tree["new"]["a"].tolist(), tree["new"]["b"].tolist(), tree["c"]) == (
-        [1, 1],
-        [2, 2],
-        1.5,
-    )
-    for cast in (np.float32, {"old/a": np.float32, "old/b": "float"}):
-        tree["new"]["a"][:] = 0
-        assert load_tree_into(tmp_path / "ckpt", tree, **options, cast=cast)
-        assert tree["new"]["a"].tolist() == [1, 1]
-        assert tree["c"] == 0.5
-    with pytest.raises(InvalidError, match="cast names a tensor that is not loaded"):
-        load_tree_into(tmp_path / "ckpt", tree, cast={"new/a": np.float32})
-
-
 def test_names_without_a_graph(tmp_path: Path) -> None:
     ckptfmt.save(tmp_path / "ckpt", {"a.b/0": np.ones(2), "a.b/1": np.int64(3), "c/d": np.ones(1)})
     tree = {"a.b": [np.zeros(2), 0], "c/d": np.zeros(1)}
