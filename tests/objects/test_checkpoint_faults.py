@@ -62,11 +62,7 @@ def written(tmp_path: Path, **objects: Any) -> str:
 @pytest.mark.parametrize(
     ("stored", "target", "words"),
     [
-        (
-            7,
-            Level.HIGH,
-            "'n/0', which is of type Level: 7 is not a",
-        ),
+        (7, Level.HIGH, "'n/0', which is of type Level: 7 is not a"),
         ("longer", Short("abc"), "'n/0', which is of type Short: 'longer' is too long"),
         (np.uint64(2**63), np.int8(0), "int8"),
     ],

@@ -73,23 +73,11 @@ def test_arrays_are_restored_in_place(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("target", "words"),
     [
-        (
-            np.zeros((2, 1)),
-            r"the object at 'd/b': shape \[2, 1\] does not match the shape .*: \[2\]$",
-        ),
-        (
-            np.zeros(2, np.float32),
-            r"the object at 'd/b': expected dtype float32 does not equal .* float64.*; cast=True",
-        ),
-        (
-            np.zeros(2, object),
-            r"the object at 'd/b': expected dtype object does not equal original dtype float64",
-        ),
-        (5.0, r"the object at 'd/b': shape \[\] does not match .*: \[2\]"),
-        (
-            ParallelVariable([np.zeros(3)]),
-            r"the object at 'd/b': shape \[3\] does not match .*: \[2\]",
-        ),
+        (np.zeros((2, 1)), r"shape \[2, 1\] does not match the shape .*: \[2\]$"),
+        (np.zeros(2, np.float32), "expected dtype float32 does not equal .* float64.*; cast=True"),
+        (np.zeros(2, object), "expected dtype object does not equal original dtype float64"),
+        (5.0, r"shape \[\] does not match .*: \[2\]"),
+        (ParallelVariable([np.zeros(3)]), r"shape \[3\] does not match .*: \[2\]"),
     ],
 )
 def test_nothing_is_written_where_one_thing_does_not_fit(
@@ -107,7 +95,7 @@ def test_nothing_is_written_where_one_thing_does_not_fit(
     path = written(tmp_path, a=np.ones(2), d={"b": np.ones(2)}, s=State(), n=1)
     first, state = np.zeros(2), State()
     checkpoint = ckptfmt.Checkpoint(a=first, d={"b": target}, s=state, n=0)
-    with pytest.raises(ckptfmt.InvalidError, match=words) as caught:
+    with pytest.raises(ckptfmt.InvalidError, match=f"the object at 'd/b': {words}") as caught:
         checkpoint.read(path)
     assert (caught.value.tensor, caught.value.path) == (f"d/b{VALUE}", path)
     assert (first.tolist(), state.value, checkpoint.n) == ([0.0, 0.0], "new", 0)

@@ -319,14 +319,8 @@ def slots_of(*slots: Any) -> Any:
 WEIGHT = np.ones(2)
 REFUSED = {
     "int key": ({"a": [{3: 1}]}, r"at 'a/0' has a child named 3: keys and names must be str"),
-    "int key of the root": (
-        {3: 1},
-        r"the root object has a child named 3: keys and names must be str",
-    ),
-    "object": (
-        {"a.b": {"c/d": Odd()}},
-        r"at 'a\.b/c/d' is of type Odd, which a tree",
-    ),
+    "int key of the root": ({3: 1}, r"the root object has a child named 3: keys"),
+    "object": ({"a.b": {"c/d": Odd()}}, r"at 'a\.b/c/d' is of type Odd, which a tree"),
     "class": ({"a": Settings}, r"at 'a' is of type type, which a tree"),
     "set": ({"a": {1, 2}}, r"at 'a' is of type set, which a tree"),
     "complex": ({"a": 1j}, r"at 'a' is of type complex, which a tree"),
@@ -335,18 +329,12 @@ REFUSED = {
     "lone surrogate": ({"a": "\ud800"}, r"tensor 'a/.*': a str cannot be encoded"),
     "surrogate in a key": ({"\udcff": 1}, r"an object graph cannot hold the name"),
     "dtype": ({"a": np.array(["2020"], "M8[Y]")}, r"tensor 'a/.*': dtype datetime64\[Y\] cannot"),
-    "attribute": (
-        {"a": TreeNode(attributes={3: WEIGHT})},
-        r"at 'a' has the attribute 3",
-    ),
+    "attribute": ({"a": TreeNode(attributes={3: WEIGHT})}, r"at 'a' has the attribute 3"),
     "tensors of an attribute": (
         {"a": TreeNode(attributes={"b": {"": WEIGHT}})},
         r"the attribute 'b' of the object at 'a' has a tensor ''",
     ),
-    "foreign slot": (
-        slots_of((np.ones(2), "m", WEIGHT)),
-        r"at 'o' has the slot 'm' of a var",
-    ),
+    "foreign slot": (slots_of((np.ones(2), "m", WEIGHT)), r"at 'o' has the slot 'm' of a var"),
     "slot name": (slots_of((WEIGHT, 3, WEIGHT)), r"at 'o' has the slot 3: names must be str"),
     "slot twice": (
         slots_of((WEIGHT, "m", np.ones(1)), (WEIGHT, "m", np.ones(1))),
