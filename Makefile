@@ -200,9 +200,9 @@ border: python ## mutants of checkpoints through the Python interface (BORDER_SE
 slow: python ## the tests that need gigabytes or minutes (13 GiB of memory, 7 of disk), but not those of peers
 	$(Q)$(PY) -m pytest -q -m slow --slow --ignore=tests/peers tests
 
-powerloss: python ## power cuts at any moment of everything that saves (IMAGES= of each scenario and model: 20000)
-	$(Q)sh tools/need.sh strace
-	$(Q)CKPTFMT_POWERLOSS_IMAGES=$(or $(IMAGES),20000) $(PY) -m pytest -q -n 2 -rP --no-header tests/powerloss
+powerloss: python ## power cuts at any moment of everything that saves (IMAGES=20000 of each scenario and model, KILLS=10)
+	$(Q)CKPTFMT_POWERLOSS_IMAGES=$(or $(IMAGES),20000) CKPTFMT_POWERLOSS_KILLS=$(or $(KILLS),10) \
+		$(PY) -m pytest -q -n 2 -rP --no-header tests/powerloss
 
 soak: python ## a training loop with kills, full disks and forks (SOAK_SECONDS=120)
 	$(Q)CKPTFMT_SOAK_SECONDS=$(or $(SOAK_SECONDS),120) $(PY) -m pytest -q -s --no-header tests/soak/test_soak.py

@@ -5,13 +5,13 @@ transient error is never taken for damage."""
 
 from __future__ import annotations
 
-import os
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from support.preload import environment
 
 from faults.driver import OPERATIONS
 
@@ -22,11 +22,10 @@ pytestmark = pytest.mark.skipif(
 
 
 @pytest.mark.parametrize("operation", OPERATIONS)
-def test_every_call(operation: str, preload: Path, tmp_path: Path) -> None:
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+def test_every_call(operation: str, tmp_path: Path) -> None:
     ran = subprocess.run(
         [sys.executable, "-m", "faults.driver", operation, str(tmp_path)],
-        env={**environment, "LD_PRELOAD": str(preload)},
+        env=environment(),
         capture_output=True,
         text=True,
         timeout=600,

@@ -4,13 +4,13 @@ because it had finished, which the message says; and the destination is right.""
 
 from __future__ import annotations
 
-import os
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from support.preload import environment
 
 pytestmark = pytest.mark.skipif(
     shutil.which("cc") is None or not sys.platform.startswith("linux"),
@@ -19,13 +19,12 @@ pytestmark = pytest.mark.skipif(
 
 
 @pytest.mark.parametrize("step", [67, pytest.param(1, marks=pytest.mark.slow)])
-def test_killed_merges(preload: Path, tmp_path: Path, step: int) -> None:
+def test_killed_merges(tmp_path: Path, step: int) -> None:
     """Through `merge`, `merge_v2_checkpoints` and the commands; to a fresh destination and over an
     older checkpoint."""
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     ran = subprocess.run(
         [sys.executable, "-m", "faults.merges", str(tmp_path), str(step)],
-        env={**environment, "LD_PRELOAD": str(preload)},
+        env=environment(),
         capture_output=True,
         text=True,
         timeout=600,

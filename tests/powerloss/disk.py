@@ -41,6 +41,7 @@ class Call:
         other: of a rename or link, the new path.
         data: the bytes of a write.
         offset: of a write; the new size of a truncate; -1 appends.
+        number: counts the calls of the process that change something, failed ones included.
     """
 
     kind: str
@@ -48,6 +49,7 @@ class Call:
     other: str = ""
     data: bytes = b""
     offset: int = 0
+    number: int = 0
 
 
 @dataclass

@@ -42,6 +42,16 @@ def judged(scenario: Scenario, calls: list[Call], model: str, limit: int) -> Ite
             shutil.rmtree(root)
 
 
+def moment_of(made: list[Call]) -> Moment:
+    """Return how far a scenario was after these calls."""
+    marks = [call.path.split() for call in made if call.kind == "mark"]
+    steps = {
+        word: max((int(step) for which, step in marks if which == word), default=0)
+        for word in ("begin", "done")
+    }
+    return Moment(steps["begin"], steps["done"])
+
+
 def look(scenario: Scenario, root: Path, moment: Moment) -> Exception | None:
     """What is wrong with what a power cut left; that of a lost save the library warns is right."""
     try:
@@ -54,8 +64,7 @@ def look(scenario: Scenario, root: Path, moment: Moment) -> Exception | None:
 
 
 def _wrong(scenario: Scenario, root: Path, made: list[Call], image: Image) -> str | None:
-    marks = [call.path.split()[0] for call in made if call.kind == "mark"]
-    error = look(scenario, root, Moment(marks.count("begin"), marks.count("done")))
+    error = look(scenario, root, moment_of(made))
     if error is None:
         return None
     names = sorted(path for path, _ in image)

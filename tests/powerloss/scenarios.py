@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """What is traced, and what must be found after a power cut: `python -m powerloss.scenarios NAME
-ROOT` runs one.
+ROOT [STEP]` runs one, or goes on with a step that was killed.
 
 A scenario has steps. Of each, marks say when it begins and when it has returned. A step writes one
 prefix, with the generation that has its number; afterwards the prefix holds that generation or a
@@ -11,6 +11,7 @@ prefix until a later step has returned, and does no harm to others.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import sys
 from collections.abc import Callable, Mapping
@@ -19,12 +20,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from support.team import all_good, run_team
 
 import ckptfmt
+from ckptfmt.cli import main as command
 
 __all__ = ["SCENARIOS", "Moment", "Scenario", "arrays", "main"]
 
 Step = Callable[[int], Any]
+CHANGE = 18  # of support/preload.c: any call that changes a file or directory
 LAST = 99  # the generation of the save after the power cut
 
 
@@ -54,6 +58,10 @@ class Scenario:
     def run(self, root: Path, step: int) -> None:
         """Run one step in `root`."""
         raise NotImplementedError
+
+    def again(self, root: Path, step: int) -> None:
+        """Run a step again that was killed, perhaps after its commit."""
+        self.run(root, step)
 
     def judge(self, root: Path, moment: Moment) -> None:
         """Raise an AssertionError or CkptfmtError if a promise is broken; the image may change."""
@@ -228,6 +236,12 @@ class Merge(Scenario):
         else:
             self.merge(root)
 
+    def again(self, root: Path, step: int) -> None:
+        try:
+            self.run(root, step)
+        except ckptfmt.CheckpointNotFoundError:
+            assert self.merged(root), "the inputs are gone, and the merge is not there"
+
     def part(self, step: int) -> dict[str, Any]:
         return {"a" if step == 1 else "b": np.full(4, step)}
 
@@ -279,6 +293,58 @@ class Merge(Scenario):
         return True
 
 
+class Move(Scenario):
+    """A checkpoint that gets another name, over an older one."""
+
+    prefixes: Mapping[int, str] = {1: "old", 2: "new", 3: "new"}
+
+    def run(self, root: Path, step: int) -> None:
+        if step == 3:
+            words = ["mv", "-q", "--overwrite", str(root / "old"), str(root / "new")]
+            assert command(words) == 0
+        else:
+            ckptfmt.save(root / self.prefixes[step], arrays(step))
+
+    def again(self, root: Path, step: int) -> None:
+        if step < 3 or (root / "old.index").exists():
+            self.run(root, step)
+
+    def judge(self, root: Path, moment: Moment) -> None:
+        new = self.look(root / "new", 0, 2)
+        # Once the move is there, the rest of the source is being removed.
+        old = 0 if new == 1 else self.look(root / "old", 0, 1)
+        assert new == 1 or moment.done < 3, "the move is lost"
+        assert new == 1 or old == 1 or moment.done < 1, "the source is lost"
+        assert new == 2 or moment.done < 2 or (new == 1 and moment.begun == 3), "new is lost"
+        ckptfmt.save(root / "new", arrays(LAST), durability="none")
+        assert Merge.sound(root / "new", arrays(LAST))
+
+
+class Sharded(Scenario):
+    """Two processes, as threads, that save rows of a matrix together."""
+
+    prefixes: Mapping[int, str] = {1: "sharded", 2: "sharded"}
+
+    def run(self, root: Path, step: int, durability: Any = "full") -> None:
+        mesh = ckptfmt.sharded.Mesh({"rows": 2}, ["a", "b"])
+        layouts = {"x": ckptfmt.sharded.Layout(["rows"], mesh), "y": None}
+        values = self.expected(step)
+
+        def work(member: Any) -> None:
+            part = values["x"][2 * member.rank : 2 * member.rank + 2]
+            tensors = {"x": {"ab"[member.rank]: part}, "y": values["y"]}
+            ckptfmt.sharded.save(root / "sharded", tensors, layouts, member, durability=durability)
+
+        all_good(run_team(2, work))
+
+    def expected(self, generation: int) -> dict[str, Any]:
+        return {"x": np.full(4, generation, np.float64), "y": np.arange(3) + generation}
+
+    def go_on(self, prefix: Path) -> None:
+        self.run(prefix.parent, LAST, "none")
+        np.testing.assert_array_equal(ckptfmt.load(prefix)["x"], self.expected(LAST)["x"])
+
+
 class Convert(Scenario):
     """Conversions of one checkpoint to another level and to another format."""
 
@@ -314,6 +380,10 @@ class Edit(Scenario):
         else:
             ckptfmt.editing.edit(root / "b", root / "b", rename={"z": "w"}, cast="float32")
 
+    def again(self, root: Path, step: int) -> None:
+        if step < 3 or "w" not in ckptfmt.load(root / "b"):
+            self.run(root, step)
+
     def judge(self, root: Path, moment: Moment) -> None:
         assert Merge.sound(root / "a", arrays(1)) or moment.done < 1
         try:
@@ -334,6 +404,7 @@ class Manager(Scenario):
     def __init__(self, steps: int = 4, **policy: Any) -> None:
         self.prefixes = dict.fromkeys(range(1, steps + 1), "runs")
         self.policy = {"max_to_keep": 2, **policy}
+        self.kept: Any = None
 
     def manager(self, root: Path, value: float, **more: Any) -> Any:
         values = {name: np.asarray(one, np.float64) for name, one in arrays(0).items()}
@@ -344,7 +415,7 @@ class Manager(Scenario):
         return ckptfmt.CheckpointManager(ckptfmt.Checkpoint(**values), root / "runs", **policy)
 
     def run(self, root: Path, step: int) -> None:
-        if step == 1:
+        if self.kept is None:
             self.kept = self.manager(root, 1)
         for value in self.values.values():
             value[...] = step
@@ -375,6 +446,7 @@ class Training(Scenario):
     """TrainingState: a model and its position."""
 
     prefixes: Mapping[int, str] = {1: "state", 2: "state", 3: "state"}
+    kept: Any = None
 
     def state(self, root: Path, durability: Any) -> Any:
         self.weights = np.zeros(4)
@@ -382,7 +454,7 @@ class Training(Scenario):
         return ckptfmt.tf.TrainingState({"w": self.weights}, root / "state", options=options)
 
     def run(self, root: Path, step: int) -> None:
-        if step == 1:
+        if self.kept is None:
             self.kept = self.state(root, "full")
         self.weights[...] = step
         self.kept.back_up(step)
@@ -414,6 +486,8 @@ SCENARIOS: dict[str, Callable[[], Scenario]] = {
     "merge consume": lambda: Merge("consume"),
     "merge v2": lambda: Merge("v2"),
     "merge over": lambda: Merge("consume", over=True),
+    "move": Move,
+    "sharded": Sharded,
     "convert": Convert,
     "edit": Edit,
     "manager": Manager,
@@ -426,15 +500,19 @@ SCENARIOS: dict[str, Callable[[], Scenario]] = {
 }
 
 
-def main(scenario: Scenario, root: Path) -> None:
-    """Run a scenario, with marks that the trace shows."""
+def main(scenario: Scenario, root: Path, killed: int = 0) -> None:
+    """Run a scenario, with marks that the trace shows; from the step that was killed, if any."""
     marks = os.open(os.devnull, os.O_WRONLY)
+    if kill := int(os.environ["CKPTFMT_KILL"]):
+        ctypes.CDLL(None).fault_arm(CHANGE, kill, 1, -1, 0)
     for step in scenario.prefixes:
+        if step < killed:
+            continue
         os.write(marks, f"mark begin {step}".encode())
-        scenario.run(root, step)
+        (scenario.again if step == killed else scenario.run)(root, step)
         os.write(marks, f"mark done {step}".encode())
     os.close(marks)
 
 
 if __name__ == "__main__":
-    main(SCENARIOS[sys.argv[1]](), Path(sys.argv[2]))
+    main(SCENARIOS[sys.argv[1]](), Path(sys.argv[2]), *map(int, sys.argv[3:]))
