@@ -258,15 +258,6 @@ def test_a_backup_that_was_deleted_is_not_looked_for(tmp_path: Path) -> None:
     assert not late.restore()
 
 
-def test_without_a_state_file_a_damaged_one_is_not_the_newest(tmp_path: Path) -> None:
-    manager = manager_of(tmp_path)
-    manager.save()
-    manager.save()
-    (tmp_path / "checkpoint").unlink()
-    os.truncate(tmp_path / "ckpt-2.index", 10)
-    assert manager_of(tmp_path).restore_or_initialize() == str(tmp_path / "ckpt-1")
-
-
 # ---- metrics of others ---------------------------------------------------------------------------
 
 

@@ -294,16 +294,6 @@ def test_what_is_checked_before(
     assert checked == (full if given.get("check_first") else [])
 
 
-def test_a_worker_that_was_made_before_the_backup(tmp_path: Path) -> None:
-    chief, other = Job(tmp_path), Job(tmp_path, task_id=1)
-    assert other.state.restore() is False
-    for epoch in range(3):
-        chief.back_up(float(epoch), epoch)
-        assert other.state.restore() is True
-        assert other.has(float(epoch))
-        assert other.position == (epoch + 1, 0)
-
-
 # ---- coordinators --------------------------------------------------------------------------------
 
 WORLD = 3

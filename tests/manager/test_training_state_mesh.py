@@ -87,16 +87,6 @@ def check_backup(where: Path, epoch: int) -> None:
     assert ckptfmt.verify(prefix).ok
 
 
-def test_other_numbers_of_processes(tmp_path: Path) -> None:
-    for epoch, count in enumerate([4, 2, 1, 3, 8, 4]):
-
-        def run(member: Any, epoch: int = epoch) -> None:
-            next_epoch(tmp_path, member, epoch)
-
-        all_good(run_team(count, run))
-        check_backup(tmp_path, epoch + 1)
-
-
 @pytest.mark.parametrize("asynchronous", [False, True])
 def test_jobs_of_processes(tmp_path: Path, asynchronous: bool) -> None:
     how, where = options(enable_async=asynchronous), tmp_path / "ckpt"

@@ -137,21 +137,6 @@ def test_values_go_where_the_checkpoint_has_nothing(path: str) -> None:
     status.assert_consumed()
 
 
-@pytest.mark.parametrize(
-    ("rename", "words"),
-    [
-        ({"enc/w": "dec/w"}, "rename gives the name 'dec/w' to '(enc|dec)/w' as well"),
-        ({"enc/w": 3}, "rename gave 3, which is not a valid name"),
-        (3, "rename must be a mapping from names to names, a function"),
-    ],
-)
-def test_renames_that_cannot_be(path: str, rename: Any, words: str) -> None:
-    objects = blank()
-    with pytest.raises(InvalidError, match=words):
-        ckptfmt.Checkpoint(**objects).read(path, rename=rename)
-    assert objects["enc"]["w"].tolist() == [0, 0]
-
-
 def test_slots_and_states_change_their_places(tmp_path: Path) -> None:
     variable = np.ones(2)
     optimizer = Optimizer((variable, "m", np.full(2, 4.0)))

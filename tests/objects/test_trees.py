@@ -185,15 +185,6 @@ def test_metadata_and_progress(tmp_path: Path) -> None:
         assert seen[-1] == (240 + reader[OBJECT_GRAPH_KEY].read().item().__len__(),) * 2
 
 
-def test_parallel_variables(tmp_path: Path) -> None:
-    parts = [np.full(2, float(i)) for i in range(3)]
-    found = round_trip({"v": ParallelVariable(parts)}, tmp_path)["v"]
-    expected = dict(zip(ParallelVariable(parts).keys(""), parts, strict=True))
-    assert isinstance(found, TreeNode)
-    assert found.attributes.keys() == {key.rpartition("/")[2] for key in expected}
-    assert_same_tree(round_trip({"v": found}, tmp_path)["v"], found)
-
-
 def optimizer_tree() -> dict[str, Any]:
     kernel = np.ones((2, 3))
     value = TreeNode(
