@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.vectors import VECTORS
+from support.vectors import FORMAT, VECTORS
 
 SPEC = Path(__file__).resolve().parents[2] / "spec"
 PAGE = (SPEC / "conformance.md").read_text(encoding="utf-8")
@@ -52,6 +52,10 @@ def rows() -> list[tuple[list[str], dict[str, str]]]:
         assert len(cells) == len(PROGRAMS) + 1, cells
         found.append((list(rules_in(cells[0])), dict(zip(PROGRAMS, cells[1:], strict=True))))
     return found
+
+
+def test_version() -> None:
+    assert f"\nVersion {FORMAT} of this specification" in PAGE
 
 
 def test_heading_names_the_programs() -> None:
