@@ -9,7 +9,7 @@ import re
 import secrets
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -262,34 +262,6 @@ def test_options_reach_the_files(tmp_path: Path) -> None:
         assert (reader.level, reader["big"].offset) == ("v2", 1000)
     with ckptfmt.open(tmp_path / "plus") as reader:
         assert (reader.level, reader["big"].offset) == ("v2+", 64)
-
-
-def test_callbacks(tmp_path: Path) -> None:
-    target = tmp_path / "ckpt"
-    seen: list[tuple[str, Any, bool]] = []
-
-    def note(name: str) -> Callable[[str], None]:
-        return lambda path: seen.append((name, path, os.path.exists(f"{target}.index")))
-
-    def late() -> None:
-        seen.append(("late", None, os.path.exists(f"{target}.index")))
-
-    def value() -> np.ndarray:
-        seen.append(("asked", None, False))
-        return np.ones(1)
-
-    options = CheckpointOptions(
-        before_save_callbacks=[note("first"), note("second")],
-        write_callbacks=[note("after"), late],
-    )
-    Saver({"all": {"a": SaveSpec(value, "", "a", np.float64, "")}}).save(target, options)
-    assert seen == [
-        ("first", str(target), False),
-        ("second", str(target), False),
-        ("asked", None, False),
-        ("after", str(target), True),
-        ("late", None, True),
-    ]
 
 
 def test_failing_callbacks(tmp_path: Path) -> None:
