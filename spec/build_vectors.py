@@ -3,8 +3,8 @@
 
     python spec/build_vectors.py [DIRECTORY]
 
-`vectors.json` says of each what a reader makes of it, step by step; `spec/README.md` tells its
-form. Running this again gives the same bytes: nothing here is random, and no compressor is used.
+`vectors.json` has the expected outcome of each, step by step; `spec/README.md` describes its form.
+Running this again gives the same bytes: nothing here is random, and no compressor is used.
 """
 
 from __future__ import annotations

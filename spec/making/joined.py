@@ -165,7 +165,7 @@ def add(out: Vectors) -> None:
     made.add("mrg-15-negative", "MRG-15", [zipped, fifth], gives=result, level="ckptfmt")
     made.add("mrg-2-negative", "MRG-2", [one, fifth], fails=differ)
     texts = [strings(one, dims=[]) for one in (b'{"a":1}', b'{"a":1}', b'{"a":2}')]
-    told = [
+    described = [
         made.bundle(
             f"metadata-{number}",
             [(METADATA, one.entry()), (name, c.entry(12))],
@@ -176,6 +176,8 @@ def add(out: Vectors) -> None:
     rows = [(METADATA, texts[0].entry()), (b"a", c.entry(12)), (b"b", c.entry(12, shard=1))]
     assert len(texts[0].stored()[0]) == 12
     result = made.index("metadata", rows, header(2))
-    made.add("mrg-16", "MRG-16", told[:2], gives=result)
-    made.add("mrg-16-differs", "MRG-16", [told[0], told[2]], fails=["MERGE_CONFLICT", "MRG-16"])
+    made.add("mrg-16", "MRG-16", described[:2], gives=result)
+    made.add(
+        "mrg-16-differs", "MRG-16", [described[0], described[2]], fails=["MERGE_CONFLICT", "MRG-16"]
+    )
     out.merge_files = made.files

@@ -36,7 +36,7 @@ EIGHT = bytes(range(10, 18))
 def pieces(
     dims: Sequence[int], boxes_of: Sequence[Sequence[Extent]], tail: bytes = b""
 ) -> tuple[bytes, list[Row], bytes]:
-    """A uint8 tensor `x` in these slices, whose bytes lie one after the other from 2 on: its
+    """A uint8 tensor `x` in these slices, whose bytes follow one another from 2 on: its
     entry, theirs, and the bytes."""
     rows, data = [], b""
     for one in boxes_of:
@@ -214,8 +214,8 @@ def slices(out: Vectors) -> None:
     row = (hidden, u8(8, 9).entry(2))
     hides = reads(hidden, fails=("TENSOR_NOT_FOUND", "KEY-6"))
     hiding = functools.partial(out.at_read, extra_rows=[row], more_problems=True)
-    told = ((UINT8, [2]), "BAD_SLICE", "SLC-3", hides)
-    hiding("key-5-full", misplaced, b"\10\11", *told, rules="SLC-3 KEY-5 KEY-6")
+    unlisted = ((UINT8, [2]), "BAD_SLICE", "SLC-3", hides)
+    hiding("key-5-full", misplaced, b"\10\11", *unlisted, rules="SLC-3 KEY-5 KEY-6")
     limited = {"slices_max": 1}
     out.at_entry("slices-limit", whole, "LIMIT", "TAB-13", *rows, data=data, limits=limited)
 

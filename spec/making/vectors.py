@@ -3,7 +3,7 @@
 
 Names of tensors and elements of strings are bytes. In vectors.json a name is a text of which each
 character is one byte (U+0000 .. U+00FF); bytes of values are hex, `HH*n` for n times the same, and
-little-endian whatever the bundle's byte order is.
+little-endian in a bundle of either byte order.
 """
 
 from __future__ import annotations
@@ -313,7 +313,7 @@ def boxes(
 
 
 def verifies(*problems: Refusal, deviations: str = "", more: bool = False) -> Step:
-    """What verifying finds; with `more`, what it finds among other things, which are not told."""
+    """What verifying finds; with `more`, among other problems that are not listed."""
     found = sorted(list(one) for one in problems)
     if more:
         return {"step": "verify", "among": found}

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The format of format.md and lifecycle.md as a program.
 
-Written from the text alone, to be read beside it: a room for some sections each, a function for
-what a section tells. It shares no code with the library. Correct and plain before fast, but linear
-in the bytes that are there. A file that breaks a rule gives a Violation with the rule's id and the
-failure class; no other exception comes of any bytes.
+Written from the text alone, to be read beside it: one module for several sections, one function
+for each structure. It shares no code with the library. It is simple rather than fast, but linear in
+the size of the files. A file that breaks a rule raises Violation with the rule's id and the failure
+class, and no file raises another exception.
 """
 
 from .bundle import Bundle, read_all

@@ -21,7 +21,7 @@ def main(prefix: str) -> int:
             slices = f"{len(parts)} slices" if parts else "whole"
             print(shown, entry.type.name or entry.dtype, entry.shape, slices)
     except Violation:
-        pass  # told of below
+        pass  # verify() reports it below
     problems, deviations = verify(prefix)
     for line in (*problems, *(f"deviation: {deviation}" for deviation in deviations)):
         print(line)

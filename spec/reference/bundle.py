@@ -417,7 +417,7 @@ class Bundle:
 
 
 def check_box(box: Box | None, shape: Sequence[int]) -> Box | None:
-    """None for the whole of a tensor; a box must lie in it."""
+    """None for the whole of a tensor; a box must be inside it."""
     if box is None:
         return None
     good = len(box) == len(shape) and all(

@@ -150,7 +150,7 @@ def check_described(bundle: Bundle, entry: Entry, attempt: Attempt) -> tuple[Ent
 
 
 def check_sizes(bundle: Bundle, entry: Entry) -> None:
-    """The sizes that the entry tells, and the checksum of a value without bytes."""
+    """The sizes in the entry, and the checksum of a value without bytes."""
     need(entry.dtype != VARIANT or not bundle.big, "VAR-6", "UNSUPPORTED", "big-endian")
     check_elements(entry)
     check_raw_size(entry)

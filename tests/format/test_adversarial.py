@@ -268,7 +268,7 @@ def unknown_fields(directory: Path) -> Iterator[Trial]:
 
 @case("H02", "H04")
 def types_that_cannot_be_read(directory: Path) -> Iterator[Trial]:
-    """A type that nobody knows, a resource, a variant; others beside them are read."""
+    """An unknown type, a resource, a variant; others beside them are read."""
     files = Files(directory)
     for code, failure, rule in ((999, "UNSUPPORTED", None), (20, "BAD_DTYPE", "DTY-5")):
         prefix = files(table((b"v", ix.stored_entry(code, [2], DATA)), (b"x", GOOD)))

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """A small checkpoint cut at every length and with every bit flipped.
 
-What may happen is told by where the damage is: the failure class, the file and the offset are
-exact as long as the checksums are as they were. Behind repaired checksums the damage may be a
-different, sound checkpoint; then what is read still has the checksum that the index has for it.
+The place of the damage determines the outcome. The failure class, the file and the offset are exact
+as long as the checksums are unchanged. Under repaired checksums the damage may be a different,
+sound checkpoint; then what is read still has the checksum that the index has for it.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ READING = {"CHECKSUM", "TRUNCATED", "SHARD_MISSING"}
 
 @dataclass
 class Sample:
-    """The sound checkpoint: its files, its values, and where its parts lie."""
+    """The sound checkpoint: its files, its values, and where its parts are."""
 
     prefix: str
     index: bytes

@@ -85,8 +85,8 @@ def named(*lists: list[Any]) -> set[str]:
 
 def test_one_version() -> None:
     """Both documents and the vectors are of one version."""
-    told = re.findall(r"^Version (\d+\.\d+) of this specification", specification(), re.M)
-    assert told == [vectors.FORMAT] * 2
+    found = re.findall(r"^Version (\d+\.\d+) of this specification", specification(), re.M)
+    assert found == [vectors.FORMAT] * 2
 
 
 # ---- the files
@@ -198,7 +198,7 @@ def compare(vector: Vector, reader: type[Core] | type[Reference]) -> None:
 
 
 def agree(wanted: Refusal, found: Refusal) -> bool:
-    """The same failure and the same rule. What is no damage need not be told with its rule."""
+    """The same failure and the same rule. The rule is optional where the failure is not damage."""
     if not found.rule and found.failure not in ckptfmt.CorruptError.failures:
         return found.failure == wanted.failure
     return found == wanted
@@ -316,7 +316,7 @@ DAMAGED = [
     "vector", [one for one in VECTORS if one.name in DAMAGED], ids=lambda one: one.name
 )
 def test_no_byte_changes_unseen(vector: Vector, tmp_path: Path) -> None:
-    """Both readers tell of any byte of the index or of a value that has another bit."""
+    """Both readers report any flipped bit of the index or of a value."""
     module = vectors.load_reference()
     bundle = module.Bundle(f"{vectors.DIRECTORY}/{vector.prefix}")
     bundle.names()
@@ -386,7 +386,7 @@ def test_slice_keys() -> None:
 
 
 NUMBERS = np.arange(3 * 70000).reshape(3, 70000)  # more bytes than a chunk
-WRITTEN: list[tuple[str, Any, str, str]] = [  # name, array, slice, what numpy cannot tell
+WRITTEN: list[tuple[str, Any, str, str]] = [  # name, array, slice, a type that numpy does not have
     ("z", NUMBERS.astype(np.float32), "", ""),
     ("cut", NUMBERS.astype(np.int16), "3 140000 -:0,70000", ""),
     ("a", np.array([b"one", b"", b"three"], object), "", ""),
@@ -487,13 +487,13 @@ def test_reference_merges(one: dict[str, Any], tmp_path: Path) -> None:
 
 def checked_rules() -> list[str]:
     """The rules of the checks of the reference decoder, and of its merge, but not its writer."""
-    rooms = sorted(path for path in REFERENCE.glob("*.py") if path.name != "writer.py")
-    texts = "".join(path.read_text(encoding="utf-8") for path in rooms)
+    modules = sorted(path for path in REFERENCE.glob("*.py") if path.name != "writer.py")
+    texts = "".join(path.read_text(encoding="utf-8") for path in modules)
     return sorted(set(re.findall(r'"([A-Z]{3}-\d+)"', texts)))
 
 
 def concerned(rule: str, directory: Path) -> Iterator[tuple[str, Callable[[], Any]]]:
-    """What tells of the rule: its name, and a call that gives its outcome."""
+    """The vectors of the rule: each one's name, and a call that gives its outcome."""
     for vector in VECTORS:
         refused = any(rule in step.get("fails", ()) for step in vector.steps)
         if refused or rule in vector.rules:
@@ -523,7 +523,7 @@ def test_every_check_is_shown(rule: str, tmp_path: Path) -> None:
         disabled.add(rule)
         try:
             without = run()
-        except Exception as error:  # whatever comes of what the check kept out
+        except Exception as error:  # the check may have guarded anything
             without = error
         finally:
             disabled.clear()

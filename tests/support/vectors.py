@@ -115,7 +115,7 @@ def array_value(code: int, shape: list[int], array: Any) -> dict[str, Any]:
 
 # ---- the C core
 
-# Rules of the notes about deviations in the index; the core does not tell all of section 23 apart.
+# Rules of the notes about deviations in the index; the core does not distinguish all of section 23.
 _DEVIATIONS = {
     *("MSG-8", "MSG-15", "FTR-4", "TAB-7", "TAB-10", "TAB-11", "SNP-1", "BLK-11"),
     *("ENT-2", "ENT-7", "SLC-10", "HDR-5", "DTY-6"),
@@ -129,7 +129,7 @@ _GRAPH_LIMITS = {
 
 
 def _has(problems: set[tuple[str, str]], failure: str, rule: str) -> bool:
-    """Whether it is among them; what is no damage need not be told with its rule."""
+    """Whether it is among them; the rule is optional where the failure is not damage."""
     ruled = failure in CorruptError.failures
     return (failure, rule) in problems or (not ruled and (failure, "") in problems)
 
