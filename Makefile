@@ -73,7 +73,7 @@ FUZZERS := $(patsubst fuzz/%.c,$(B)/%,$(FUZZ_SRC))
 THREADED := $(patsubst tests/c/%.c,$(B)/%,$(if $(TEST_SRC),$(shell grep -l -e 'pthread_create' -e '[.]shards = ' -e 'CF_DIRECT_SLOTS' $(TEST_SRC))))
 EMULATED := $(patsubst tests/c/%.c,$(B)/%,$(if $(TEST_SRC),$(shell grep -L -e 'os_fault.h' -e 'hot_paths.h' -e 'schedule.h' $(TEST_SRC))))
 
-.PHONY: help demo test docs man install-man browser install install-strip uninstall abi abi-record languages valgrind portability check properties powerloss soak together border slow coverage mutants analyze interop peers oldest-torch budgets instructions bench bench-smoke bench-full asan tsan fuzz planted arm bigendian lib code-size dist-check \
+.PHONY: help demo test docs man install-man browser install install-strip uninstall abi abi-record languages valgrind portability check properties powerloss soak together border slow coverage mutants decoder-mutants analyze interop peers oldest-torch budgets instructions bench bench-smoke bench-full asan tsan fuzz planted arm bigendian lib code-size dist-check \
 	clean needs-python needs-c c-programs measure-programs fuzz-programs threaded-programs emulated-programs \
 	warn-objects c-test threaded-test emulated-test replay warnings lint python python-test
 .DEFAULT_GOAL := help
@@ -271,7 +271,10 @@ coverage: python needs-c ## branches of the C library that the tests take, by fo
 	$(Q)sh tools/coverage.sh $(PY) $(CC) "$(flags_coverage)"
 	$(Q)$(PY) tools/coverage.py
 
-mutants: python needs-c ## decoders with one operator or number changed, which their tests must notice
+mutants: python needs-c ## one-line faults in a copy, which named tests must notice (MUTANTS_SECONDS=300, MUTANTS_SEED=)
+	$(Q)$(PY) tests/mutants/run.py --seconds $(or $(MUTANTS_SECONDS),300) $(if $(MUTANTS_SEED),--seed $(MUTANTS_SEED))
+
+decoder-mutants: python needs-c ## decoders with one operator or number changed, which their tests must notice
 	$(Q)$(PY) tools/mutants.py
 
 # Waived: what assumes that a failure may be CKPTFMT_OK, because cf_fail is in another file than its callers (values that

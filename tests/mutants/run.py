@@ -1,0 +1,251 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Makes one fault of rows.toml at a time in a copy of the tree, and runs the tests that must fail.
+
+    python tests/mutants/run.py [--seconds N] [--seed N] [TEXT...]
+
+Runs a random sample of the rows within the duration; given texts, of the rows whose file or fault
+contains one of them. In a short run, rows in Python come first: they need no build. A test that
+fails without the fault as well proves nothing and is reported. Exits with 1 if a fault survives,
+or if a row does not fit the code.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import random
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+import numpy as np
+
+from mutants.table import ROOT, Row, is_program, rows
+
+TEST_SECONDS = 90  # of one row's tests; a hang is noticed as well
+SHORT_SECONDS = 120  # of a run that prefers rows in Python
+FIRST_SECONDS, FIRST_SECONDS_C = 5.0, 15.0  # of a row, before any was timed
+FAILED = 1  # exit status of pytest: tests ran, and some failed
+FLAGS = "-O1"  # a row is compiled once and runs for seconds
+MAKE = ["make", "MODE=release", "WITH_ZSTD=", f"CFLAGS={FLAGS}"]
+EXTENSION = "ckptfmt/_ckptfmt.abi3.so"
+
+
+class RunError(Exception):
+    """A command that has to succeed did not."""
+
+
+class Copy:
+    """A copy of the working tree, with its extension.
+
+    Args:
+        place: an empty directory.
+    """
+
+    def __init__(self, place: Path) -> None:
+        self.place = place
+        self._is_built = self._is_faulty = False  # whether the built library is the last fault's
+        self._sound: dict[tuple[str, ...], str] = {}
+        listed = subprocess.run(
+            ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+            cwd=ROOT, capture_output=True, text=True, check=True,
+        )  # fmt: skip
+        for name in filter(None, listed.stdout.split("\0")):
+            source, target = ROOT / name, place / name
+            if source.is_file():
+                target.parent.mkdir(parents=True, exist_ok=True)
+                target.write_bytes(source.read_bytes())
+        (place / EXTENSION).write_bytes((ROOT / EXTENSION).read_bytes())
+
+    # ---- building
+
+    def command(self, *words: str | Path) -> None:
+        """Run a command that has to succeed."""
+        done = subprocess.run(
+            words, cwd=self.place, env=self._environment(), capture_output=True, text=True,
+            check=False,
+        )  # fmt: skip
+        if done.returncode:
+            raise RunError(f"{words[0]}: {(done.stderr or done.stdout).strip()[-2000:]}")
+
+    def build(self) -> None:
+        """Link the extension from the library; `make` compiles only what changed."""
+        self.command(*MAKE, "-j2", "build/release/libinternal.a")
+        objects = self.place / "build" / "extension"
+        if not objects.is_dir():
+            objects.mkdir(parents=True)
+            code = "import build_ffi; build_ffi.ffi.emit_c_code('build/extension/_ckptfmt.c')"
+            self.command(sys.executable, "-c", code)
+        own = [*(self.place / "csrc/python").glob("*.c"), objects / "_ckptfmt.c"]
+        for source in own:
+            target = objects / f"{source.stem}.o"
+            if not target.exists() or target.stat().st_mtime < source.stat().st_mtime:
+                self._compile(source, target)
+        self.command(
+            "cc", "-shared", "-pthread", "-o", EXTENSION, *sorted(objects.glob("*.o")),
+            "-Wl,--whole-archive", "build/release/libinternal.a", "-Wl,--no-whole-archive", "-lm",
+        )  # fmt: skip
+        self._is_built, self._is_faulty = True, False
+
+    def _compile(self, source: Path, target: Path) -> None:
+        import sysconfig  # noqa: PLC0415
+
+        include = [f"-I{sysconfig.get_path('include')}", f"-I{np.get_include()}", "-Icsrc"]
+        self.command(
+            "cc", "-c", "-std=c11", FLAGS, "-fPIC", "-pthread", "-D_GNU_SOURCE",
+            "-DPy_LIMITED_API=0x030b0000", *include, "-o", target, source,
+        )  # fmt: skip
+
+    # ---- testing
+
+    def _environment(self) -> dict[str, str]:
+        return {
+            **os.environ,
+            "PYTHONPATH": str(self.place),
+            "PYTHONDONTWRITEBYTECODE": "1",
+            "PYTHONHASHSEED": "0",
+        }
+
+    def outcome(self, tests: tuple[str, ...]) -> str:
+        """Run tests until one fails: its name, "" if all pass.
+
+        Raises:
+            RunError: a test cannot be run.
+        """
+        for program in filter(is_program, tests):
+            name = f"build/release/{Path(program).stem}"
+            self.command(*MAKE, "-j2", name)
+            status, _ = self._run(name)
+            if status:
+                return Path(program).stem
+        ids = [test for test in tests if not is_program(test)]
+        if not ids:
+            return ""
+        status, output = self._run(
+            sys.executable, "-m", "pytest", "-x", "-q", "--no-header", "--tb=no",
+            "-p", "no:cacheprovider", "-p", "no:xdist", *ids,
+        )  # fmt: skip
+        if status is None:
+            return f"time limit of {TEST_SECONDS} s"
+        if status < 0:
+            return f"signal {-status}"
+        lines = output.splitlines()
+        if status == FAILED:
+            found = [one.split()[1] for one in lines if one.startswith(("FAILED ", "ERROR "))]
+            return found[0].partition("::")[2] if found else "pytest"
+        if status or any("NOT RUN" in one or " skipped" in one for one in lines):
+            raise RunError(f"pytest {' '.join(ids)}: {output.strip()[-1000:]}")
+        return ""
+
+    def _run(self, *words: str) -> tuple[int | None, str]:
+        """Run a command with a time limit, and end all that it started."""
+        with tempfile.TemporaryFile("w+", errors="replace") as output:
+            process = subprocess.Popen(
+                words, cwd=self.place, env=self._environment(), stdout=output,
+                stderr=subprocess.STDOUT, start_new_session=True,
+            )  # fmt: skip
+            try:
+                status = process.wait(TEST_SECONDS)
+            except subprocess.TimeoutExpired:
+                status = None
+            finally:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+            output.seek(0)
+            return status, output.read()
+
+    def sound(self, row: Row) -> str:
+        """Run the row's tests without the fault, once: what fails."""
+        if row.tests not in self._sound:
+            if self._is_faulty or (row.is_c and not self._is_built):
+                self.build()
+            self._sound[row.tests] = self.outcome(row.tests)
+        return self._sound[row.tests]
+
+    def killer(self, row: Row) -> str:
+        """Make the fault, run the tests, and take it back: the test that fails, "" if none does."""
+        place = self.place / row.file
+        sound = place.read_text()
+        is_built = row.file.startswith("csrc/")
+        try:
+            place.write_text(sound.replace(row.old, row.new))
+            if is_built or self._is_faulty:
+                self.build()
+            self._is_faulty = is_built
+            return self.outcome(row.tests)
+        finally:
+            place.write_text(sound)
+
+    def run(self, row: Row) -> tuple[bool, str]:
+        """Whether the row is killed, and by what, or why not."""
+        if (ROOT / row.file).read_text().count(row.old) != 1:
+            return False, "DOES NOT FIT: the old text must occur once"
+        try:
+            if failure := self.sound(row):
+                return False, f"PROVES NOTHING: {failure} fails without the fault"
+            killer = self.killer(row)
+        except RunError as error:
+            return False, f"NOT RUN: {error}"
+        return bool(killer), killer or "SURVIVES"
+
+
+def sample(every: list[Row], seconds: float, seed: int) -> list[Row]:
+    """All rows in a random order; in a short run those in Python first."""
+    found = random.Random(seed).sample(every, len(every))
+    return sorted(found, key=lambda row: row.is_c) if seconds <= SHORT_SECONDS else found
+
+
+def run(chosen: list[Row], seconds: float) -> tuple[int, list[float]]:
+    """Run rows in their order until the time is over: how many are not killed, and the seconds of
+    each that ran."""
+    begin, bad = time.monotonic(), 0
+    took: dict[bool, list[float]] = {False: [], True: []}
+    with tempfile.TemporaryDirectory(prefix="ckptfmt-mutants-") as scratch:
+        copy = Copy(Path(scratch))
+        for row in chosen:
+            now = time.monotonic()
+            before = took[row.is_c] or [FIRST_SECONDS_C if row.is_c else FIRST_SECONDS]
+            if now - begin + statistics.median(before) > seconds:
+                continue
+            killed, by = copy.run(row)
+            took[row.is_c].append(time.monotonic() - now)
+            bad += not killed
+            print(f"{took[row.is_c][-1]:6.1f} s  {row.file}: {row.fault}: {by}", flush=True)
+    return bad, took[False] + took[True]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--seconds", type=float, default=300, help="duration (300)")
+    parser.add_argument("--seed", type=int, help="of the sample")
+    parser.add_argument("texts", nargs="*", help="parts of files or faults")
+    given = parser.parse_args()
+    seed = random.SystemRandom().randrange(1 << 32) if given.seed is None else given.seed
+    every = rows()
+    chosen = [
+        row for row in every
+        if not given.texts or any(one in f"{row.file}: {row.fault}" for one in given.texts)
+    ]  # fmt: skip
+    bad, took = run(sample(chosen, given.seconds, seed), given.seconds)
+    print(
+        f"mutants: {len(took)} of {len(every)} rows ran, {len(took) - bad} killed, {bad} not; "
+        f"seed {seed}"
+    )
+    if took:
+        print(
+            f"seconds of a row: {min(took):.1f} to {max(took):.1f}, "
+            f"median {statistics.median(took):.1f}"
+        )
+    return 1 if bad or not took else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,46 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The rows of rows.toml fit the code and the tests as they are; `make mutants` runs them."""
+
+from __future__ import annotations
+
+import ast
+from functools import cache
+
+import pytest
+
+from mutants.run import sample
+from mutants.table import ROOT, Row, is_program, rows
+
+ROWS = rows()
+
+
+@cache
+def functions(path: str) -> frozenset[str]:
+    """The names of the tests of a module."""
+    found = ast.walk(ast.parse((ROOT / path).read_text(encoding="utf-8")))
+    return frozenset(one.name for one in found if isinstance(one, ast.FunctionDef))
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.fault)
+def test_a_row_fits(row: Row) -> None:
+    text = (ROOT / row.file).read_text(encoding="utf-8")
+    assert text.count(row.old) == 1, f"{row.file}: must occur once: {row.old!r}"
+    assert row.old != row.new
+    assert row.tests
+    for test in row.tests:
+        path, _, name = test.partition("::")
+        assert (ROOT / path).exists(), path
+        if not is_program(test) and name:
+            assert name.partition("[")[0] in functions(path), test
+
+
+def test_faults_differ() -> None:
+    assert len({row.fault for row in ROWS}) == len(ROWS)
+    assert len({(row.file, row.old, row.new) for row in ROWS}) == len(ROWS)
+
+
+def test_a_short_run_begins_with_rows_that_need_no_build() -> None:
+    chosen = sample(ROWS, 60, seed=1)
+    assert sorted(chosen, key=lambda row: row.is_c) == chosen
+    assert {row.fault for row in chosen} == {row.fault for row in ROWS}
+    assert sample(ROWS, 60, seed=1) == chosen != sample(ROWS, 60, seed=2)
