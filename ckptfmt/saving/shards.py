@@ -11,6 +11,7 @@ from typing import Any
 
 from ckptfmt import _core
 from ckptfmt._base import names
+from ckptfmt._base.arguments import Durability
 from ckptfmt._base.arrays import Columns, Sources
 from ckptfmt._base.progress import Progress
 from ckptfmt._base.threads import Stop, StoppedError, share
@@ -83,12 +84,11 @@ def write_checkpoint(
     nothing."""
     if not shards and not inputs:
         shards = [Sources()]  # an empty checkpoint
-    if names.is_url(prefix) and len(shards) == 1 and not inputs:
-        # There a merge copies.
-        _write_shard(prefix, shards[0], options, None, None)
+    sweep_directories(prefix)
+    if len(shards) == 1 and not inputs:
+        _write_shard(prefix, shards[0], options)
         return
     count = len(shards)
-    sweep_directories(prefix)
     directory = TemporaryDirectory(prefix, durability=options.durability)
     try:
         directory.make()
@@ -113,10 +113,7 @@ def _write_shards(
     parts: Sequence[str], shards: Sequence[Columns], options: CheckpointOptions
 ) -> None:
     """Write each shard as a bundle, several at a time. The first error, in the order of the shards,
-    stops the others and is raised. A single large shard is written in several data files."""
-    if len(shards) == 1:
-        _write_shard(parts[0], shards[0], options, None, None)
-        return
+    stops the others and is raised."""
     stop = Stop()
 
     def watch(*_: int) -> None:
@@ -125,7 +122,11 @@ def _write_shards(
 
     def write(index: int) -> None:
         watch()
-        _write_shard(parts[index], shards[index], options, watch, 1)
+        # The merge syncs the data files if the options say so; large ones are synced while written.
+        sources, durability = shards[index], options.durability
+        if durability == "full" and sources.size_column().sum() < BYTES_MIN:
+            durability = "rename"
+        _write_shard(parts[index], sources, options, durability, watch, 1)
 
     share(len(parts), write, WRITERS_MAX, "ckptfmt-save", stop)
 
@@ -134,13 +135,12 @@ def _write_shard(
     part: str,
     sources: Columns,
     options: CheckpointOptions,
-    watch: Progress | None,
-    data_files: int | None,
+    durability: Durability | None = None,
+    watch: Progress | None = None,
+    data_files: int | None = None,
 ) -> None:
-    # The merge syncs the data files if the options say so; large ones are synced while written.
-    durability = "none" if options.durability == "none" else "rename"
-    if options.durability == "full" and sources.size_column().sum() >= BYTES_MIN:
-        durability = "full"
+    """Write a shard as one bundle; by default with the durability of the options, and with as many
+    data files as its size calls for."""
     writing.write_sources(
         part,
         sources,
@@ -148,7 +148,7 @@ def _write_shard(
         level=options.level,
         compression=options.compression,
         alignment=options.alignment,
-        durability=durability,
+        durability=durability or options.durability,
         shards=data_files,
     )
 

@@ -14,9 +14,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from support.manager import files
 from support.process import open_files
+from support.saving import on
 
 import ckptfmt
 from ckptfmt.errors import BusyError, InvalidError, StorageError
@@ -70,7 +72,8 @@ def test_a_new_directory_is_synced_once(
                 checkpoint, place, 1, options=ckptfmt.tf.CheckpointOptions(durability=durability)
             ).save()
         else:
-            ckptfmt.Saver({"x": {"x": [1]}}).save(tmp_path / "a" / "b" / "ckpt", options)
+            parts = {name: on(task, np.ones(1), name) for task, name in enumerate("xy")}
+            ckptfmt.Saver({"all": parts}).save(tmp_path / "a" / "b" / "ckpt", options)
 
     make()
     expected = [] if durability == "none" else [tmp_path, tmp_path / "a"]

@@ -333,7 +333,13 @@ def wait(*given, **options):
     real(*given, **options)
 real, _core.merge = _core.merge, wait
 if sys.argv[2] == "saver":
-    ckptfmt.Saver({None: {"x": numpy.array([7])}}).save(sys.argv[1])
+    parts = {"x": numpy.array([7]), "y": numpy.array([8])}
+    device = "/job:worker/task:%d/device:CPU:0"
+    specs = {
+        name: ckptfmt.SaveSpec(array, "", name, array.dtype, device % task)
+        for task, (name, array) in enumerate(parts.items())
+    }
+    ckptfmt.Saver({"all": specs}).save(sys.argv[1])
 else:
     ckptfmt.sharded.save(sys.argv[1], {"x": numpy.array([7])}, {}, ckptfmt.sharded.SingleProcess())
 """

@@ -147,6 +147,19 @@ class Save(Scenario):
         ckptfmt.save(root / self.prefixes[step], arrays(step), **options)
 
 
+class NewDirectory(Save):
+    """The first save of a tree makes the directories above its prefix."""
+
+    def __init__(self) -> None:
+        self.prefixes = {1: "a/b/model", 2: "a/b/model", 3: "a/c/model"}
+
+    def run(self, root: Path, step: int) -> None:
+        ckptfmt.Checkpoint(**arrays(step)).write(root / self.prefixes[step])
+
+    def load(self, prefix: Path) -> dict[str, Any]:
+        return dict(ckptfmt.load_tree(prefix))
+
+
 class Mixed(Save):
     """Weak saves of the same prefix and of one beside it."""
 
@@ -477,6 +490,7 @@ SCENARIOS: dict[str, Callable[[], Scenario]] = {
     "compressed": lambda: Save(compression="zstd"),
     "v2": lambda: Save(level="v2"),
     "mixed": Mixed,
+    "new directory": NewDirectory,
     "base": Base,
     "async": Async,
     "tree": Tree,

@@ -134,7 +134,8 @@ def test_an_error_is_for_its_own_saver(
 ) -> None:
     before = previous(tmp_path)
     failing_merge(monkeypatch)
-    ours, other = (Saver({"all": {"old": np.zeros(3)}}) for _ in range(2))
+    parts = {name: on(task, np.zeros(3), name) for task, name in enumerate(("old", "more"))}
+    ours, other = (Saver({"all": parts}) for _ in range(2))
     ours.save_async(tmp_path / "ckpt", ASYNC)
     wait_for_saves()
     assert files(tmp_path) == before  # and no temporary directory

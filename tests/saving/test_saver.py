@@ -519,12 +519,12 @@ def test_a_prefix_has_a_last_part(
     assert files(tmp_path) == []
 
 
-@pytest.mark.parametrize(
-    ("durability", "of_shards"), [("full", "rename"), ("rename", "rename"), ("none", "none")]
-)
+@pytest.mark.parametrize("durability", ["full", "rename", "none"])
+@pytest.mark.parametrize("count", [1, 2])
 def test_the_durability_of_the_shards(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, durability: str, of_shards: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, durability: str, count: int
 ) -> None:
+    """One shard is the checkpoint; the merge syncs several."""
     seen: list[str] = []
     real = shards.writing.write_sources
 
@@ -533,9 +533,10 @@ def test_the_durability_of_the_shards(
         real(*given, **options)
 
     monkeypatch.setattr(shards.writing, "write_sources", spy)
-    options = CheckpointOptions(durability=durability)
-    Saver({"all": {"a": np.ones(1)}}).save(tmp_path / "ckpt", options)
-    assert seen == [of_shards]
+    tensors = {f"{task}": on(task, np.ones(1), f"{task}") for task in range(count)}
+    Saver({"all": tensors}).save(tmp_path / "ckpt", CheckpointOptions(durability=durability))
+    of_shards = "rename" if (durability, count) == ("full", 2) else durability
+    assert seen == [of_shards] * count
 
 
 def test_options_must_be_options(tmp_path: Path) -> None:
