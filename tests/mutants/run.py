@@ -138,9 +138,9 @@ class Copy:
             return f"signal {-status}"
         lines = output.splitlines()
         if status == FAILED:
-            found = [one.split()[1] for one in lines if one.startswith(("FAILED ", "ERROR "))]
-            return found[0].partition("::")[2] if found else "pytest"
-        if status or any("NOT RUN" in one or " skipped" in one for one in lines):
+            found = [one for one in lines if one.startswith(("FAILED ", "ERROR "))]
+            return found[0].partition("::")[2].partition(" - ")[0] if found else "pytest"
+        if status or " passed" not in lines[-1]:
             raise RunError(f"pytest {' '.join(ids)}: {output.strip()[-1000:]}")
         return ""
 

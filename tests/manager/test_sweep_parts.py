@@ -1,0 +1,26 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The parts of a sharded save, of which one process is alive: all parts stay until it has ended."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import ckptfmt
+from ckptfmt.bundle.temporary import LOCK_NAME
+from ckptfmt.manager.directory import CheckpointDirectory
+
+
+def test_parts_of_others_stay_while_one_is_written(tmp_path: Path) -> None:
+    path = tmp_path / "ckpt-1_temp_a123456789abcdef"
+    path.mkdir()
+    (path / LOCK_NAME).touch()
+    ckptfmt.save(path / "part-00000-of-00002", {"x": [1]}, durability="none")
+    with CheckpointDirectory(str(tmp_path), durability="none") as directory:
+        with ckptfmt.Writer(path / "part-00001-of-00002", durability="none") as writer:
+            writer.add("y", [2])
+            before = sorted(one.name for one in path.iterdir())
+            assert len(before) > 3
+            assert directory.sweep() == []
+            assert sorted(one.name for one in path.iterdir()) == before
+        assert directory.sweep() == [path.name]
+    assert not path.exists()
