@@ -1,0 +1,251 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A directory under two managers that take turns, with kills, lost and damaged files, clocks,
+`prune` and `clean`. The model is the set of checkpoints that must be there and sound."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import random
+import tempfile
+import time
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from support.dict_client import DictClient
+from support.faults import Fault, under
+from support.files import flip
+from support.strategies import LONG, SEEDS
+
+import ckptfmt
+from ckptfmt.cli import main as cli
+
+KILLS = st.one_of(
+    st.builds(Fault, st.just("child killed at a call"), st.integers(1, 400)),
+    st.builds(Fault, st.just("child killed at a time"), st.integers(0, 3000)),
+)
+WHICH = st.integers(0, 1)
+
+
+class Directory(RuleBasedStateMachine):
+    """Attributes:
+    values: the value of every checkpoint that was saved, by number.
+    sure: the numbers of those that must be there and sound.
+    others: files of other programs, with their contents.
+    pending: background saves: manager, value and future.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scratch = tempfile.TemporaryDirectory(prefix="directory-")
+        self.runs = Path(self.scratch.name) / "runs"
+        self.runs.mkdir()
+        self.clock, self.real = 0.0, time.time
+        time.time = lambda: self.real() + self.clock
+        self.values: dict[int, float] = {}
+        self.sure: set[int] = set()
+        self.others = {"notes.txt": b"mine", "ckpt-x.index": b"mine", "ckpt-99.txt": b"mine"}
+        for name, content in self.others.items():
+            (self.runs / name).write_bytes(content)
+        ckptfmt.save(self.runs / "mine-7", {"x": np.arange(3)}, durability="none")
+        self.pending: tuple[int, float, Any] | None = None
+
+    @initialize(seed=SEEDS, kept=st.integers(1, 3))
+    def start(self, seed: int, kept: int) -> None:
+        self.chance, self.kept, self.next = random.Random(seed), kept, 0.0
+        self.writer: int | None = None
+        self.weights = [np.zeros(4), np.zeros(4)]
+        self.managers = [self.manager(which) for which in range(2)]
+
+    def manager(self, which: int) -> ckptfmt.CheckpointManager:
+        options = ckptfmt.tf.CheckpointOptions(durability="none")
+        checkpoint = ckptfmt.Checkpoint(weights=self.weights[which])
+        return ckptfmt.CheckpointManager(checkpoint, self.runs, self.kept, options=options)
+
+    # ---- what is there
+
+    def number(self, path: str | None) -> int:
+        return 0 if path is None else int(path.rpartition("-")[2])
+
+    def there(self) -> dict[int, bool]:
+        """The checkpoints of the managers that have an index, and whether each is sound."""
+        indexes = [path for path in self.runs.glob("ckpt-*.index") if path.stem[5:].isdecimal()]
+        return {self.number(path.stem): ckptfmt.verify(path.with_suffix("")).ok for path in indexes}
+
+    def saved(self, which: int, path: str | None, value: float) -> None:
+        """A save has returned: older ones than the newest `kept` that the state names may go."""
+        number = self.number(path)
+        assert number > max(self.sure, default=0), "an older number"
+        self.values[number] = value
+        managed = [self.number(one) for one in self.managers[which].checkpoints]
+        assert managed[-1] == number and len(managed) <= self.kept
+        self.sure = {one for one in [*self.sure, number] if one in managed[-self.kept :]}
+
+    def turn(self, which: int) -> None:
+        """Another process takes over: it restores first, as a run that goes on does."""
+        self.settle()
+        if self.writer != which:
+            self.managers[which] = self.manager(which)
+            self.restored(self.managers[which])
+        self.writer = which
+
+    def restored(self, manager: ckptfmt.CheckpointManager) -> int:
+        """Restore the newest sound one; return its number, 0 if there is none."""
+        try:
+            return self.number(manager.restore_latest(check_first=True).path)
+        except ckptfmt.CorruptError:
+            assert not self.sure, "none can be restored"
+            return 0
+
+    def new_value(self, which: int) -> float:
+        self.next += 1
+        self.weights[which][...] = self.next
+        return self.next
+
+    def settle(self) -> None:
+        """Wait for the background save."""
+        if self.pending is not None:
+            which, value, future = self.pending
+            self.pending = None
+            self.managers[which].sync()
+            self.saved(which, future.result(), value)
+
+    # ---- saves
+
+    @rule(which=WHICH)
+    def save(self, which: int) -> None:
+        self.turn(which)
+        value = self.new_value(which)
+        self.saved(which, self.managers[which].save(), value)
+
+    @rule(which=WHICH)
+    def save_async(self, which: int) -> None:
+        self.turn(which)
+        value = self.new_value(which)
+        self.pending = which, value, self.managers[which].save_async()
+        self.weights[which][...] = -1
+
+    @rule(which=WHICH, fault=KILLS)
+    def killed_save(self, which: int, fault: Fault) -> None:
+        """Another process goes on, saves and is killed: the old checkpoints or the new."""
+        self.settle()
+        before, self.writer = self.there(), None
+
+        def work() -> None:
+            manager = self.manager(which)
+            self.restored(manager)
+            self.weights[which][...] = value
+            manager.save()
+
+        self.next += 1
+        value = self.next
+        under(fault, work, DictClient())
+        for number in self.there().keys() - before.keys():
+            assert number > max(self.sure, default=0)
+            self.values[number] = value
+        # The one that the new one pushes out may be gone, if the new one is there.
+        if self.there().keys() - before.keys():
+            self.sure = set(sorted(self.sure)[-self.kept + 1 :] if self.kept > 1 else [])
+
+    @rule(which=WHICH)
+    def open_again(self, which: int) -> None:
+        """The process starts again."""
+        self.writer = None
+        self.turn(which)
+
+    # ---- what happens to files
+
+    @precondition(lambda self: self.sure)
+    @rule(index=st.booleans(), damage=st.booleans())
+    def lose(self, index: bool, damage: bool) -> None:
+        self.settle()
+        number = self.chance.choice(sorted(self.sure))
+        self.sure.discard(number)
+        pattern = f"ckpt-{number}.index" if index else f"ckpt-{number}.data-*"
+        path = self.chance.choice(sorted(self.runs.glob(pattern)))
+        if damage:
+            flip(path, self.chance.randrange(path.stat().st_size))
+        else:
+            path.unlink()
+
+    @rule(seconds=st.floats(-1e6, 1e6))
+    def turn_the_clock(self, seconds: float) -> None:
+        self.clock += seconds
+
+    @rule(keep=st.integers(1, 3))
+    def prune(self, keep: int) -> None:
+        self.settle()
+        status = self.command("prune", "--keep", str(keep), "-q", str(self.runs))
+        assert status in ((0, 1) if (self.runs / "checkpoint").exists() else (2,))
+        if status != 2:
+            self.sure = set(sorted(self.sure)[-keep:])
+
+    @rule()
+    def clean(self) -> None:
+        self.settle()
+        assert self.command("clean", str(self.runs)) == 0
+        assert not [path for path in self.runs.iterdir() if "_temp" in path.name]
+
+    def command(self, *words: str) -> int:
+        with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+            return cli(words)
+
+    # ---- restoring
+
+    @rule(which=WHICH)
+    def restore(self, which: int) -> None:
+        """The newest sound one, never a damaged one, and at least what must be there."""
+        self.settle()
+        sound = [number for number, is_sound in self.there().items() if is_sound]
+        self.weights[which][...] = -2
+        number = self.restored(self.managers[which])
+        assert number >= max(self.sure, default=0) and (number in sound or number == 0)
+        if number:
+            assert (self.weights[which] == self.values[number]).all()
+        else:
+            assert not self.sure and (self.weights[which] == -2).all()
+
+    # ---- what holds at any time
+
+    @invariant()
+    def nothing_is_lost(self) -> None:
+        if self.pending is not None:
+            return
+        for number in self.sure:
+            prefix = self.runs / f"ckpt-{number}"
+            found = ckptfmt.load(prefix)["weights/.ATTRIBUTES/VARIABLE_VALUE"]
+            assert (found == self.values[number]).all() and ckptfmt.verify(prefix).ok
+        for name, content in self.others.items():
+            assert (self.runs / name).read_bytes() == content
+        assert ckptfmt.load(self.runs / "mine-7")["x"].tolist() == [0, 1, 2]
+
+    def teardown(self) -> None:
+        try:
+            self.settle()
+        finally:
+            time.time = self.real
+            self.scratch.cleanup()
+
+
+class Quiet(Directory):
+    """Warnings about what the rules damage are right."""
+
+    def __init__(self) -> None:
+        warnings.simplefilter("ignore", ckptfmt.CkptfmtWarning)
+        super().__init__()
+
+
+TestDirectory = pytest.mark.properties(Quiet.TestCase)
+TestDirectory.settings = settings(
+    max_examples=max(30, round(300 * LONG)),
+    stateful_step_count=40 if LONG else 20,
+    deadline=None,
+    database=None,  # the seed repeats a failure
+    suppress_health_check=list(HealthCheck),
+)
