@@ -73,7 +73,7 @@ def test_another_writer_before_each_request(
         failed = False
         try:
             operation()
-        except errors.StorageError:
+        except (errors.BusyError, errors.StorageError):
             failed = True
         if not done:
             break
