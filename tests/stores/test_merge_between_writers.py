@@ -57,7 +57,7 @@ def test_another_writer_before_each_request(
         for name, array in ARRAYS.items():
             ckptfmt.save(f"{FOLDER}/in-{name}", {name: array})
         client.requests.clear()
-        done = []
+        done: list[tuple[str, str]] = []
 
         def before(
             method: str, key: str, number: int = number, done: list[tuple[str, str]] = done
