@@ -199,75 +199,6 @@ class Handle:
             raise raised
 
 
-class ExclusiveHandle(Handle):
-    """Used by one thread at a time: calls, and closing, wait for each other.
-
-    A call may run Python (a codec's), and with it a signal handler. A handler that closes the
-    handle takes effect when the interrupted call returns; its other calls are refused.
-    """
-
-    __slots__ = ("_busy", "_lock", "_owned")
-
-    def __init__(
-        self,
-        pointer: Any,
-        name: str,
-        path: str,
-        codec: Codec | None,
-        storage: Storage | None,
-        owned: Any = None,
-    ) -> None:
-        super().__init__(pointer, name, path, codec, storage)
-        self._owned = pointer if owned is None else owned
-        self._lock = _thread.RLock()
-        self._busy = False
-
-    def call(self, function: Callable[..., int], *arguments: Any) -> None:
-        """Call a C function that takes the handle first and an error last; raise that error."""
-        # Before the lock is touched: a thread of the parent may have held it at the fork.
-        if self._pid != process:
-            raise errors.InvalidError(
-                f"{self._name} was opened before a fork: open it again in this process"
-            )
-        error = ffi.new("ckptfmt_error *")
-        # Ctrl-C cannot separate the lock's own `with` from what is inside: a lock left behind
-        # would block closing forever.
-        with self._lock:
-            if self._busy:
-                raise errors.InvalidError(f"{self._name} is in use by the interrupted call")
-            try:
-                self._busy = True
-                status = stored(self.storage, function, self._usable(), *arguments, error)
-            finally:
-                self._busy = False
-                if self._pointer is CLOSED:
-                    self._release()
-        del arguments  # the traceback of an error would keep alive what closing frees
-        self._finish_call(status, error)
-
-    def finish(self, function: Callable[..., int]) -> None:
-        """Call a C function that takes what the handle owns and an error; close in any case."""
-        try:
-            self.call(lambda _, error: function(self._owned, error))
-        finally:
-            self.close()
-
-    def _release(self) -> None:
-        owned, self._owned = self._owned, None
-        if owned is not None:
-            ffi.release(owned)
-
-    def close(self) -> None:
-        """Close when the running call returns. Does nothing when closed."""
-        if self.foreign:
-            self._pointer = CLOSED
-            return
-        with self._lock:
-            self._pointer = CLOSED
-            if not self._busy:
-                self._release()
-
-
 def own(pointer: Any, free: Callable[[Any], None], storage: Storage | None = None) -> Any:
     """Wrap a pointer so that `free` runs once, and only in the process that made it. The storage is
     released after it."""
@@ -299,25 +230,3 @@ def open_options(
             "storage": ffi.NULL if storage is None else storage.pointer,
         },
     )
-
-
-def open_checkpoint(
-    kind: str,
-    functions: tuple[Callable[..., int], Callable[[Any], None]],
-    prefix: str,
-    limits: Mapping[str, int] | None,
-    follow_symlinks: bool,
-    codec: Codec | None,
-    storage: Storage | None,
-) -> Any:
-    """Open a `kind` (a C type) with the first of these functions; the second one closes it."""
-    raw, values = path_bytes(prefix), limits_of(limits)
-    options = open_options(values, follow_symlinks, codec, storage)
-    out, error = ffi.new(f"{kind} **"), ffi.new("ckptfmt_error *")
-    opening, closing = functions
-    status = stored(storage, opening, raw, options, out, error)
-    pointer = own(out[0], closing, storage) if status == lib.CKPTFMT_OK else None
-    if pointer is None and storage is not None:
-        storage.release()
-    check_stored(storage, status, error, prefix)
-    return pointer

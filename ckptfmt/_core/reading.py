@@ -21,7 +21,9 @@ from ckptfmt._core.border import (
     check,
     check_stored,
     fields_of,
-    open_checkpoint,
+    limits_of,
+    open_options,
+    own,
     path_bytes,
     stored,
 )
@@ -285,12 +287,16 @@ class ReaderHandle(Handle):
         coder: Coder | None = None,
         store: Store | None = None,
     ) -> None:
-        functions = lib.ckptfmt_reader_open, lib.ckptfmt_reader_close
         codec = None if coder is None else Codec(coder)
         storage = None if store is None else Storage(store)
-        pointer = open_checkpoint(
-            "ckptfmt_reader", functions, prefix, limits, follow_symlinks, codec, storage
-        )
+        raw, values = path_bytes(prefix), limits_of(limits)
+        options = open_options(values, follow_symlinks, codec, storage)
+        out, error = ffi.new("ckptfmt_reader **"), ffi.new("ckptfmt_error *")
+        status = stored(storage, lib.ckptfmt_reader_open, raw, options, out, error)
+        if status != lib.CKPTFMT_OK and storage is not None:
+            storage.release()
+        check_stored(storage, status, error, prefix)
+        pointer = own(out[0], lib.ckptfmt_reader_close, storage)
         super().__init__(pointer, "checkpoint", prefix, codec, storage)
         self._absolute = path_bytes(os.path.join(os.getcwd(), prefix))
         self._address = int(ffi.cast("uintptr_t", pointer))

@@ -3,18 +3,20 @@
 
 from __future__ import annotations
 
+import _thread
 import functools
 import operator
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ckptfmt._ckptfmt import ffi, lib
+from ckptfmt._core import border
 from ckptfmt._core.border import (
     CLOSED,
-    ExclusiveHandle,
+    Handle,
     check_stored,
     limits_of,
     own,
@@ -24,12 +26,17 @@ from ckptfmt._core.border import (
 from ckptfmt._core.codec import Codec, Coder
 from ckptfmt._core.reading import ReaderHandle, Selection
 from ckptfmt._core.storage import Storage, Store
+from ckptfmt.errors import InvalidError
 
 
-class WriterHandle(ExclusiveHandle):
-    """`ckptfmt_writer`."""
+class WriterHandle(Handle):
+    """`ckptfmt_writer`. Used by one thread at a time: calls, and closing, wait for each other.
 
-    __slots__ = ()
+    A call may run Python (a codec's), and with it a signal handler. A handler that closes the
+    handle takes effect when the interrupted call returns; its other calls are refused.
+    """
+
+    __slots__ = ("_busy", "_lock", "_owned")
 
     def __init__(
         self,
@@ -64,7 +71,8 @@ class WriterHandle(ExclusiveHandle):
             status = stored(storage, lib.cf_writer_slot_open, raw, options, slot, error)
             check_stored(storage, status, error, prefix)
             pointer = ffi.gc(slot.writer, functools.partial(operator.is_, slot))
-            super().__init__(pointer, "writer", prefix, codec, storage, slot)
+            super().__init__(pointer, "writer", prefix, codec, storage)
+            self._owned, self._lock, self._busy = slot, _thread.RLock(), False
         except BaseException:
             # The traceback may keep the slot alive for long.
             self._pointer = CLOSED
@@ -104,7 +112,48 @@ class WriterHandle(ExclusiveHandle):
 
     def commit(self) -> None:
         """Make the checkpoint visible. The handle is closed in any case."""
-        self.finish(lib.cf_writer_slot_commit)
+        try:
+            self.call(lambda _, error: lib.cf_writer_slot_commit(self._owned, error))
+        finally:
+            self.close()
+
+    def call(self, function: Callable[..., int], *arguments: Any) -> None:
+        """Call a C function that takes the handle first and an error last; raise that error."""
+        # Before the lock is touched: a thread of the parent may have held it at the fork.
+        if self._pid != border.process:
+            raise InvalidError(
+                f"{self._name} was opened before a fork: open it again in this process"
+            )
+        error = ffi.new("ckptfmt_error *")
+        # Ctrl-C cannot separate the lock's own `with` from what is inside: a lock left behind
+        # would block closing forever.
+        with self._lock:
+            if self._busy:
+                raise InvalidError(f"{self._name} is in use by the interrupted call")
+            try:
+                self._busy = True
+                status = stored(self.storage, function, self._usable(), *arguments, error)
+            finally:
+                self._busy = False
+                if self._pointer is CLOSED:
+                    self._release()
+        del arguments  # the traceback of an error would keep alive what closing frees
+        self._finish_call(status, error)
+
+    def _release(self) -> None:
+        owned, self._owned = self._owned, None
+        if owned is not None:
+            ffi.release(owned)
+
+    def close(self) -> None:
+        """Close when the running call returns. Does nothing when closed."""
+        if self.foreign:
+            self._pointer = CLOSED
+            return
+        with self._lock:
+            self._pointer = CLOSED
+            if not self._busy:
+                self._release()
 
 
 def merge(
