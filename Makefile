@@ -38,8 +38,8 @@ flags_fuzz := $(SANITIZE) -fsanitize=fuzzer-no-link,address,undefined
 flags_abi := -O2 -g
 # Each branch of a source line once, and none for assertions: those are for our own bugs.
 flags_coverage := -O0 -g --coverage -fprofile-update=atomic -DNDEBUG -DCF_CRC32C_INLINE='static inline'
-flags_arm := -O2
-flags_bigendian := -O2
+flags_arm := -O2 -DTEST_SAMPLES_FAULTS
+flags_bigendian := -O2 -DTEST_SAMPLES_FAULTS
 link_arm := -static
 link_bigendian := -static
 MODE_FLAGS := $(flags_$(MODE))

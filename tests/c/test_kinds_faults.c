@@ -148,16 +148,6 @@ static void set_stage(bool merges)
 		save_inputs();
 }
 
-/* Calls until the next one that fails: ThreadSanitizer, which looks at the threads and is slow, gets a sample. */
-static uint64_t fault_step(void)
-{
-#ifdef __SANITIZE_THREAD__
-	return 1 + test_random_below(9);
-#else
-	return 1;
-#endif
-}
-
 /* Runs the operation with fault after fault. */
 static uint64_t fail_all(ckptfmt_status (*operation)(void), bool merges, bool memory, bool forever)
 {
@@ -168,7 +158,7 @@ static uint64_t fail_all(ckptfmt_status (*operation)(void), bool merges, bool me
 	CHECK_OK(operation(), err);
 	new_sum = sum_of("out/ck");
 	CHECK(new_sum != 0 && new_sum != old_sum);
-	for (uint64_t n = 1; hit; n += fault_step(), runs++) {
+	for (uint64_t n = 1; hit; n += test_fault_step(), runs++) {
 		int open_files;
 		uint32_t found;
 		ckptfmt_status status;

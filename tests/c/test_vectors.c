@@ -459,9 +459,9 @@ static void one_vector(const char *folder, const char *base, bool faults)
 	run(prefix, 0, 0);
 	all_outcomes += outcomes;
 	recording = false;
-	for (uint64_t at = 1; faults && run(prefix, at, 0); at++)
+	for (uint64_t at = 1; faults && run(prefix, at, 0); at += test_fault_step())
 		;
-	for (uint64_t at = 1; faults && run(prefix, 0, at); at++)
+	for (uint64_t at = 1; faults && run(prefix, 0, at); at += test_fault_step())
 		;
 	for (int i = 0; i < file_count; i++)
 		free(files[i].bytes);
