@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Changes one operator or number of a decoder at a time: do its tests notice?
 
-    python tools/mutants.py [FILE...]
+    python tools/mutants.py [FILE...]      (make decoder-mutants)
 
 Each mutant is built in build/mutants/ and run through the C tests and fuzz inputs of its file. One
 that they all pass must be in tools/mutants.txt with the reason why it behaves as the original.
