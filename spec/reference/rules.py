@@ -67,8 +67,21 @@ def mask(crc: int) -> int:
 
 def combine(first: int, second: int, size: int) -> int:
     """The checksum of bytes and of `size` bytes after them, from those of both."""
-    zeros = bytes(size)
-    return crc32c(zeros, first) ^ crc32c(zeros) ^ second
+    shift, square = 1 << 31, 1 << 23  # 1, and x to the 8th
+    for bit in range(size.bit_length()):
+        if size >> bit & 1:
+            shift = _times(shift, square)
+        square = _times(square, square)
+    return _times(shift, first) ^ second
+
+
+def _times(one: int, other: int) -> int:
+    """The product of two polynomials modulo that of CRC-32C; the highest bit is the power 0."""
+    product = 0
+    for bit in range(31, -1, -1):
+        product ^= other if one >> bit & 1 else 0
+        other = other >> 1 ^ (0x82F63B78 if other & 1 else 0)
+    return product
 
 
 def silent(_deviation: str, _offset: int) -> None:
