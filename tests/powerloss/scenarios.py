@@ -44,6 +44,11 @@ def arrays(generation: int) -> dict[str, Any]:
     return {"x": np.full(5, generation, np.float64), "y": np.arange(3) + generation}
 
 
+def sync(folder: Path) -> None:
+    os.fsync(fd := os.open(folder, os.O_RDONLY))
+    os.close(fd)
+
+
 class Scenario:
     """Steps, each of which writes a prefix.
 
@@ -143,8 +148,7 @@ class Save(Scenario):
         options = {"durability": durability, **self.options}
         (root / "run").mkdir(exist_ok=True)
         if step == 1:  # the directory is the caller's
-            os.fsync(fd := os.open(root, os.O_RDONLY))
-            os.close(fd)
+            sync(root)
         ckptfmt.save(root / self.prefixes[step], arrays(step), **options)
 
 
@@ -156,6 +160,12 @@ class NewDirectory(Save):
 
     def run(self, root: Path, step: int) -> None:
         ckptfmt.Checkpoint(**arrays(step)).write(root / self.prefixes[step])
+
+    def again(self, root: Path, step: int) -> None:
+        """Directories that exist are the caller's."""
+        for folder in (root, *(path for path in root.rglob("*") if path.is_dir())):
+            sync(folder)
+        self.run(root, step)
 
     def load(self, prefix: Path) -> dict[str, Any]:
         return dict(ckptfmt.load_tree(prefix))
@@ -303,7 +313,7 @@ class Merge(Scenario):
         assert found.keys() == expected.keys()
         for name, value in expected.items():
             np.testing.assert_array_equal(found[name], value)
-        assert ckptfmt.verify(prefix).ok
+        assert not ckptfmt.verify(prefix).problems
         return True
 
 
@@ -322,6 +332,7 @@ class Move(Scenario):
     def again(self, root: Path, step: int) -> None:
         if step < 3 or (root / "old.index").exists():
             self.run(root, step)
+        sync(root)
 
     def judge(self, root: Path, moment: Moment) -> None:
         new = self.look(root / "new", 0, 2)
@@ -397,6 +408,7 @@ class Edit(Scenario):
     def again(self, root: Path, step: int) -> None:
         if step < 3 or "w" not in ckptfmt.load(root / "b"):
             self.run(root, step)
+        sync(root)  # what is there already may not be durable
 
     def judge(self, root: Path, moment: Moment) -> None:
         assert Merge.sound(root / "a", arrays(1)) or moment.done < 1
@@ -407,7 +419,7 @@ class Edit(Scenario):
         else:
             assert names == {"z", "y"} or (names == {"w", "y"} and moment.begun == 3), names
             assert moment.done < 3 or "w" in names
-            assert ckptfmt.verify(root / "b").ok
+            assert not ckptfmt.verify(root / "b").problems
         ckptfmt.save(root / "b", arrays(LAST), durability="none")
         assert Merge.sound(root / "b", arrays(LAST))
 

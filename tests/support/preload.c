@@ -52,6 +52,8 @@ long fault_disarm(void)
 	return hits;
 }
 
+static void begin(void);
+
 static int fails(long kind)
 {
 	if (armed != kind && (armed != ANY || kind == CHANGE))
@@ -60,8 +62,10 @@ static int fails(long kind)
 	if (n < first || n - first >= times)
 		return 0;
 	hits++;
-	if (number < 0)
+	if (number < 0) {
+		begin(); /* no other thread is between a call and its record */
 		raise(SIGKILL);
+	}
 	errno = (int)number;
 	return 1;
 }
