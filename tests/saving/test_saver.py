@@ -294,12 +294,13 @@ def test_an_error_in_one_shard_is_raised_as_it_is_and_stops_the_others(
     (blocked / "full").mkdir(parents=True)
     adds: list[Any] = []
     watches: list[Any] = []
+    stopped = threading.Event()
     real_add, real_write = shards.writing.Writer._add, shards._write_shard
 
     busy = threading.Event()
 
     def noted_write(*arguments: Any) -> None:
-        watches.append(arguments[3])
+        watches.append(arguments[4])
         assert "part-00001" not in arguments[0] or busy.wait(30)
         real_write(*arguments)
 
@@ -313,6 +314,7 @@ def test_an_error_in_one_shard_is_raised_as_it_is_and_stops_the_others(
                 while time.monotonic() < deadline:
                     watches[0]()
                     time.sleep(0.001)
+            stopped.set()
 
     monkeypatch.setattr(shards, "_write_shard", noted_write)
     monkeypatch.setattr(shards.writing.Writer, "_add", slow_add)
@@ -324,6 +326,7 @@ def test_an_error_in_one_shard_is_raised_as_it_is_and_stops_the_others(
     assert caught.value.path is not None
     assert "part-00001-of-00003" in caught.value.path
     assert len(adds) == 1
+    assert stopped.is_set()
     assert files(tmp_path) == before
     assert list(ckptfmt.load(tmp_path / "ckpt")) == ["old"]
 
