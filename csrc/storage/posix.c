@@ -106,14 +106,18 @@ int cf_posix_open(int directory_fd, const char *name, int flags, mode_t mode)
 	return fd;
 }
 
-/* ---- descriptors that a forked child loses ---- */
+/* ---- forks ---- */
+
+/* What a forked child does not have: the descriptors that are private to its parent, and direct transfers. */
+_Atomic unsigned cf_posix_live_directs;
+static _Atomic unsigned process_number; /* cf_posix_process */
 
 /* One bit each; higher descriptors are not recorded. */
 enum { PRIVATE_MAX = 1 << 16 };
 static _Atomic uint64_t private_fds[PRIVATE_MAX / 64];
 /* Held from before a file is opened until its descriptor is recorded; no thread forks in between. */
 static pthread_mutex_t private_lock = PTHREAD_MUTEX_INITIALIZER;
-static pthread_once_t private_once = PTHREAD_ONCE_INIT;
+static pthread_once_t fork_once = PTHREAD_ONCE_INIT;
 
 static void lock_private(void)
 {
@@ -125,8 +129,8 @@ static void unlock_private(void)
 	(void)pthread_mutex_unlock(&private_lock);
 }
 
-/* Keeps the numbers in use: the child's copies of a writer may still name them. */
-static void drop_private(void)
+/* Keeps the numbers of descriptors in use: the child's copies of a writer may still name them. */
+static void begin_child(void)
 {
 	int null = cf_posix_open(AT_FDCWD, "/dev/null", O_RDWR | O_CLOEXEC, 0);
 	for (int fd = 0; fd < PRIVATE_MAX; fd++) {
@@ -139,12 +143,21 @@ static void drop_private(void)
 	}
 	if (null >= 0)
 		(void)close(null);
+	(void)atomic_fetch_add(&process_number, 1);
+	atomic_store(&cf_posix_live_directs, 0);
 	unlock_private();
 }
 
 static void watch_forks(void)
 {
-	(void)pthread_atfork(lock_private, unlock_private, drop_private);
+	if (pthread_atfork(lock_private, unlock_private, begin_child) == 0)
+		atomic_store(&process_number, 1);
+}
+
+unsigned cf_posix_process(void)
+{
+	(void)pthread_once(&fork_once, watch_forks);
+	return atomic_load(&process_number);
 }
 
 static void record_private(int fd)
@@ -163,7 +176,7 @@ static void forget_private(int fd)
 int cf_posix_open_private(int directory_fd, const char *name, int flags, mode_t mode)
 {
 	int fd;
-	(void)pthread_once(&private_once, watch_forks);
+	(void)cf_posix_process();
 	lock_private();
 	fd = cf_posix_open(directory_fd, name, flags, mode);
 	record_private(fd);
@@ -173,7 +186,7 @@ int cf_posix_open_private(int directory_fd, const char *name, int flags, mode_t 
 
 void cf_posix_make_private(int fd)
 {
-	(void)pthread_once(&private_once, watch_forks);
+	(void)cf_posix_process();
 	lock_private();
 	record_private(fd);
 	unlock_private();
@@ -182,7 +195,7 @@ void cf_posix_make_private(int fd)
 int cf_posix_duplicate_private(int fd)
 {
 	int copy;
-	(void)pthread_once(&private_once, watch_forks);
+	(void)cf_posix_process();
 	lock_private();
 	copy = fcntl(fd, F_DUPFD_CLOEXEC, 0);
 	record_private(copy);

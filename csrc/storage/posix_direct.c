@@ -48,7 +48,7 @@ struct cf_direct {
 	bool writes;                   /* the file is the caller's */
 	bool past_cache;               /* O_DIRECT is set */
 	bool refused;                  /* no more transfers are started */
-	unsigned forks;                /* the value of `forks` in the process that began this */
+	unsigned process;              /* cf_posix_process, of the process that began this */
 	uint32_t memory_alignment;     /* of what is transferred past the page cache */
 	uint8_t *memory;               /* of all slots */
 	unsigned thread_count;
@@ -61,8 +61,6 @@ struct cf_direct {
 	unsigned queue[CF_DIRECT_SLOTS];
 	direct_slot slots[CF_DIRECT_SLOTS];
 };
-
-static _Atomic unsigned live;
 
 uint8_t *cf_os_direct_memory(cf_direct *direct, unsigned slot)
 {
@@ -144,22 +142,6 @@ static bool open_same(cf_direct *direct, const cf_directory *directory, const ch
 
 /* ---- threads ---- */
 
-/* Forks that led to this process, counted since the first transfer: getpid would be a system call each time. */
-static _Atomic unsigned forks;
-static pthread_once_t counting = PTHREAD_ONCE_INIT;
-static bool counted;
-
-static void count_fork(void)
-{
-	(void)atomic_fetch_add_explicit(&forks, 1, memory_order_relaxed);
-	atomic_store_explicit(&live, 0, memory_order_relaxed);
-}
-
-static void count_forks(void)
-{
-	counted = pthread_atfork(NULL, NULL, count_fork) == 0;
-}
-
 static int64_t transfer(const cf_direct *direct, uint8_t *memory, uint64_t size, uint64_t offset)
 {
 	if (direct->writes)
@@ -231,7 +213,7 @@ void cf_os_direct_end(cf_direct *direct)
 	if (direct == NULL)
 		return;
 	/* A forked child has neither the threads nor the memory, and shares the file's flags. */
-	if (direct->forks != atomic_load_explicit(&forks, memory_order_relaxed)) {
+	if (direct->process != cf_posix_process()) {
 		if (!direct->writes)
 			cf_local_close_quietly(&direct->file);
 		cf_release(direct);
@@ -248,24 +230,25 @@ void cf_os_direct_end(cf_direct *direct)
 		cf_local_close_quietly(&direct->file);
 	cf_pages_unmap(direct->memory, MEMORY_SIZE);
 	cf_release(direct);
-	(void)atomic_fetch_sub_explicit(&live, 1, memory_order_relaxed);
+	(void)atomic_fetch_sub_explicit(&cf_posix_live_directs, 1, memory_order_relaxed);
 	errno = kept;
 }
 
 /* All but the file and the threads. */
 static cf_direct *begin(bool writes)
 {
+	unsigned process = cf_posix_process();
 	cf_direct *direct = NULL;
-	if (pthread_once(&counting, count_forks) != 0 || !counted)
+	if (process == 0)
 		return NULL;
-	if (atomic_fetch_add_explicit(&live, 1, memory_order_relaxed) < LIVE_MAX)
+	if (atomic_fetch_add_explicit(&cf_posix_live_directs, 1, memory_order_relaxed) < LIVE_MAX)
 		direct = cf_allocate_zero(1, sizeof *direct);
 	if (direct == NULL) {
-		(void)atomic_fetch_sub_explicit(&live, 1, memory_order_relaxed);
+		(void)atomic_fetch_sub_explicit(&cf_posix_live_directs, 1, memory_order_relaxed);
 		return NULL;
 	}
 	direct->file.fd = -1;
-	direct->forks = atomic_load_explicit(&forks, memory_order_relaxed);
+	direct->process = process;
 	direct->writes = writes;
 	(void)pthread_mutex_init(&direct->lock, NULL);
 	(void)pthread_cond_init(&direct->begun, NULL);

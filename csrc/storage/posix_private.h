@@ -70,6 +70,11 @@ int cf_posix_open_private(int directory_fd, const char *name, int flags, mode_t 
 void cf_posix_make_private(int fd);
 /* As F_DUPFD_CLOEXEC; the duplicate is private too. */
 int cf_posix_duplicate_private(int fd);
+/* A number that a forked child does not share with this process; getpid would be a system call each time. 0: forks go
+ * unnoticed here. */
+unsigned cf_posix_process(void);
+/* Of this process: 0 at first, also in a forked child. */
+extern _Atomic unsigned cf_posix_live_directs;
 /* Preserves errno. */
 void cf_posix_close_quietly(int fd);
 int cf_posix_sync(int fd);
