@@ -73,7 +73,7 @@ FUZZERS := $(patsubst fuzz/%.c,$(B)/%,$(FUZZ_SRC))
 THREADED := $(patsubst tests/c/%.c,$(B)/%,$(if $(TEST_SRC),$(shell grep -l -e 'pthread_create' -e '[.]shards = ' -e 'CF_DIRECT_SLOTS' $(TEST_SRC))))
 EMULATED := $(patsubst tests/c/%.c,$(B)/%,$(if $(TEST_SRC),$(shell grep -L -e 'os_fault.h' -e 'hot_paths.h' -e 'schedule.h' $(TEST_SRC))))
 
-.PHONY: help demo test docs man install-man browser install install-strip uninstall abi abi-record languages valgrind portability check properties powerloss soak together border slow coverage mutants decoder-mutants analyze interop peers oldest-torch budgets instructions bench bench-smoke bench-full asan tsan fuzz planted arm bigendian lib code-size dist-check \
+.PHONY: help demo test docs man install-man browser install install-strip uninstall abi abi-record languages valgrind portability check properties powerloss soak races border slow coverage mutants decoder-mutants analyze interop peers oldest-torch budgets instructions bench bench-smoke bench-full asan tsan fuzz planted arm bigendian lib code-size dist-check \
 	clean needs-python needs-c c-programs measure-programs fuzz-programs threaded-programs emulated-programs \
 	warn-objects c-test threaded-test emulated-test replay warnings lint python python-test
 .DEFAULT_GOAL := help
@@ -207,8 +207,8 @@ powerloss: python ## power cuts at any moment of everything that saves (IMAGES=2
 soak: python ## a training loop with kills, full disks and forks (SOAK_SECONDS=120)
 	$(Q)CKPTFMT_SOAK_SECONDS=$(or $(SOAK_SECONDS),120) $(PY) -m pytest -q -s --no-header tests/soak/test_soak.py
 
-together: python ## a writer beside readers, verifiers and managers (TOGETHER_SECONDS=60)
-	$(Q)CKPTFMT_TOGETHER_SECONDS=$(or $(TOGETHER_SECONDS),60) $(PY) -m pytest -q -s --no-header tests/soak/test_together.py
+races: python ## readers, managers, lost ranks and forks beside writers (RACE_SECONDS=15 of each)
+	$(Q)CKPTFMT_RACE_SECONDS=$(or $(RACE_SECONDS),15) $(PY) -m pytest -q -rP --no-header tests/races
 
 budgets: python ## system calls of the common operations (strace)
 	$(Q)sh tools/need.sh strace

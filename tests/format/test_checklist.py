@@ -171,7 +171,7 @@ O01 - bundle/test_claimed_sizes.py::test_read bundle/test_claimed_sizes.py::test
 O08 - bundle/test_errors.py::test_long_names_are_cut_in_messages
 O08 - bundle/test_errors.py::test_every_control_character_is_escaped
 N20 - manager/test_manager_faults.py::test_restoring_falls_back_to_what_is_sound
-R05 - soak/test_together.py::test_together
+R05 - races/test_races.py::test_readers_and_verifiers_beside_a_writer
 W14 - bundle/test_short_memory.py::*
 P01 - bundle/test_arguments.py::test_wrong_type bundle/test_reader.py::test_a_closed_reader
 P01 - bundle/test_threads.py::test_close_while_others_read

@@ -6,16 +6,14 @@ from __future__ import annotations
 
 import os
 import random
-import signal
 import time
 from pathlib import Path
 
 import pytest
 from support import job
-from support.jobs import finish, good, loads_as, start
+from support.jobs import files_of, finish, good, loads_as, names, others_learned, start
 
 import ckptfmt
-from ckptfmt import sharded_filename
 from ckptfmt.sharded import save as sharded_save
 from ckptfmt.sharded.coordinator import SingleProcess
 
@@ -25,18 +23,6 @@ def save_alone(prefix: Path, number: int) -> None:
     sharded_save(
         prefix, job.parts(number, 0, 1), job.layouts(1), SingleProcess(), durability="rename"
     )
-
-
-def files_of(prefix: Path) -> list[str]:
-    """The files that a checkpoint consists of."""
-    with ckptfmt.open(prefix) as reader:
-        count = reader.header.num_shards
-    data = [sharded_filename(f"{prefix.name}.data", shard, count) for shard in range(count)]
-    return sorted([*data, f"{prefix.name}.index"])
-
-
-def names(where: Path) -> list[str]:
-    return sorted(path.name for path in where.iterdir())
 
 
 def test_four_save_two_restore_and_save_three_restore(tmp_path: Path) -> None:
@@ -104,19 +90,6 @@ def test_killed_during_saves_of_a_manager_in_the_background(
         state = ckptfmt.tf.get_checkpoint_state(where)
         kept = {Path(path).name for path in state.all_model_checkpoint_paths}
         assert {name.partition(".")[0] for name in names(where)} == {"checkpoint", *kept}
-
-
-def others_learned(ended: list[tuple[int, str]], victim: int) -> int:
-    """How many of the others failed, all because a process is missing."""
-    assert ended[victim] == (-signal.SIGKILL, "")
-    failed = [out for rank, (status, out) in enumerate(ended) if rank != victim and status]
-    for out in failed:
-        # Process 0 removes the temporary directory at once, perhaps while another still writes, or
-        # looks whether its data file is in place (CMT-7).
-        is_gone = out.startswith("StorageError: OS in ") and "_temp_" in out
-        is_gone |= out.startswith("BusyError: BUSY in ") and "_temp_" in out and ": CMT-7: " in out
-        assert is_gone or out.startswith("BusyError: PEERS_MISSING: another process ended"), out
-    return len(failed)
 
 
 # Which process dies, when, and whether the new checkpoint exists then.

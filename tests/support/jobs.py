@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -63,3 +64,28 @@ def loads_as(prefix: Path) -> int:
     report = ckptfmt.verify(prefix)
     assert report.ok, report
     return number
+
+
+def files_of(prefix: Path) -> list[str]:
+    """The files that a checkpoint consists of."""
+    with ckptfmt.open(prefix) as reader:
+        count = reader.header.num_shards
+    data = [ckptfmt.sharded_filename(f"{prefix.name}.data", shard, count) for shard in range(count)]
+    return sorted([*data, f"{prefix.name}.index"])
+
+
+def names(where: Path) -> list[str]:
+    return sorted(path.name for path in where.iterdir())
+
+
+def others_learned(ended: list[tuple[int, str]], victim: int) -> int:
+    """How many of the others failed, all because a process is missing."""
+    assert ended[victim] == (-signal.SIGKILL, "")
+    failed = [out for rank, (status, out) in enumerate(ended) if rank != victim and status]
+    for out in failed:
+        # Process 0 removes the temporary directory at once, perhaps while another still writes, or
+        # looks whether its data file is in place (CMT-7).
+        is_gone = out.startswith("StorageError: OS in ") and "_temp_" in out
+        is_gone |= out.startswith("BusyError: BUSY in ") and "_temp_" in out and ": CMT-7: " in out
+        assert is_gone or out.startswith("BusyError: PEERS_MISSING: another process ended"), out
+    return len(failed)

@@ -52,6 +52,13 @@ long fault_disarm(void)
 	return hits;
 }
 
+/* How many calls of the kind there were since fault_arm. */
+long fault_count(void);
+long fault_count(void)
+{
+	return count;
+}
+
 static void begin(void);
 
 static int fails(long kind)
