@@ -134,7 +134,7 @@ def main(seconds: float, seed: str, root: Path) -> None:
     assert in_child(lambda: ckptfmt.save(path, first, durability="rename")) == 0
     kinds: list[str] = []
     longest, end = 0.0, time.monotonic() + seconds
-    while (began := time.monotonic()) < end:
+    while (began := time.monotonic()) < end or counts["process"] < len(KINDS):
         kinds = kinds or source.sample(KINDS, len(KINDS))
         kind = kinds.pop()
         status = in_child(partial(beside, path, kind, source))
