@@ -16,15 +16,13 @@ from numpy.typing import NDArray
 
 from ckptfmt import _core
 from ckptfmt._base import dtypes, names
-from ckptfmt._base.arguments import Durability, Level
+from ckptfmt._base.arguments import Durability, Level, check_limits
 from ckptfmt._base.arrays import Slice, Sources
 from ckptfmt._base.background import wait_for_saves
 from ckptfmt._base.progress import Meter, Progress
 from ckptfmt.bundle.locate import locate
-from ckptfmt.bundle.merge import merge
 from ckptfmt.bundle.reader import Reader
-from ckptfmt.bundle.sweeping import sweep_directories
-from ckptfmt.bundle.temporary import TemporaryDirectory
+from ckptfmt.bundle.staging import part_durability, staged
 from ckptfmt.bundle.tensor import TensorHandle
 from ckptfmt.bundle.verify import verify_prefix
 from ckptfmt.bundle.writer import Writer, check_options
@@ -143,33 +141,21 @@ def build(
     Raises:
         StorageError, BusyError, DurabilityUnknownError: as in Writer and `merge`.
     """
-    sweep_directories(target)
-    directory = TemporaryDirectory(target, durability=options.durability)
-    try:
-        directory.make()
-        folder = None if names.is_url(target) else directory.path
-        # Named as the shards of savers, so that orphans are recognised (CMT-15).
-        part = names.sharded_filename(os.path.join(directory.path, "part"), 0, 1)
+    check_limits(options.limits)
+    with staged(target, options.durability) as staging:
+        folder, part = None if names.is_url(target) else staging.path, staging.part()
         with Writer(
             part,
             metadata=metadata,
             level=options.level,
             alignment=options.alignment,
-            durability="none" if options.durability == "none" else "rename",
+            durability=part_durability(options.durability),
             compression=options.compression,
             shards=options.shards,
         ) as writer:
             fill(writer, folder)
         check(part, folder)
-        merge(
-            [part],
-            target,
-            inputs="consume",
-            durability=options.durability,
-            limits=options.limits,
-        )
-    finally:
-        directory.remove()
+        staging.merge([part], options.durability, limits=options.limits)
 
 
 def _check_source(reader: Reader) -> None:

@@ -7,7 +7,7 @@ import collections
 import contextlib
 import itertools
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 from ckptfmt import _core
@@ -90,7 +90,7 @@ def merge(
             allow_missing=False,
             durability=_core.DURABILITY[durability],
             limits=limits,
-            store=_store(located, target),
+            store=common_store(located, target),
         )
     except CheckpointNotFoundError as error:
         # Missing inputs are right only where a merge that was killed had consumed them.
@@ -135,7 +135,7 @@ def merge_v2_checkpoints(
             durability=_core.DURABILITY["full"],
             limits=None,
             remove_directories=delete_old_dirs,
-            store=_store(prefixes, destination),
+            store=common_store(prefixes, destination),
         )
     except CheckpointNotFoundError as error:
         add_finished(error, prefixes, destination)
@@ -175,7 +175,7 @@ def add_finished(error: CheckpointNotFoundError, prefixes: list[str], destinatio
     error.hint(f"{inputs}; {destination} exists and is whole; an earlier call may have finished")
 
 
-def check_one_store(prefixes: list[str], destination: str) -> None:
+def check_one_store(prefixes: Sequence[str], destination: str) -> None:
     """Check that the inputs of a merge are where its result is.
 
     Raises:
@@ -190,7 +190,9 @@ def check_one_store(prefixes: list[str], destination: str) -> None:
             )
 
 
-def _store(prefixes: list[str], destination: str) -> _core.Store | None:
+def common_store(prefixes: Sequence[str], destination: str) -> _core.Store | None:
+    """Return the object store of a merge's inputs and result, None in the file system; errors as
+    `check_one_store`."""
     check_one_store(prefixes, destination)
     return store_of(destination)
 

@@ -24,7 +24,6 @@ from ckptfmt._base.names import (
     absolute,
     path_text,
     prefix_text,
-    sharded_filename,
     tensor_bytes,
 )
 from ckptfmt.bundle import reader as reading
@@ -32,11 +31,9 @@ from ckptfmt.bundle.batch import BATCH_BYTES, select_batch
 from ckptfmt.bundle.choosing import Cast, Choice, Names
 from ckptfmt.bundle.load import MatchReport, Mismatch, refuse, without_bookkeeping
 from ckptfmt.bundle.locate import locate
-from ckptfmt.bundle.merge import check_seen, merge
 from ckptfmt.bundle.selecting import Filter, Rename, Transform, transformed, transformed_kind
 from ckptfmt.bundle.snapshot import Snapshot
-from ckptfmt.bundle.sweeping import sweep_directories
-from ckptfmt.bundle.temporary import TemporaryDirectory
+from ckptfmt.bundle.staging import part_durability
 from ckptfmt.bundle.writer import check_options, write_sources
 from ckptfmt.errors import InvalidError, about
 from ckptfmt.jax.coordinator import JaxCoordinator
@@ -46,6 +43,7 @@ from ckptfmt.objects.roles import OPTIMIZER_STATES
 from ckptfmt.sharded.coordinator import Coordinator, SingleProcess
 from ckptfmt.sharded.rounds import Team
 from ckptfmt.sharded.sharded import Index, compare_seen
+from ckptfmt.sharded.staging import TeamStaging
 
 Path = str | bytes | os.PathLike[Any]
 
@@ -178,20 +176,8 @@ class _Save:
             if guard.error is not None:
                 raise guard.error
             return
-        temporary = TemporaryDirectory(self._target, durability=options.durability)
-
-        def decide(answers: list[bytes]) -> bytes:
-            compare_contents(answers)
-            sweep_directories(self._target)
-            temporary.make()
-            return temporary.token.encode()
-
-        try:
-            token = self._team.round(guard.error, answer, decide).decode()
-        except BaseException:
-            temporary.remove()  # exists in process 0 only
-            raise
-        self._temporary = temporary if rank == 0 else TemporaryDirectory(self._target, token)
+        self._staging = TeamStaging(self._team, self._target, options.durability)
+        self._staging.start(guard.error, answer, compare_contents)
 
     def finish(self, columns: Columns | BaseException) -> None:
         """Write the part of this process, and merge those of all. An error instead of the part is
@@ -200,21 +186,15 @@ class _Save:
             if self._team.world_size == 1:
                 self._write(self._target, columns, self._options.durability)
                 return
-            durability: Durability = "none" if self._options.durability == "none" else "rename"
             # Process 0 has the metadata, and makes a checkpoint of an empty pytree as well.
-            needed = len(self.content.sources) > 0 or self._team.rank == 0
+            count = int(len(self.content.sources) > 0 or self._team.rank == 0)
             with self._team.guarded() as guard:
-                if needed:
-                    self._write(self._bundle(self._team.rank), columns, durability)
-            answer = b"written" if needed else b""
-            self._team.round(guard.error, answer, self._merge, self._temporary.remove)
+                for part in self._staging.parts(self._team.rank, count):
+                    self._write(part, columns, part_durability(self._options.durability))
+            self._staging.merge(guard.error, count, self._options.durability)
         finally:
             if self._own is not None:
                 self._own.close()
-
-    def _bundle(self, rank: int) -> str:
-        part = f"{self._temporary.path}/part"
-        return sharded_filename(part, rank, self._team.world_size)
 
     def _write(self, prefix: str, columns: Columns | BaseException, durability: Durability) -> None:
         if isinstance(columns, BaseException):
@@ -228,13 +208,6 @@ class _Save:
                 metadata[OPTIMIZER_STATES] = self.content.states
             options["metadata"] = metadata or None
         write_sources(prefix, columns, None, **options)
-
-    def _merge(self, answers: list[bytes]) -> bytes:
-        bundles = [self._bundle(rank) for rank, answer in enumerate(answers) if answer]
-        for bundle in bundles:
-            check_seen(bundle, self._target, "another process", "process 0", "processes")
-        merge(bundles, self._target, inputs="consume", durability=self._options.durability)
-        return b""
 
 
 def _coordinator() -> Coordinator:

@@ -9,16 +9,14 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from ckptfmt import _core
 from ckptfmt._base import names
 from ckptfmt._base.arguments import Durability
 from ckptfmt._base.arrays import Columns, Sources
 from ckptfmt._base.progress import Progress
 from ckptfmt._base.threads import Stop, StoppedError, share
 from ckptfmt.bundle import writer as writing
-from ckptfmt.bundle.places import store_of
+from ckptfmt.bundle.staging import staged
 from ckptfmt.bundle.sweeping import sweep_directories
-from ckptfmt.bundle.temporary import TemporaryDirectory
 from ckptfmt.saving.devices import task_of
 from ckptfmt.saving.options import CheckpointOptions
 from ckptfmt.saving.policies import ShardByTaskPolicy
@@ -84,28 +82,14 @@ def write_checkpoint(
     nothing."""
     if not shards and not inputs:
         shards = [Sources()]  # an empty checkpoint
-    sweep_directories(prefix)
     if len(shards) == 1 and not inputs:
+        sweep_directories(prefix)
         _write_shard(prefix, shards[0], options)
         return
-    count = len(shards)
-    directory = TemporaryDirectory(prefix, durability=options.durability)
-    try:
-        directory.make()
-        base = os.path.join(directory.path, "part")
-        parts = [names.sharded_filename(base, i, count) for i in range(count)]
+    with staged(prefix, options.durability) as staging:
+        parts = [staging.part(i, len(shards)) for i in range(len(shards))]
         _write_shards(parts, shards, options)
-        _core.merge(
-            [*inputs, *parts],
-            prefix,
-            consume=True,
-            allow_missing=False,
-            durability=_core.DURABILITY[options.durability],
-            limits=None,
-            store=store_of(prefix),
-        )
-    finally:
-        directory.remove()
+        staging.merge([*inputs, *parts], options.durability)
     remove_emptied(inputs, prefix)
 
 

@@ -35,18 +35,16 @@ from ckptfmt._base import dtypes, names
 from ckptfmt._base.arguments import Durability, Level, Verify, check_order, invalid, listed
 from ckptfmt._base.arrays import Sources
 from ckptfmt._base.background import SaveFuture, SaveQueue, Work, wait_for_saves
-from ckptfmt._base.names import absolute, path_text, prefix_text, sharded_filename
+from ckptfmt._base.names import absolute, path_text, prefix_text
 from ckptfmt._base.slices import SliceSpec
 from ckptfmt._base.untrusted import open_regular
 from ckptfmt.bundle import reader as reading
 from ckptfmt.bundle import writer as writing
 from ckptfmt.bundle.batch import Batch, select_batch
 from ckptfmt.bundle.locate import locate
-from ckptfmt.bundle.merge import check_seen, merge
 from ckptfmt.bundle.places import OpenObject
 from ckptfmt.bundle.snapshot import Snapshot
-from ckptfmt.bundle.sweeping import sweep_directories
-from ckptfmt.bundle.temporary import TemporaryDirectory
+from ckptfmt.bundle.staging import part_durability
 from ckptfmt.bundle.tensor import TensorHandle
 from ckptfmt.bundle.writer import BATCH_BYTES, Writer
 from ckptfmt.errors import (
@@ -56,7 +54,7 @@ from ckptfmt.errors import (
 )
 from ckptfmt.saving.mesh import Layout, Mesh
 from ckptfmt.saving.options import CheckpointOptions
-from ckptfmt.saving.shards import cut, remove_emptied
+from ckptfmt.saving.shards import cut
 from ckptfmt.saving.specs import SaveSpec, ShardableTensor, text_of
 from ckptfmt.sharded.plan import (
     Description,
@@ -69,6 +67,7 @@ from ckptfmt.sharded.plan import (
     parts_of,
 )
 from ckptfmt.sharded.rounds import Team, compare_all, unpacked
+from ckptfmt.sharded.staging import TeamStaging
 
 if TYPE_CHECKING:
     from ckptfmt.sharded.coordinator import Coordinator
@@ -370,12 +369,7 @@ def save_job_async(team: Team, job: Job, description: Description, queue: SaveQu
 
 
 def _write_and_merge(team: Team, job: Job, description: Description, target: str) -> None:
-    plan, temporary = _agree(team, target, description, job.common(target))
-
-    def bundles_of(rank: int, count: int) -> list[str]:
-        base, world = f"{temporary.path}/part", team.world_size
-        return [sharded_filename(base, rank + i * world, world * count) for i in range(count)]
-
+    plan, staging = _agree(team, target, description, job.common(target))
     count = 0
     with team.guarded() as guard:
         parts = parts_of(plan, team.rank)
@@ -388,31 +382,20 @@ def _write_and_merge(team: Team, job: Job, description: Description, target: str
             count = max(len(shards), int(needed))
         else:
             count = int(bool(parts) or needed)
-        for number, bundle in enumerate(bundles_of(team.rank, count)):
+        for number, bundle in enumerate(staging.parts(team.rank, count)):
             with Writer(
                 bundle,
                 metadata=None if number else job.metadata,
                 level=job.options.level,
                 compression=job.options.compression,
                 alignment=job.options.alignment,
-                durability="none" if job.options.durability == "none" else "rename",
+                durability=part_durability(job.options.durability),
             ) as writer:
                 if shards is None:
                     _write_parts(writer, parts, plan, description)
                 elif number < len(shards):
                     writer._add(shards[number])
-
-    def join_bundles(answers: list[bytes]) -> bytes:
-        written = []
-        for rank, answer in enumerate(answers):
-            for bundle in bundles_of(rank, int(answer)):
-                check_seen(bundle, target, f"process {rank}", "process 0", "processes")
-                written.append(bundle)
-        merge([*job.inputs, *written], target, inputs="consume", durability=job.options.durability)
-        remove_emptied(job.inputs, target)
-        return b""
-
-    team.round(guard.error, str(count).encode(), join_bundles, temporary.remove)
+    staging.merge(guard.error, count, job.options.durability, job.inputs)
 
 
 def _copied(description: Description, queue: SaveQueue) -> tuple[Snapshot, Description]:
@@ -442,9 +425,8 @@ def _copied(description: Description, queue: SaveQueue) -> tuple[Snapshot, Descr
 
 def _agree(
     team: Team, target: str, mine: Description, options: dict[str, str]
-) -> tuple[Plan, TemporaryDirectory]:
+) -> tuple[Plan, TeamStaging]:
     """Return the common plan and the temporary directory, which process 0 creates."""
-    temporary = TemporaryDirectory(target)
 
     def decide(answers: list[bytes]) -> bytes:
         heads, descriptions = [], []
@@ -459,22 +441,13 @@ def _agree(
         for what in options:
             compare_all(f"give different {what}", [given[what] for given, _, _ in heads])
         plan = join(descriptions, [head[1] for head in heads], [head[2] for head in heads])
-        sweep_directories(target)
-        temporary.make()
-        return zlib.compress(temporary.token.encode() + b"\n" + plan.to_bytes(), 1)
+        return zlib.compress(plan.to_bytes(), 1)
 
     placements = list(mine.placement.values())
     head = zlib.compress(json.dumps([options, placements, mine.sums_text()]).encode(), 1)
     answer = len(head).to_bytes(8) + head + zlib.compress(mine.to_bytes(), 1)
-    try:
-        decision = team.round(None, answer, decide)
-    except BaseException:
-        temporary.remove()  # exists in process 0 only
-        raise
-    token, _, plan = unpacked(decision).partition(b"\n")
-    if team.rank != 0:
-        temporary = TemporaryDirectory(target, token.decode())
-    return Plan.from_bytes(plan), temporary
+    staging = TeamStaging(team, target)
+    return Plan.from_bytes(unpacked(staging.start(None, answer, decide))), staging
 
 
 def _write_parts(

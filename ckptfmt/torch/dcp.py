@@ -45,9 +45,9 @@ from ckptfmt._base.arrays import Sources
 from ckptfmt._base.targets import as_target
 from ckptfmt.bundle import reader as reading
 from ckptfmt.bundle.batch import select_batch
-from ckptfmt.bundle.merge import check_seen, merge
+from ckptfmt.bundle.merge import check_seen
+from ckptfmt.bundle.staging import Staging, part_durability
 from ckptfmt.bundle.sweeping import sweep_directories
-from ckptfmt.bundle.temporary import TemporaryDirectory
 from ckptfmt.bundle.writer import BATCH_BYTES, Writer, check_options
 from ckptfmt.errors import InvalidError, about
 from ckptfmt.torch import tensors
@@ -101,13 +101,13 @@ class StorageWriter(storage.StorageWriter):  # type: ignore[misc]
         }
         self._prefix: str | None = None
         self._rank: int | None = None
-        self._temporary: TemporaryDirectory | None = None
+        self._staging: Staging | None = None
         self._finalizer: Any = None
         self.reset(checkpoint_id)
 
     def __getstate__(self) -> dict[str, Any]:
         # For `async_save` in another process.
-        return {**self.__dict__, "_temporary": None, "_finalizer": None}
+        return {**self.__dict__, "_staging": None, "_finalizer": None}
 
     @property
     def checkpoint_id(self) -> str | None:
@@ -155,15 +155,15 @@ class StorageWriter(storage.StorageWriter):  # type: ignore[misc]
         packed = [_pack(item, planner) for item in plan.items]
         written = [_Written() for _ in packed]
         if any(one is None or one.tensors for one in packed):
-            self._temporary = TemporaryDirectory(self._target(), durability=self._durability)
-            self._remove_if_dropped(self._temporary)
+            self._staging = Staging(self._target(), durability=self._durability)
+            self._remove_if_dropped(self._staging)
             try:
-                with self._bundle_in(self._temporary, {}) as writer:
+                with self._part_in(self._staging, {}) as writer:
                     sizes = _write(writer, plan.items, packed, planner)
             except BaseException:
                 self._discard()
                 raise
-            written = [_Written(self._temporary.token, size) for size in sizes]
+            written = [_Written(self._staging.token, size) for size in sizes]
         results = [
             storage.WriteResult(
                 item.index, one.size, one._replace(value=None if value is None else value.packed)
@@ -178,18 +178,18 @@ class StorageWriter(storage.StorageWriter):  # type: ignore[misc]
         """Merge the bundles of all ranks into the checkpoint."""
         written = [(rank, one) for rank, found in enumerate(results) for one in found]
         tokens = {one.storage_data.token: rank for rank, one in written if one.storage_data.token}
-        made = [TemporaryDirectory(self._target(), token) for token in tokens]
+        made = [Staging(self._target(), token) for token in tokens]
         try:
-            bundles = [_bundle(one) for one in made]
-            for rank, bundle in zip(tokens.values(), bundles, strict=True):
-                check_seen(bundle, self._target(), f"rank {rank}", "the coordinator", "ranks")
+            parts = [one.part() for one in made]
+            for rank, part in zip(tokens.values(), parts, strict=True):
+                check_seen(part, self._target(), f"rank {rank}", "the coordinator", "ranks")
             values = {one.index.fqn: one.storage_data.value for _, one in written}
             more = {**self._metadata, **_structure(metadata, values)}
-            if more or not bundles:  # an empty state dict is a checkpoint as well
-                made.append(TemporaryDirectory(self._target(), durability=self._durability))
-                with self._bundle_in(made[-1], more):
-                    bundles.append(_bundle(made[-1]))
-            merge(bundles, self._target(), inputs="consume", durability=self._durability)
+            if more or not parts:  # an empty state dict is a checkpoint as well
+                made.append(Staging(self._target(), durability=self._durability))
+                with self._part_in(made[-1], more):
+                    parts.append(made[-1].part())
+            made[-1].merge(parts, self._durability)
         finally:
             for one in made:
                 one.remove()
@@ -201,30 +201,30 @@ class StorageWriter(storage.StorageWriter):  # type: ignore[misc]
         return f"{self._prefix}" if self._rank is None else _of_rank(f"{self._prefix}", self._rank)
 
     def _discard(self) -> None:
-        temporary, self._temporary = self._temporary, None
-        if temporary is not None:
-            temporary.remove()
+        staging, self._staging = self._staging, None
+        if staging is not None:
+            staging.remove()
             self._finalizer.detach()
 
-    def _remove_if_dropped(self, temporary: TemporaryDirectory) -> None:
+    def _remove_if_dropped(self, staging: Staging) -> None:
         """If another rank refuses, DCP ends the save on this one without a call to the writer:
         remove the directory when the writer is freed, or the process exits."""
-        self._finalizer = weakref.finalize(self, _remove, temporary, os.getpid())
+        self._finalizer = weakref.finalize(self, _remove, staging, os.getpid())
 
-    def _bundle_in(self, temporary: TemporaryDirectory, metadata: Mapping[str, Any]) -> Writer:
-        """Return the writer of a bundle in a temporary directory, which is made."""
-        temporary.make()
+    def _part_in(self, staging: Staging, metadata: Mapping[str, Any]) -> Writer:
+        """Return the writer of a part in a temporary directory, which is made."""
+        staging.make()
         return Writer(
-            _bundle(temporary),
+            staging.part(),
             metadata=metadata or None,
-            durability="none" if self._durability == "none" else "rename",
+            durability=part_durability(self._durability),
             **self._options,
         )
 
 
-def _remove(temporary: TemporaryDirectory, pid: int) -> None:
+def _remove(staging: Staging, pid: int) -> None:
     if os.getpid() == pid:  # a forked child has a copy of the writer
-        temporary.remove()
+        staging.remove()
 
 
 class _Written(NamedTuple):
@@ -239,10 +239,6 @@ class _Written(NamedTuple):
 class _Value(NamedTuple):
     packed: Any
     tensors: dict[str, Any]
-
-
-def _bundle(temporary: TemporaryDirectory) -> str:
-    return names.sharded_filename(f"{temporary.path}/part", 0, 1)
 
 
 def _of_rank(prefix: str, rank: int) -> str:

@@ -21,7 +21,9 @@ from support.child import Child
 
 import ckptfmt
 from ckptfmt import StorageError
+from ckptfmt.bundle.staging import Staging
 from ckptfmt.bundle.temporary import LOCK_NAME
+from ckptfmt.bundle.writer import Writer
 from ckptfmt.manager.directory import CheckpointDirectory
 
 # `ckptfmt.convert` is the function.
@@ -131,7 +133,7 @@ def _after(usual: Callable[..., Any]) -> Callable[..., Any]:
     return interrupted
 
 
-MOMENTS = ["TemporaryDirectory.make", "Writer._add", "Writer.commit", "_check_source", "_metadata"]
+MOMENTS = ["Staging.make", "Writer._add", "Writer.commit", "_check_source", "_metadata"]
 MOMENTS += [
     "_write",
     "_take",
@@ -140,7 +142,7 @@ MOMENTS += [
     "_check",
     "_same",
     "verify_prefix",
-    "merge",
+    "Staging.merge",
 ]
 
 
@@ -158,11 +160,11 @@ def test_interrupts_leave_nothing(
     monkeypatch.setattr(converting, "HELD_MAX", 1 << 20)
     monkeypatch.setattr(converting, "_sums", lambda reader: dict.fromkeys(reader, id(reader)))
     *owners, name = moment.split(".")
-    owner = getattr(converting, owners[0]) if owners else converting
+    owner = {"Staging": Staging, "Writer": Writer}[owners[0]] if owners else converting
     monkeypatch.setattr(owner, name, when(getattr(owner, name)))
     with pytest.raises(KeyboardInterrupt):
         ckptfmt.convert(tmp_path / "a", tmp_path / "b")
-    if (moment, when) == ("merge", _after):
+    if (moment, when) == ("Staging.merge", _after):
         with ckptfmt.open(tmp_path / "b") as reader:
             assert list(reader) == ["a", "w", "z"]
         assert not [path for path in tmp_path.iterdir() if path.is_dir()]

@@ -18,6 +18,7 @@ from support.files import contents, flip
 from support.team import all_good, run_team
 
 import ckptfmt
+from ckptfmt.bundle.staging import Staging
 from ckptfmt.errors import (
     CheckpointNotFoundError,
     CkptfmtError,
@@ -347,13 +348,13 @@ def test_a_merge_that_fails(
     tmp_path: Path, before: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A bundle that is not there any more: all hear of it, and nothing remains."""
-    merge = sharded.merge
+    merge = Staging.merge
 
-    def late(prefixes: list[str], *rest: Any, **options: Any) -> None:
-        Path(prefixes[1] + ".index").unlink()
-        merge(prefixes, *rest, **options)
+    def late(staging: Staging, parts: list[str], durability: Any) -> None:
+        Path(parts[1] + ".index").unlink()
+        merge(staging, parts, durability)
 
-    monkeypatch.setattr(sharded, "merge", late)
+    monkeypatch.setattr(Staging, "merge", late)
     outcomes = save_team(tmp_path / "ck", lambda rank: {"w": rows(GOOD, rank)}, {"w": ROWS})
     assert [type(error) for error in outcomes] == [CheckpointNotFoundError] * 2
     assert outcomes[1].message == f"process 0 of 2 failed: {outcomes[0].message}"

@@ -39,6 +39,7 @@ import numpy as np
 
 import ckptfmt
 from ckptfmt import CkptfmtError
+from ckptfmt.bundle.staging import Staging
 from ckptfmt.saving.mesh import Layout, Mesh
 from ckptfmt.sharded import restore as sharded_restore
 from ckptfmt.sharded import save as sharded_save
@@ -149,7 +150,7 @@ def die(moment: str) -> None:
     elif kind == "commit":
         around(sharded.Writer, "commit", before=True)
     elif kind in ("merge", "merged"):
-        around(sharded, "merge", before=kind == "merge")
+        around(Staging, "merge", before=kind == "merge")
     else:
         name = "gather" if kind.startswith("gather") else "broadcast"
         around(PipeCoordinator, name, before=kind == name)

@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Staging: a checkpoint is written as parts in a temporary directory beside it, which a merge then
+moves into place."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator, Mapping, Sequence
+
+from ckptfmt import _core
+from ckptfmt._base.arguments import Durability
+from ckptfmt._base.names import sharded_filename
+from ckptfmt.bundle.merge import common_store
+from ckptfmt.bundle.sweeping import sweep_directories
+from ckptfmt.bundle.temporary import TemporaryDirectory
+
+
+class Staging(TemporaryDirectory):
+    """The temporary directory with the parts of one checkpoint. Arguments as for
+    TemporaryDirectory."""
+
+    def start(self) -> None:
+        """Remove what killed saves of this checkpoint left, and create the directory."""
+        sweep_directories(self._prefix)
+        self.make()
+
+    def part(self, number: int = 0, count: int = 1) -> str:
+        """Return the prefix of one of `count` parts. Sweeping recognises files by it (CMT-15)."""
+        return sharded_filename(os.path.join(self.path, "part"), number, count)
+
+    def merge(
+        self,
+        parts: Sequence[str],
+        durability: Durability,
+        *,
+        limits: Mapping[str, int] | None = None,
+    ) -> None:
+        """Make the checkpoint of these bundles, all or nothing; they are removed."""
+        _core.merge(
+            parts,
+            self._prefix,
+            consume=True,
+            allow_missing=False,
+            durability=_core.DURABILITY[durability],
+            limits=limits,
+            store=common_store(parts, self._prefix),
+        )
+
+
+@contextlib.contextmanager
+def staged(prefix: str, durability: Durability) -> Iterator[Staging]:
+    """Create the temporary directory of a checkpoint, and remove it at the end of the `with` block
+    in any case."""
+    staging = Staging(prefix, durability=durability)
+    try:
+        staging.start()
+        yield staging
+    finally:
+        staging.remove()
+
+
+def part_durability(durability: Durability) -> Durability:
+    """Return the durability with which parts are written: the merge syncs their data files."""
+    return "none" if durability == "none" else "rename"

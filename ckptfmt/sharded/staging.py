@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Staging of a save of several processes: each writes parts, process 0 merges them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from ckptfmt._base.arguments import Durability
+from ckptfmt.bundle.merge import check_seen
+from ckptfmt.bundle.staging import Staging
+from ckptfmt.saving.shards import remove_emptied
+from ckptfmt.sharded.rounds import Team
+
+Error = BaseException | None
+
+
+class TeamStaging:
+    """The temporary directory of a save of several processes, which process 0 creates and removes.
+
+    Args:
+        team: the processes.
+        target: the checkpoint's prefix.
+        durability: for the parents of the directory that are created with it.
+    """
+
+    def __init__(self, team: Team, target: str, durability: Durability = "full") -> None:
+        self._team, self._target = team, target
+        self._staging = Staging(target, durability=durability)
+
+    def start(
+        self, error: Error, answer: bytes, decide: Callable[[list[bytes]], bytes | None]
+    ) -> bytes:
+        """Create the directory, once process 0 has decided on the answers of all; return the
+        decision. Arguments and errors as for `Team.round`."""
+
+        def decide_and_start(answers: list[bytes]) -> bytes:
+            decision = decide(answers) or b""
+            self._staging.start()
+            return self._staging.token.encode() + b"\n" + decision
+
+        try:
+            decided = self._team.round(error, answer, decide_and_start)
+        except BaseException:
+            self._staging.remove()  # exists in process 0 only
+            raise
+        token, _, decision = decided.partition(b"\n")
+        if self._team.rank != 0:
+            self._staging = Staging(self._target, token.decode())
+        return decision
+
+    def parts(self, rank: int, count: int) -> list[str]:
+        """Return the prefixes of the parts of a process that writes this many."""
+        world = self._team.world_size
+        return [self._staging.part(rank + i * world, world * count) for i in range(count)]
+
+    def merge(
+        self, error: Error, count: int, durability: Durability, inputs: Sequence[str] = ()
+    ) -> None:
+        """Make the checkpoint of the parts of all processes, and remove the directory.
+
+        Args:
+            error: why this process has not written its parts, or None.
+            count: how many it has written.
+            durability: of the checkpoint.
+            inputs: prefixes of further bundles, in process 0; they come first.
+
+        Raises:
+            As `Team.round`.
+        """
+
+        def join(answers: list[bytes]) -> bytes:
+            written = []
+            for rank, answer in enumerate(answers):
+                for part in self.parts(rank, int(answer)):
+                    check_seen(part, self._target, f"process {rank}", "process 0", "processes")
+                    written.append(part)
+            self._staging.merge([*inputs, *written], durability)
+            remove_emptied(inputs, self._target)
+            return b""
+
+        self._team.round(error, str(count).encode(), join, self._staging.remove)
