@@ -1,214 +1,231 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Write a checkpoint again with other names, without some tensors, or with some values changed.
-
-Data files whose bytes stay are linked, so that an index and the changed values are all that is
-written.
-"""
+"""Write a checkpoint again with changes: the values are read, changed and written one after the
+other, in bounded memory."""
 
 from __future__ import annotations
 
+import math
+import mmap
 import os
-from collections.abc import Container, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ckptfmt import _core
-from ckptfmt._base import names
-from ckptfmt._base.arguments import Durability
-from ckptfmt._base.progress import Meter, Progress
-from ckptfmt.bundle.casting import Losses, cast_values, losses_of
-from ckptfmt.bundle.convert import (
-    HELD_MAX,
-    STEP_BYTES,
-    Batch,
-    Piece,
-    mapped_array,
-    piece_size,
-    piece_value,
-    pieces_of,
-)
-from ckptfmt.bundle.reader import Reader
+from ckptfmt._base import dtypes, names
+from ckptfmt._base.arguments import Durability, Level, check_limits
+from ckptfmt._base.arrays import Slice, Sources
+from ckptfmt.bundle.staging import part_durability, staged
 from ckptfmt.bundle.tensor import TensorHandle
-from ckptfmt.bundle.writer import Writer, shard_count
+from ckptfmt.bundle.verify import verify_prefix
+from ckptfmt.bundle.writer import Writer, check_options
+from ckptfmt.errors import CorruptError, StorageError
 
-# A data file is linked if at most this share of the bytes of its tensors is dropped; otherwise the
-# tensors that stay are copied, so that the space of the others is free.
-DEAD_SHARE_MAX = 0.1
-
-
-@dataclass(frozen=True)
-class Rewrite:
-    """What to write.
-
-    Attributes:
-        renamed: stored name to new name of every tensor that stays, in the order of the stored
-            names.
-        casts: dtypes by stored name.
-        texts: new values of string scalars, by stored name.
-        metadata: new metadata; None keeps what is stored, and empty removes it.
-        compact: True links no data file of which a tensor is dropped.
-        durability: as in Writer.
-    """
-
-    renamed: Mapping[str, str]
-    casts: Mapping[str, np.dtype[Any]] = field(default_factory=dict)
-    texts: Mapping[str, bytes] = field(default_factory=dict)
-    metadata: Mapping[str, Any] | None = None
-    compact: bool = False
-    durability: Durability = "full"
+# Bytes of arrays that are collected before they are written.
+BATCH_BYTES = 64 << 20
+# Larger values go through a temporary file, which the system can page out.
+HELD_MAX = 256 << 20
+# Bytes that are compared at once.
+STEP_BYTES = 4 << 20
 
 
-@dataclass(frozen=True)
-class Rewritten:
-    """What was done.
+class Value(NamedTuple):
+    """A tensor, or one of its slices, that is to be written.
 
     Attributes:
-        copied_nbytes: bytes of arrays that were copied or changed, and not linked.
-        losses: by stored name, what casts lost.
+        name: of the tensor in the result.
+        nbytes: of the array; of strings an estimate.
+        read: returns the array; called when there is room for it.
+        code: its dtype, if the array does not say it.
+        part: the slice.
     """
 
-    copied_nbytes: int
-    losses: Mapping[str, Losses]
+    name: bytes
+    nbytes: int
+    read: Callable[[], NDArray[Any]]
+    code: int | None = None
+    part: Slice | None = None
 
 
-def rewrite(reader: Reader, target: str, plan: Rewrite, progress: Progress | None) -> Rewritten:
-    """Write a checkpoint again, all or nothing. It may replace the source.
+class Piece(NamedTuple):
+    """A stored value: a tensor, or one of its slices, as a box to read and a slice to write."""
 
-    Args:
-        reader: the source.
-        target: prefix of the result.
-        plan: what to write.
-        progress: called as `progress(bytes_done, bytes_total)` with bytes of arrays.
+    handle: TensorHandle
+    shape: tuple[int, ...]
+    box: NDArray[np.int64] | None
+    part: Slice | None
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the array; of strings an estimate."""
+        info = dtypes.info_of(self.handle.dtype_code)
+        if info is not None and info.size:
+            return math.prod(self.shape) * info.size
+        return -(-self.handle.nbytes // max(len(self.handle.slices), 1))
+
+    def read(self, folder: str | None) -> NDArray[Any]:
+        """Return the value, a large one in an unnamed temporary file in `folder`."""
+        handle, dtype = self.handle, self.handle.dtype
+        if dtype is None or dtype.hasobject or self.nbytes <= HELD_MAX:
+            return handle._read_box(self.box, self.shape, "full")
+        handle._reader._handle.check_one(handle._selection, handle._row, None)
+        array = mapped_array(handle.name, self.shape, dtype, folder)
+        handle._fetch(self.box, array, "full")
+        return array
+
+    def value(self, read: Callable[[], NDArray[Any]]) -> Value:
+        """Return the same part of the tensor, with what `read` returns, to be written."""
+        return Value(self.handle.raw_name, self.nbytes, read, self.handle.dtype_code, self.part)
+
+
+def pieces_of(handle: TensorHandle) -> Iterator[Piece]:
+    """Yield the stored values of a tensor, in the order in which it lists its slices."""
+    if not handle.partitioned:
+        yield Piece(handle, handle.shape, None, None)
+        return
+    rank = len(handle.shape)
+    extents = [numbers for numbers, _ in handle._selection.slices(handle._row)]
+    for numbers, part in zip(extents, handle.slices, strict=True):
+        box = np.array([*part.start, *part.shape, 0], np.int64)
+        slice_ = (handle.shape, numbers[:rank], numbers[rank:])
+        yield Piece(handle, part.shape, box, slice_)
+
+
+def rewrite(
+    writer: Writer, values: Iterable[Value], report: Callable[[int], object] | None = None
+) -> None:
+    """Read and write values, at most `BATCH_BYTES` of arrays at a time, or one larger value;
+    `report` is called with the bytes of each."""
+    sources, held = Sources(), 0
+    for value in values:
+        if held and held + value.nbytes > BATCH_BYTES:
+            writer._add(sources)
+            sources, held = Sources(), 0
+        sources.add(value.name, value.read(), value.code, value.part)
+        held += value.nbytes
+        if report is not None:
+            report(value.nbytes)
+    if len(sources):
+        writer._add(sources)
+
+
+def folder_of(prefix: str) -> str | None:
+    """Return the folder for the temporary files of a result; None for the system's own."""
+    return None if names.is_url(prefix) else os.path.dirname(prefix) or "."
+
+
+def new_array(
+    name: str, shape: tuple[int, ...], dtype: np.dtype[Any], folder: str | None
+) -> NDArray[Any]:
+    """Return an array; a large one as `mapped_array`, unless it is of strings."""
+    if dtype.hasobject or math.prod(shape) * dtype.itemsize <= HELD_MAX:
+        return np.empty(shape, dtype)
+    return mapped_array(name, shape, dtype, folder)
+
+
+def mapped_array(
+    name: str, shape: tuple[int, ...], dtype: np.dtype[Any], folder: str | None
+) -> NDArray[Any]:
+    """Return an array in an unnamed temporary file, for the tensor of this name.
 
     Raises:
-        InvalidError: two tensors with the same new name, or a name that cannot be stored.
-        CorruptError, LimitError, UnsupportedError: a tensor that is copied cannot be read.
-        StorageError, BusyError, DurabilityUnknownError: as Writer.
+        StorageError: there is no room for the file.
     """
-    listing = reader._listing()
-    selection = listing.selection
-    stored, new_names = listing.names, dict(plan.renamed)
-    own = [name for name in stored if name.startswith(names.RESERVED)]
-    level = reader.level
-    if plan.metadata is not None and level == "v2":
-        level = "v2+"
-    for name in own:
-        replaced = name == names.METADATA and plan.metadata is not None
-        if not replaced and not name.startswith(names.SHARD_STAND_IN):
-            new_names[name] = name
-    stays = _rows(stored, new_names)
-    # Of a text or metadata that is replaced few bytes are lost.
-    dead = ~stays & ~_rows(stored, set(own)) | _rows(stored, plan.casts)
-    files = _in_dead_files(selection, dead, 0.0 if plan.compact else DEAD_SHARE_MAX)
-    linked = np.flatnonzero(stays & ~dead & ~_rows(stored, plan.texts) & ~files)
-    sizes = selection.rows["stored"]["raw_size"][stays].astype(np.int64)
-    with Writer(
-        target,
-        metadata=plan.metadata or None,
-        level=level,  # type: ignore[arg-type]
-        durability=plan.durability,
-        shards=1 if len(linked) else shard_count(np.append(sizes, 1)),
-    ) as writer:
-        kept = _link(reader, writer, linked, [new_names[stored[row]] for row in linked.tolist()])
-        stays[linked[kept]] = False
-        rest = [
-            TensorHandle(reader, selection, row, stored[row])
-            for row in np.flatnonzero(stays).tolist()
-        ]
-        return _copy(writer, rest, new_names, plan, progress)
+    size = math.prod(shape) * dtype.itemsize
+    try:
+        with tempfile.TemporaryFile(dir=folder) as file:
+            # Writing to the mapping on a full disk would kill the process.
+            os.posix_fallocate(file.fileno(), 0, size)
+            mapped = mmap.mmap(file.fileno(), size)
+    except OSError as error:
+        raise StorageError(
+            f"cannot make a file of {size} bytes for the value: {error.strerror}",
+            path=folder,
+            tensor=name,
+            errno=error.errno,
+        ) from None
+    return np.ndarray(shape, dtype, mapped)
 
 
-def _rows(stored: Sequence[str], chosen: Container[str]) -> NDArray[np.bool_]:
-    """Return which of the names are chosen."""
-    return np.fromiter((name in chosen for name in stored), np.bool_, len(stored))
+# ---- results that are checked --------------------------------------------------------------------
 
 
-def _in_dead_files(
-    selection: _core.Selection, dead: NDArray[np.bool_], share: float
-) -> NDArray[np.bool_]:
-    """Return which tensors have bytes in a data file of which more than this share is dead."""
-    rows = np.arange(len(selection.rows))
-    whole = selection.rows["slice_count"] == 0
-    partitioned = np.flatnonzero(~whole).tolist()
-    parts = {row: selection.stored_values(row) for row in partitioned}
-    owners = np.concatenate(
-        [rows[whole], *(np.full(len(found), row) for row, found in parts.items())]
-    ).astype(np.intp)
-    more = [value for found in parts.values() for value in found]
-    stored = selection.rows["stored"][whole]
-    shards = np.append(stored["shard"], [value["shard"] for value in more]).astype(np.int64)
-    sizes = np.append(stored["size"], [value["size"] for value in more]).astype(np.float64)
-    _, files = np.unique(shards, return_inverse=True)
-    total = np.bincount(files, sizes)
-    lost = np.bincount(files, np.where(dead[owners], sizes, 0))
-    found = np.zeros(len(rows), np.bool_)
-    found[owners[(lost > share * total)[files]]] = True
-    return found
+class Options(NamedTuple):
+    """How a result is written; as in `ckptfmt.convert`."""
+
+    level: Level
+    compression: str | None
+    alignment: int | None
+    durability: Durability
+    limits: Mapping[str, int] | None
+    shards: int = 1
+
+    def check(self) -> None:
+        """Raise InvalidError for a wrong value."""
+        check_limits(self.limits)
+        options = self._asdict()
+        del options["limits"]
+        check_options(None, **options)
 
 
-def _link(
-    reader: Reader, writer: Writer, rows: NDArray[np.intp], new_names: list[str]
-) -> NDArray[np.bool_]:
-    raw = [names.tensor_bytes(name) for name in new_names]
-    handle = writer._open_handle()
-    selection = reader._listing().selection
-    return handle.keep(reader._handle, selection, rows.astype(np.uint64), raw)
+def build(
+    target: str,
+    options: Options,
+    metadata: Mapping[str, Any] | None,
+    fill: Callable[[Writer, str | None], None],
+    check: Callable[[str, str | None], None] | None,
+) -> None:
+    """Write a checkpoint that is not visible until it has been checked.
+
+    Args:
+        target: its prefix.
+        options, metadata: of the result.
+        fill: adds the tensors to a writer; also gets a folder for temporary files, None for the
+            system's own.
+        check: gets the prefix of the finished result, which is sound, and the folder; raises if it
+            is not right. None: the result is not read back.
+
+    Raises:
+        CorruptError, StorageError: it was not written right, or cannot be read back.
+        StorageError, BusyError, DurabilityUnknownError: as in Writer and `merge`.
+    """
+    written = options._asdict() | {"durability": part_durability(options.durability)}
+    limits = written.pop("limits")
+    with staged(target, options.durability) as staging:
+        part = staging.part()
+        folder = folder_of(part)
+        with Writer(part, metadata=metadata, **written) as writer:
+            fill(writer, folder)
+        if check is not None:
+            _check_sound(part, limits)
+            check(part, folder)
+        staging.merge([part], options.durability, limits=limits)
 
 
-def _copy(
-    writer: Writer,
-    rest: list[TensorHandle],
-    new_names: Mapping[str, str],
-    plan: Rewrite,
-    progress: Progress | None,
-) -> Rewritten:
-    """Add the tensors that are not linked."""
-    small = {names.METADATA, *plan.texts}
-    total = sum(handle.nbytes for handle in rest if handle.name not in small)
-    meter = Meter(progress, total)
-    folder = None if names.is_url(writer.prefix) else os.path.dirname(writer.prefix) or "."
-    batch = Batch(writer)
-    losses: dict[str, Losses] = {}
-    for handle in rest:
-        raw = names.tensor_bytes(new_names[handle.name])
-        if handle.name == names.METADATA:
-            writer._open_handle().add_metadata(handle.read().item())
-            continue
-        if handle.name in plan.texts:
-            text = np.empty((), object)
-            text[()] = plan.texts[handle.name]
-            batch.sources.add(raw, text, handle.dtype_code)
-            continue
-        dtype = plan.casts.get(handle.name)
-        for piece in pieces_of(handle):
-            batch.make_room(piece_size(piece))
-            array = piece_value(piece, folder)
-            if dtype is None:
-                batch.sources.add(raw, array, handle.dtype_code, piece.part)
-            else:
-                values, lost = _cast(piece, array, dtype, folder)
-                batch.sources.add(raw, values, None, piece.part)
-                losses[handle.name] = losses.get(handle.name, Losses()) + lost
-        meter.add(handle.nbytes)
-    batch.write()
-    return Rewritten(total, losses)
+def _check_sound(part: str, limits: Mapping[str, int] | None) -> None:
+    for finding in verify_prefix(part, limits=limits).problems:
+        is_transient = finding.status == "IO"
+        kind = StorageError if is_transient else CorruptError
+        what = "cannot be read back" if is_transient else "was not written right"
+        raise finding.error(kind, f"the result {what}: ")
 
 
-def _cast(
-    piece: Piece, array: NDArray[Any], dtype: np.dtype[Any], folder: str | None
-) -> tuple[NDArray[Any], Losses]:
-    """Return a value with another dtype, a large one in a temporary file, and what it lost."""
-    if array.size * dtype.itemsize <= HELD_MAX and piece_size(piece) <= HELD_MAX:
-        values = cast_values(array, dtype)
-        return values, losses_of(array, values)
-    result = mapped_array(piece.handle.name, piece.shape, dtype, folder)
-    flat, to = array.reshape(-1), result.reshape(-1)
-    step, lost = STEP_BYTES // max(array.itemsize, 1), Losses()
-    for at in range(0, len(flat), step):
-        part = flat[at : at + step]
-        to[at : at + step] = cast_values(part, dtype)
-        lost += losses_of(part, to[at : at + step])
-    return result, lost
+def other_values(name: str | None) -> CorruptError:
+    """Return the error for a result that differs from its source."""
+    return CorruptError(
+        "the result does not hold what the source does", failure="CHECKSUM", tensor=name
+    )
+
+
+def equal_values(one: NDArray[Any], other: NDArray[Any], used_bits: int = 0xFF) -> bool:
+    """Return whether two arrays of one dtype have the same strings, or the same of these bits in
+    every byte."""
+    if one.dtype == np.dtype(object):
+        return bool(one.reshape(-1).tolist() == other.reshape(-1).tolist())
+    left, right = (np.ascontiguousarray(a).reshape(-1).view(np.uint8) for a in (one, other))
+    return len(left) == len(right) and not any(
+        ((left[at : at + STEP_BYTES] ^ right[at : at + STEP_BYTES]) & np.uint8(used_bits)).any()
+        for at in range(0, len(left), STEP_BYTES)
+    )

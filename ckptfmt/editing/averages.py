@@ -5,8 +5,9 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -28,21 +29,20 @@ from ckptfmt._base.names import prefix_text
 from ckptfmt._base.progress import Meter, Progress
 from ckptfmt.bundle.casting import is_float
 from ckptfmt.bundle.completeness import why_incomplete
-from ckptfmt.bundle.convert import (
-    HELD_MAX,
-    STEP_BYTES,
-    Batch,
-    Piece,
-    equal_values,
-    mapped_array,
-    piece_size,
-    piece_value,
-    pieces_of,
-)
 from ckptfmt.bundle.graph import OBJECT_GRAPH_KEY
 from ckptfmt.bundle.graph_keys import missing_tensors
 from ckptfmt.bundle.locate import locate
 from ckptfmt.bundle.reader import Reader
+from ckptfmt.bundle.rewriting import (
+    STEP_BYTES,
+    Piece,
+    Value,
+    equal_values,
+    folder_of,
+    new_array,
+    pieces_of,
+    rewrite,
+)
 from ckptfmt.bundle.selecting import some
 from ckptfmt.bundle.tensor import TensorHandle
 from ckptfmt.bundle.writer import Writer
@@ -158,7 +158,7 @@ class _Mean:
 
     def __init__(self, readers: list[Reader], target: str, progress: Progress | None) -> None:
         self._readers, self._target = readers, target
-        self._folder = None if names.is_url(target) else os.path.dirname(target) or "."
+        self._folder = folder_of(target)
         total = sum(handle.nbytes for handle in readers[0].values()) * len(readers)
         self._meter = Meter(progress, total)
         self._averaged, self._taken = 0, list[str]()
@@ -172,26 +172,28 @@ class _Mean:
         self._folder = None  # the destination's directory may not exist
         for handle in self._readers[0].values():
             self._classify(handle, self._others(handle))
-            self._meter.add(handle.nbytes * len(self._readers))
+            self._report(handle.nbytes)
         return self._result()
 
     def write(self, durability: Durability) -> Average:
         first = self._readers[0]
         level: Any = first.level
         with Writer(self._target, level=level, durability=durability) as writer:
-            batch = Batch(writer)
-            for handle in first.values():
-                others = self._others(handle)
-                mean = self._classify(handle, others)
-                for piece in pieces_of(handle):
-                    batch.make_room(piece_size(piece))
-                    array = self._mean(piece, others) if mean else self._value(piece)
-                    batch.sources.add(handle.raw_name, array, handle.dtype_code, piece.part)
-                self._meter.add(handle.nbytes * len(self._readers))
-            batch.write()
+            rewrite(writer, self._values(), self._report)
             if names.METADATA in first:
                 writer._open_handle().add_metadata(first[names.METADATA].read().item())
         return self._result()
+
+    def _values(self) -> Iterator[Value]:
+        for handle in self._readers[0].values():
+            others = self._others(handle)
+            mean = self._classify(handle, others)
+            for piece in pieces_of(handle):
+                read = partial(self._mean, piece, others) if mean else partial(self._value, piece)
+                yield piece.value(read)
+
+    def _report(self, size: int) -> None:
+        self._meter.add(size * len(self._readers))
 
     def _result(self) -> Average:
         missing = missing_tensors(self._readers[0])
@@ -209,7 +211,7 @@ class _Mean:
         return mean
 
     def _value(self, piece: Piece) -> NDArray[Any]:
-        return piece_value(piece, self._folder)
+        return piece.read(self._folder)
 
     def _compare(self, handle: TensorHandle, others: list[TensorHandle]) -> None:
         """Note a tensor that is taken from the first source and differs in another."""
@@ -265,10 +267,7 @@ class _Mean:
         return total
 
     def _array(self, piece: Piece, dtype: np.dtype[Any]) -> NDArray[Any]:
-        """Return a new array for a stored value; a large one in a temporary file."""
-        if int(np.prod(piece.shape, dtype=np.float64)) * dtype.itemsize <= HELD_MAX:
-            return np.empty(piece.shape, dtype)
-        return mapped_array(piece.handle.name, piece.shape, dtype, self._folder)
+        return new_array(piece.handle.name, piece.shape, dtype, self._folder)
 
 
 def _wide(dtype: np.dtype[Any]) -> np.dtype[Any]:

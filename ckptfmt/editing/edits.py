@@ -31,7 +31,6 @@ from ckptfmt.bundle.graph_keys import graph_of, missing_keys
 from ckptfmt.bundle.locate import locate
 from ckptfmt.bundle.places import is_file
 from ckptfmt.bundle.reader import Reader
-from ckptfmt.bundle.rewriting import Rewrite, Rewritten, rewrite
 from ckptfmt.bundle.selecting import (
     Filter,
     Rename,
@@ -44,6 +43,7 @@ from ckptfmt.bundle.selecting import (
 )
 from ckptfmt.bundle.writer import check_options
 from ckptfmt.editing.graphs import edited_graph, paths_differ, relocate_keys
+from ckptfmt.editing.linking import Rewrite, Rewritten, rewrite
 from ckptfmt.editing.metadata import NamedInMetadata
 from ckptfmt.errors import InvalidError, TensorNotFoundError, masked_repr
 from ckptfmt.objects.naming import TensorNames

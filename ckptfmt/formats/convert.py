@@ -10,6 +10,7 @@ import json
 import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
@@ -25,7 +26,6 @@ from ckptfmt._base.arguments import (
     invalid,
     is_positive,
 )
-from ckptfmt._base.arrays import Sources
 from ckptfmt._base.background import wait_for_saves
 from ckptfmt._base.names import path_text, prefix_text
 from ckptfmt._base.progress import Meter, Progress
@@ -33,16 +33,25 @@ from ckptfmt.bundle import convert as levels
 from ckptfmt.bundle.batch import can_cast
 from ckptfmt.bundle.casting import cast_dtype, cast_values, dtype_text
 from ckptfmt.bundle.choosing import Cast
-from ckptfmt.bundle.convert import HELD_MAX, Options, build, check_result, mapped_array
 from ckptfmt.bundle.graph import OBJECT_GRAPH_KEY
 from ckptfmt.bundle.graph_keys import missing_tensors
 from ckptfmt.bundle.locate import holds_checkpoints, locate, recognised
 from ckptfmt.bundle.outputs import checkpoint_files, output_path
 from ckptfmt.bundle.places import is_file, names_in
 from ckptfmt.bundle.reader import Reader
+from ckptfmt.bundle.rewriting import (
+    HELD_MAX,
+    Options,
+    Value,
+    build,
+    equal_values,
+    mapped_array,
+    other_values,
+    rewrite,
+)
 from ckptfmt.bundle.selecting import Rename
 from ckptfmt.bundle.temporary import make_directory, open_directory, replacing_file
-from ckptfmt.bundle.writer import Writer, check_options
+from ckptfmt.bundle.writer import Writer
 from ckptfmt.errors import InvalidError, masked_repr
 from ckptfmt.formats import safetensors
 from ckptfmt.formats.renaming import Opened, renamed_tensors
@@ -188,10 +197,12 @@ def convert(
         )
     if result == "tensorflow":
         options = Options(level, compression, alignment, durability, limits, shards)
+        target = prefix_text(to_path, "destination", urls=True)
+        options.check()
+        wait_for_saves()
         if kind == "tensorflow" and rename is None:
             if cast is not None:
                 raise invalid("cast", "cast: dtypes are kept between TensorFlow checkpoints")
-            target = prefix_text(to_path, "destination", urls=True)
             levels.convert(
                 from_path,
                 target,
@@ -208,7 +219,7 @@ def convert(
         opened = renamed_tensors(source_tensors, rename)
         # Renamed tensors are not where the layout of the source has them.
         states = module_of(kind).optimizer_paths if kind == "hdf5" and rename is None else None
-        done = _Import(opened, casts, check_result, progress, states).write(to_path, options)
+        done = _import(opened, casts, target, options, check_result, progress, states)
         return replace(done, missing=tuple(missing))
     only_ours = {"level": "v2+", "compression": None, "alignment": None, "shards": 1}
     given = {"level": level, "compression": compression, "alignment": alignment, "shards": shards}
@@ -298,8 +309,8 @@ def _compare(kinds: list[Kind], result: Read, source: Read) -> None:
     """Raise CorruptError if the result does not hold what the source does."""
     for kind in kinds:
         for box in slabs(kind.shape, max(kind.dtype.itemsize, 1)):
-            if not levels.equal_values(result(kind.name, box), source(kind.name, box)):
-                raise levels.other_values(kind.name)
+            if not equal_values(result(kind.name, box), source(kind.name, box)):
+                raise other_values(kind.name)
 
 
 def _reading(kinds: list[Kind], tensors: Mapping[str, Tensor]) -> Read:
@@ -329,103 +340,68 @@ class _Bits:
         return self._tensor.read(box).view(np.uint8)
 
 
-class _Import:
-    """The conversion of a file of another format to a TensorFlow checkpoint."""
-
-    def __init__(
-        self,
-        opened: Opened,
-        casts: _Casts,
-        check_result: bool,
-        progress: Progress | None,
-        optimizer_paths: Callable[[Mapping[str, Any]], list[str]] | None = None,
-    ) -> None:
-        self._opened = opened
-        self._casts, self._check_result, self._progress = casts, check_result, progress
-        self._optimizer_paths = optimizer_paths
-
-    def write(self, destination: str, options: Options) -> Conversion:
-        level, limits, shards = options.level, options.limits, options.shards
-        check_options(
-            None, level, options.alignment, options.durability, options.compression, shards
-        )
-        target = prefix_text(destination, "destination", urls=True)
-        wait_for_saves()
-        with self._opened as (tensors, metadata):
-            dropped = ["TensorFlow's object graph"] if tensors.pop(_GRAPH, None) else []
-            bits = self._take_bits(tensors)
-            kinds = self._casts.kinds_of(tensors, _ours_holds, "a TensorFlow checkpoint")
-            for kind in kinds:
-                if kind.name.startswith(names.RESERVED) or not kind.name:
-                    raise InvalidError("the name is reserved, or empty", tensor=kind.name)
-            is_dropped = bool(metadata) and level == "v2"
-            dropped += ["the metadata"] * is_dropped
-            paths = self._optimizer_paths(tensors) if self._optimizer_paths is not None else []
-            stored = {**metadata, **({OPTIMIZER_STATES: paths} if paths else {})}
-            build(
-                target,
-                options,
-                None if level == "v2" else stored or None,
-                lambda writer, folder: self._fill(writer, folder, kinds, tensors),
-                lambda part, _: self._check(part, kinds, tensors, limits),
-            )
-        return Conversion(
-            target,
-            "tensorflow",
-            len(kinds),
-            _nbytes(kinds),
-            self._casts.done,
-            tuple(dropped),
-            bits,
-        )
-
-    def _take_bits(self, tensors: dict[str, Tensor]) -> dict[str, tuple[str, str]]:
-        """Replace tensors of one-byte dtypes that a checkpoint lacks by their bits; return the
-        dtypes."""
-        found = {}
-        for name, tensor in tensors.items():
-            dtype = tensor.dtype
-            is_byte = dtype.isbuiltin == 2 and dtype.itemsize == 1
-            kind = Kind(name, dtype, tensor.shape)
-            if is_byte and not _ours_holds(dtype) and self._casts.leaves(kind):
-                found[name] = dtype_text(dtype), "uint8"
-        tensors.update({name: _Bits(tensors[name]) for name in found})
-        return found
-
-    def _fill(
-        self, writer: Writer, folder: str | None, kinds: list[Kind], tensors: dict[str, Tensor]
-    ) -> None:
-        meter = Meter(self._progress, _nbytes(kinds))
+def _import(
+    opened: Opened,
+    casts: _Casts,
+    target: str,
+    options: Options,
+    check_result: bool,
+    progress: Progress | None,
+    optimizer_paths: Callable[[Mapping[str, Any]], list[str]] | None,
+) -> Conversion:
+    """Convert a file of another format to a TensorFlow checkpoint."""
+    with opened as (tensors, metadata):
+        dropped = ["TensorFlow's object graph"] if tensors.pop(_GRAPH, None) else []
+        bits = _take_bits(tensors, casts)
+        kinds = casts.kinds_of(tensors, _ours_holds, "a TensorFlow checkpoint")
         for kind in kinds:
-            tensor = tensors[kind.name]
-            if kind.nbytes > HELD_MAX and kind.dtype.kind != "O":
-                array = mapped_array(kind.name, kind.shape, kind.dtype, folder)
-                for box in slabs(kind.shape, kind.dtype.itemsize):
-                    array[box] = cast_values(tensor.read(box), kind.dtype)
-                    meter.add(array[box].nbytes)
-            else:
-                array = cast_values(tensor.read(), kind.dtype)
-                meter.add(array.nbytes)
-            sources = Sources()
-            sources.add(names.tensor_bytes(kind.name), array)
-            writer._add(sources)
+            if kind.name.startswith(names.RESERVED) or not kind.name:
+                raise InvalidError("the name is reserved, or empty", tensor=kind.name)
+        if metadata and options.level == "v2":
+            dropped.append("the metadata")
+        paths = optimizer_paths(tensors) if optimizer_paths is not None else []
+        stored = {**metadata, **({OPTIMIZER_STATES: paths} if paths else {})}
+        read, meter = _reading(kinds, tensors), Meter(progress, _nbytes(kinds))
 
-    def _check(
-        self,
-        part: str,
-        kinds: list[Kind],
-        tensors: dict[str, Tensor],
-        limits: Mapping[str, int] | None,
-    ) -> None:
-        if not self._check_result:
-            return
-        check_result(part, limits)
-        with Reader(part, limits=limits) as result:
-            _compare(
-                kinds,
-                lambda name, box: np.asarray(result[name][(*box, ...)]),
-                _reading(kinds, tensors),
+        def value(kind: Kind, folder: str | None) -> NDArray[Any]:
+            if kind.nbytes <= HELD_MAX or kind.dtype.hasobject:
+                array = read(kind.name, ())
+                meter.add(array.nbytes)
+                return array
+            array = mapped_array(kind.name, kind.shape, kind.dtype, folder)
+            for box in slabs(kind.shape, kind.dtype.itemsize):
+                array[box] = read(kind.name, box)
+                meter.add(array[box].nbytes)
+            return array
+
+        def fill(writer: Writer, folder: str | None) -> None:
+            raw = names.tensor_bytes
+            values = (
+                Value(raw(kind.name), kind.nbytes, partial(value, kind, folder)) for kind in kinds
             )
+            rewrite(writer, values)
+
+        def check(part: str, _: str | None) -> None:
+            with Reader(part, limits=options.limits) as result:
+                _compare(kinds, lambda name, box: np.asarray(result[name][(*box, ...)]), read)
+
+        given = None if options.level == "v2" else stored or None
+        build(target, options, given, fill, check if check_result else None)
+    nbytes = _nbytes(kinds)
+    return Conversion(target, "tensorflow", len(kinds), nbytes, casts.done, tuple(dropped), bits)
+
+
+def _take_bits(tensors: dict[str, Tensor], casts: _Casts) -> dict[str, tuple[str, str]]:
+    """Replace tensors of one-byte dtypes that a checkpoint lacks by their bits; return the
+    dtypes."""
+    found = {}
+    for name, tensor in tensors.items():
+        dtype = tensor.dtype
+        is_byte = dtype.isbuiltin == 2 and dtype.itemsize == 1
+        if is_byte and not _ours_holds(dtype) and casts.leaves(Kind(name, dtype, tensor.shape)):
+            found[name] = dtype_text(dtype), "uint8"
+    tensors.update({name: _Bits(tensors[name]) for name in found})
+    return found
 
 
 def _ours_holds(dtype: np.dtype[Any]) -> bool:
@@ -554,7 +530,7 @@ class _Export:
     def _check(self, path: str, kinds: list[Kind], read: Read) -> None:
         with self._module.open_tensors(path) as (tensors, _):
             if tensors.keys() != {kind.name for kind in kinds}:
-                raise levels.other_values(None)
+                raise other_values(None)
             _compare(kinds, lambda name, box: tensors[name].read(box), read)
 
 

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 import random
 from pathlib import Path
@@ -17,10 +16,9 @@ from support.files import flip
 
 import ckptfmt
 from ckptfmt import CorruptError, InvalidError, UnsupportedError
+from ckptfmt.bundle import rewriting
 from ckptfmt.cli import main
 
-# `ckptfmt.convert` is the function.
-converting = importlib.import_module("ckptfmt.bundle.convert")
 LEVELS = ("v2", "v2+", "ckptfmt")
 
 
@@ -105,8 +103,8 @@ def test_metadata(tmp_path: Path) -> None:
 def test_large_values_go_through_a_file(
     tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(converting, "HELD_MAX", 1 << 20)
-    monkeypatch.setattr(converting, "BATCH_BYTES", 1 << 19)
+    monkeypatch.setattr(rewriting, "HELD_MAX", 1 << 20)
+    monkeypatch.setattr(rewriting, "BATCH_BYTES", 1 << 19)
     numbers = np.random.default_rng(seed)
     values = {f"w{row}": numbers.normal(0, 1, (row * 200, 500)).astype("f4") for row in range(5)}
     ckptfmt.save(tmp_path / "a", values, compression="zstd")
@@ -152,13 +150,8 @@ def test_a_result_that_is_not_right_does_not_appear(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ckptfmt.save(tmp_path / "a", {"x": np.arange(100_000)})
-    take = converting._take
-
-    def wrong(sources: Any, piece: Any, folder: str) -> None:
-        take(sources, piece, folder)
-        sources.arrays[-1] = sources.arrays[-1] + 1
-
-    monkeypatch.setattr(converting, "_take", wrong)
+    read = rewriting.Piece.read
+    monkeypatch.setattr(rewriting.Piece, "read", lambda *piece: read(*piece) + 1)
     with pytest.raises(CorruptError, match="the result does not hold what the source does"):
         ckptfmt.convert(tmp_path / "a", tmp_path / "b")
     assert not files(tmp_path / "b")
@@ -176,7 +169,7 @@ def test_what_numpy_cannot_hold_is_refused_before_anything_is_written(
 ) -> None:
     row = b"x", ix.stored_entry(code, dims, b"12345678")
     ix.write(tmp_path / "a", ix.index_of([(b"", ix.header()), row]), b"12345678")
-    monkeypatch.setattr(converting, "staged", lambda *_: None)
+    monkeypatch.setattr(rewriting, "staged", lambda *_: None)
     with pytest.raises(UnsupportedError, match=message) as caught:
         ckptfmt.convert(tmp_path / "a", tmp_path / "b")
     assert caught.value.tensor == "x"

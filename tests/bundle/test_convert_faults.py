@@ -21,6 +21,9 @@ from support.child import Child
 
 import ckptfmt
 from ckptfmt import StorageError
+from ckptfmt._base.arrays import Sources
+from ckptfmt.bundle import rewriting
+from ckptfmt.bundle.rewriting import Piece
 from ckptfmt.bundle.staging import Staging
 from ckptfmt.bundle.temporary import LOCK_NAME
 from ckptfmt.bundle.writer import Writer
@@ -32,10 +35,10 @@ converting = importlib.import_module("ckptfmt.bundle.convert")
 CONVERT = """
 import importlib, os, resource, signal, sys
 from ckptfmt.cli import main
-converting = importlib.import_module("ckptfmt.bundle.convert")
+rewriting = importlib.import_module("ckptfmt.bundle.rewriting")
 
 folder, limit, held = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
-converting.HELD_MAX = held
+rewriting.HELD_MAX = held
 if limit:
     resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
 words = ["convert", "--overwrite", "--level", "v2", folder + "/a", folder + "/to/b"]
@@ -105,9 +108,9 @@ def test_a_large_value_finds_no_room(
     def refuse(*_arguments: Any, **_more: Any) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    owner = {"posix_fallocate": os, "mmap": converting.mmap, "TemporaryFile": converting.tempfile}
+    owner = {"posix_fallocate": os, "mmap": rewriting.mmap, "TemporaryFile": rewriting.tempfile}
     monkeypatch.setattr(owner[what], what, refuse)
-    monkeypatch.setattr(converting, "HELD_MAX", 1 << 20)
+    monkeypatch.setattr(rewriting, "HELD_MAX", 1 << 20)
     with pytest.raises(StorageError, match="No space left on device") as found:
         ckptfmt.convert(tmp_path / "a", tmp_path / "b")
     assert (found.value.errno, found.value.tensor) == (errno.ENOSPC, "w")
@@ -135,15 +138,17 @@ def _after(usual: Callable[..., Any]) -> Callable[..., Any]:
 
 MOMENTS = ["Staging.make", "Writer._add", "Writer.commit", "_check_source", "_metadata"]
 MOMENTS += [
-    "_write",
-    "_take",
-    "piece_value",
-    "_spooled",
-    "_check",
+    "rewrite",
+    "Piece.read",
+    "Sources.add",
+    "rewriting.mapped_array",
+    "_compare",
     "_same",
-    "verify_prefix",
+    "rewriting.verify_prefix",
     "Staging.merge",
 ]
+OWNERS = {"Staging": Staging, "Writer": Writer, "Piece": Piece, "Sources": Sources}
+OWNERS["rewriting"] = rewriting
 
 
 @pytest.mark.parametrize("when", [_before, _after])
@@ -157,10 +162,10 @@ def test_interrupts_leave_nothing(
     source(tmp_path / "a")
     ckptfmt.save(tmp_path / "b", {"x": np.ones(3)})
     before = {path: path.read_bytes() for path in tmp_path.iterdir()}
-    monkeypatch.setattr(converting, "HELD_MAX", 1 << 20)
+    monkeypatch.setattr(rewriting, "HELD_MAX", 1 << 20)
     monkeypatch.setattr(converting, "_sums", lambda reader: dict.fromkeys(reader, id(reader)))
     *owners, name = moment.split(".")
-    owner = {"Staging": Staging, "Writer": Writer}[owners[0]] if owners else converting
+    owner = OWNERS[owners[0]] if owners else converting
     monkeypatch.setattr(owner, name, when(getattr(owner, name)))
     with pytest.raises(KeyboardInterrupt):
         ckptfmt.convert(tmp_path / "a", tmp_path / "b")
@@ -175,7 +180,7 @@ def test_interrupts_leave_nothing(
 def test_interrupts_of_the_progress_leave_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(converting, "BATCH_BYTES", 1)
+    monkeypatch.setattr(rewriting, "BATCH_BYTES", 1)
     source(tmp_path / "a")
     before = sorted(tmp_path.iterdir())
     for moment in range(3):

@@ -1,0 +1,194 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Write a checkpoint again with other names, without some tensors, or with some values changed.
+
+Data files whose bytes stay are linked, so that an index and the changed values are all that is
+written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ckptfmt import _core
+from ckptfmt._base import names
+from ckptfmt._base.arguments import Durability
+from ckptfmt._base.progress import Meter, Progress
+from ckptfmt.bundle import rewriting
+from ckptfmt.bundle.casting import Losses, cast_values, losses_of
+from ckptfmt.bundle.reader import Reader
+from ckptfmt.bundle.rewriting import Piece, Value, folder_of, new_array, pieces_of
+from ckptfmt.bundle.tensor import TensorHandle
+from ckptfmt.bundle.writer import Writer, shard_count
+
+# A data file is linked if at most this share of the bytes of its tensors is dropped; otherwise the
+# tensors that stay are copied, so that the space of the others is free.
+DEAD_SHARE_MAX = 0.1
+
+
+@dataclass(frozen=True)
+class Rewrite:
+    """What to write.
+
+    Attributes:
+        renamed: stored name to new name of every tensor that stays, in the order of the stored
+            names.
+        casts: dtypes by stored name.
+        texts: new values of string scalars, by stored name.
+        metadata: new metadata; None keeps what is stored, and empty removes it.
+        compact: True links no data file of which a tensor is dropped.
+        durability: as in Writer.
+    """
+
+    renamed: Mapping[str, str]
+    casts: Mapping[str, np.dtype[Any]] = field(default_factory=dict)
+    texts: Mapping[str, bytes] = field(default_factory=dict)
+    metadata: Mapping[str, Any] | None = None
+    compact: bool = False
+    durability: Durability = "full"
+
+
+@dataclass(frozen=True)
+class Rewritten:
+    """What was done.
+
+    Attributes:
+        copied_nbytes: bytes of arrays that were copied or changed, and not linked.
+        losses: by stored name, what casts lost.
+    """
+
+    copied_nbytes: int
+    losses: Mapping[str, Losses]
+
+
+def rewrite(reader: Reader, target: str, plan: Rewrite, progress: Progress | None) -> Rewritten:
+    """Write a checkpoint again, all or nothing. It may replace the source.
+
+    Args:
+        reader: the source.
+        target: prefix of the result.
+        plan: what to write.
+        progress: called as `progress(bytes_done, bytes_total)` with bytes of arrays.
+
+    Raises:
+        InvalidError: two tensors with the same new name, or a name that cannot be stored.
+        CorruptError, LimitError, UnsupportedError: a tensor that is copied cannot be read.
+        StorageError, BusyError, DurabilityUnknownError: as Writer.
+    """
+    listing = reader._listing()
+    selection = listing.selection
+    stored, new_names = listing.names, dict(plan.renamed)
+    own = [name for name in stored if name.startswith(names.RESERVED)]
+    level = reader.level
+    if plan.metadata is not None and level == "v2":
+        level = "v2+"
+    for name in own:
+        replaced = name == names.METADATA and plan.metadata is not None
+        if not replaced and not name.startswith(names.SHARD_STAND_IN):
+            new_names[name] = name
+    stays = _rows(stored, new_names)
+    # Of a text or metadata that is replaced few bytes are lost.
+    dead = ~stays & ~_rows(stored, set(own)) | _rows(stored, plan.casts)
+    files = _in_dead_files(selection, dead, 0.0 if plan.compact else DEAD_SHARE_MAX)
+    linked = np.flatnonzero(stays & ~dead & ~_rows(stored, plan.texts) & ~files)
+    sizes = selection.rows["stored"]["raw_size"][stays].astype(np.int64)
+    with Writer(
+        target,
+        metadata=plan.metadata or None,
+        level=level,  # type: ignore[arg-type]
+        durability=plan.durability,
+        shards=1 if len(linked) else shard_count(np.append(sizes, 1)),
+    ) as writer:
+        kept = _link(reader, writer, linked, [new_names[stored[row]] for row in linked.tolist()])
+        stays[linked[kept]] = False
+        rest = [
+            TensorHandle(reader, selection, row, stored[row])
+            for row in np.flatnonzero(stays).tolist()
+        ]
+        return _copy(writer, rest, new_names, plan, progress)
+
+
+def _rows(stored: Sequence[str], chosen: Container[str]) -> NDArray[np.bool_]:
+    """Return which of the names are chosen."""
+    return np.fromiter((name in chosen for name in stored), np.bool_, len(stored))
+
+
+def _in_dead_files(
+    selection: _core.Selection, dead: NDArray[np.bool_], share: float
+) -> NDArray[np.bool_]:
+    """Return which tensors have bytes in a data file of which more than this share is dead."""
+    rows = np.arange(len(selection.rows))
+    whole = selection.rows["slice_count"] == 0
+    partitioned = np.flatnonzero(~whole).tolist()
+    parts = {row: selection.stored_values(row) for row in partitioned}
+    owners = np.concatenate(
+        [rows[whole], *(np.full(len(found), row) for row, found in parts.items())]
+    ).astype(np.intp)
+    more = [value for found in parts.values() for value in found]
+    stored = selection.rows["stored"][whole]
+    shards = np.append(stored["shard"], [value["shard"] for value in more]).astype(np.int64)
+    sizes = np.append(stored["size"], [value["size"] for value in more]).astype(np.float64)
+    _, files = np.unique(shards, return_inverse=True)
+    total = np.bincount(files, sizes)
+    lost = np.bincount(files, np.where(dead[owners], sizes, 0))
+    found = np.zeros(len(rows), np.bool_)
+    found[owners[(lost > share * total)[files]]] = True
+    return found
+
+
+def _link(
+    reader: Reader, writer: Writer, rows: NDArray[np.intp], new_names: list[str]
+) -> NDArray[np.bool_]:
+    raw = [names.tensor_bytes(name) for name in new_names]
+    handle = writer._open_handle()
+    selection = reader._listing().selection
+    return handle.keep(reader._handle, selection, rows.astype(np.uint64), raw)
+
+
+def _copy(
+    writer: Writer,
+    rest: list[TensorHandle],
+    new_names: Mapping[str, str],
+    plan: Rewrite,
+    progress: Progress | None,
+) -> Rewritten:
+    """Add the tensors that are not linked."""
+    folder = folder_of(writer.prefix)
+    losses: dict[str, Losses] = {}
+
+    def cast(piece: Piece, dtype: np.dtype[Any]) -> NDArray[Any]:
+        name, array = piece.handle.name, piece.read(folder)
+        result = new_array(name, piece.shape, dtype, folder)
+        flat, to = array.reshape(-1), result.reshape(-1)
+        step = rewriting.STEP_BYTES // max(array.itemsize, 1)
+        for at in range(0, len(flat), step):
+            part = flat[at : at + step]
+            to[at : at + step] = cast_values(part, dtype)
+            losses[name] = losses.get(name, Losses()) + losses_of(part, to[at : at + step])
+        return result
+
+    def values() -> Iterator[Value]:
+        for handle in rest:
+            raw = names.tensor_bytes(new_names[handle.name])
+            text, dtype = plan.texts.get(handle.name), plan.casts.get(handle.name)
+            if text is not None:
+                yield Value(raw, 0, partial(np.array, text, object), handle.dtype_code)
+                continue
+            for piece in pieces_of(handle):
+                value = piece.value(partial(piece.read, folder))
+                if dtype is not None:
+                    value = piece.value(partial(cast, piece, dtype))._replace(code=None)
+                yield value._replace(name=raw)
+
+    metadata = [handle for handle in rest if handle.name == names.METADATA]
+    rest = [handle for handle in rest if handle.name != names.METADATA]
+    total = sum(handle.nbytes for handle in rest if handle.name not in plan.texts)
+    rewriting.rewrite(writer, values(), Meter(progress, total).add)
+    for handle in metadata:
+        writer._open_handle().add_metadata(handle.read().item())
+    return Rewritten(total, losses)
