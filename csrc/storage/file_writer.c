@@ -437,7 +437,7 @@ ckptfmt_status cf_file_writer_link_new(cf_file_writer *writer, const char *targe
 	if (writer->adopted)
 		return move_adopted(writer, target, exists, err);
 	assert(writer->state == CF_FILE_WRITER_FINISHED);
-	status = cf_os_rename_new(writer->directory, writer->name, writer->directory, target, exists, err);
+	status = cf_os_publish(writer->directory, writer->name, target, false, exists, err);
 	if (status != CKPTFMT_OK || *exists) {
 		if (look_at(writer, target) != THERE)
 			return status;
@@ -452,9 +452,10 @@ ckptfmt_status cf_file_writer_link_new(cf_file_writer *writer, const char *targe
 ckptfmt_status cf_file_writer_replace(cf_file_writer *writer, const char *target, bool *unknown, ckptfmt_error *err)
 {
 	ckptfmt_status status;
+	bool exists;
 	assert(writer->state == CF_FILE_WRITER_FINISHED);
 	*unknown = false;
-	status = cf_os_rename(writer->directory, writer->name, writer->directory, target, err);
+	status = cf_os_publish(writer->directory, writer->name, target, true, &exists, err);
 	if (status != CKPTFMT_OK) {
 		location where = look_at(writer, target);
 		if (where == ELSEWHERE)

@@ -34,22 +34,14 @@ enum {
 
 /* ---- counters ---- */
 
-struct cf_posix_counters cf_posix_counters;
-
-#define COUNTED(field) atomic_load_explicit(&cf_posix_counters.field, memory_order_relaxed)
+_Atomic uint64_t cf_posix_counters[CF_POSIX_COUNTERS];
 
 void ckptfmt_counters_get(ckptfmt_counters *out)
 {
-	out->opens = COUNTED(opens);
-	out->reads = COUNTED(reads);
-	out->bytes_read = COUNTED(bytes_read);
-	out->writes = COUNTED(writes);
-	out->bytes_written = COUNTED(bytes_written);
-	out->syncs = COUNTED(syncs);
-	out->renames = COUNTED(renames);
-	out->links = COUNTED(links);
-	out->unlinks = COUNTED(unlinks);
-	out->maps = COUNTED(maps);
+	uint64_t counted[CF_POSIX_COUNTERS];
+	for (size_t i = 0; i < CF_POSIX_COUNTERS; i++)
+		counted[i] = atomic_load_explicit(&cf_posix_counters[i], memory_order_relaxed);
+	memcpy(out, counted, sizeof *out);
 }
 
 /* ---- failures ---- */
@@ -262,7 +254,7 @@ static int stat_fd(int fd, struct stat *out)
 	return result;
 }
 
-ckptfmt_status cf_local_open(const cf_directory *directory, const char *name, bool follow_symlinks, cf_file *out,
+ckptfmt_status cf_posix_open_file(const cf_directory *directory, const char *name, bool follow_symlinks, cf_file *out,
 	cf_file_info *info, ckptfmt_error *err)
 {
 	struct stat found;
@@ -271,7 +263,7 @@ ckptfmt_status cf_local_open(const cf_directory *directory, const char *name, bo
 	int flags = O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY | (follow_symlinks ? 0 : O_NOFOLLOW);
 	int fd;
 	assert(cf_posix_is_name(name));
-	out->fd = -1;
+	*out = (cf_file){.fd = -1};
 	if (info != NULL)
 		memset(info, 0, sizeof *info);
 	fd = cf_posix_open(directory->fd, name, flags, 0);
@@ -319,10 +311,11 @@ static bool is_taken_away(const cf_directory *directory, const char *name, int f
 	return cf_posix_stat(directory->fd, name, &found, AT_SYMLINK_NOFOLLOW) != 0 && errno == ENOENT;
 }
 
-ckptfmt_status cf_local_create(const cf_directory *directory, const char *name, cf_file *out, bool *exists,
+ckptfmt_status cf_posix_create(const cf_directory *directory, const char *name, cf_file *out, bool *exists,
 	ckptfmt_error *err)
 {
 	assert(cf_posix_is_name(name));
+	*out = (cf_file){.fd = -1};
 	/* O_EXCL does not follow links, so a planted link cannot redirect the file. */
 	out->fd = cf_posix_open_private(directory->fd, name, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOCTTY, 0666);
 	*exists = out->fd < 0 && errno == EEXIST;
@@ -339,39 +332,24 @@ ckptfmt_status cf_local_create(const cf_directory *directory, const char *name, 
 bool cf_os_hold(const cf_directory *directory, const char *name, const cf_file *file)
 {
 	assert(cf_posix_is_name(name));
-	return directory->storage != NULL || !is_taken_away(directory, name, file->fd);
+	return !cf_os_is_local(directory->storage) || !is_taken_away(directory, name, file->fd);
 }
 
-static ckptfmt_status look_up(const cf_directory *directory, const char *name, int flags, cf_file_info *info,
-	bool *exists, ckptfmt_error *err)
+ckptfmt_status cf_posix_look_up(const cf_directory *directory, const char *name, bool follow_symlinks,
+	cf_file_info *info, bool *exists, ckptfmt_error *err)
 {
 	struct stat found;
 	assert(cf_posix_is_name(name));
 	memset(info, 0, sizeof *info);
-	*exists = false;
-	if (cf_posix_stat(directory->fd, name, &found, flags) != 0) {
-		if (errno != ENOENT)
-			return cf_posix_fail(err, errno, directory, name, "cannot look up the file");
-		return CKPTFMT_OK;
-	}
-	fill_info(&found, info);
-	*exists = true;
+	*exists = cf_posix_stat(directory->fd, name, &found, follow_symlinks ? 0 : AT_SYMLINK_NOFOLLOW) == 0;
+	if (*exists)
+		fill_info(&found, info);
+	else if (errno != ENOENT)
+		return cf_posix_fail(err, errno, directory, name, "cannot look up the file");
 	return CKPTFMT_OK;
 }
 
-ckptfmt_status cf_local_stat(const cf_directory *directory, const char *name, cf_file_info *info, bool *exists,
-	ckptfmt_error *err)
-{
-	return look_up(directory, name, 0, info, exists, err);
-}
-
-ckptfmt_status cf_local_lstat(const cf_directory *directory, const char *name, cf_file_info *info, bool *exists,
-	ckptfmt_error *err)
-{
-	return look_up(directory, name, AT_SYMLINK_NOFOLLOW, info, exists, err);
-}
-
-ckptfmt_status cf_local_file_info(const cf_file *file, const char *path, cf_file_info *info, ckptfmt_error *err)
+ckptfmt_status cf_posix_file_info(const cf_file *file, const char *path, cf_file_info *info, ckptfmt_error *err)
 {
 	struct stat found;
 	memset(info, 0, sizeof *info);
@@ -381,42 +359,31 @@ ckptfmt_status cf_local_file_info(const cf_file *file, const char *path, cf_file
 	return CKPTFMT_OK;
 }
 
-ckptfmt_status cf_local_close(cf_file *file, const char *path, ckptfmt_error *err)
-{
-	int fd = file->fd;
-	if (fd < 0)
-		return CKPTFMT_OK;
-	file->fd = -1;
-	forget_private(fd);
-	/* EINTR: the file is closed, and no write error was reported. */
-	if (close(fd) != 0 && errno != EINTR)
-		return cf_fail_os(err, errno, path, "cannot close");
-	return CKPTFMT_OK;
-}
-
-void cf_local_close_quietly(cf_file *file)
+void cf_posix_close(cf_file *file)
 {
 	if (file->fd >= 0)
 		cf_posix_close_quietly(file->fd);
 	file->fd = -1;
 }
 
-ckptfmt_status cf_local_close_held(cf_file *file, const char *path, ckptfmt_error *err)
+ckptfmt_status cf_posix_close_held(cf_file *file, const char *path, ckptfmt_error *err)
 {
-	ckptfmt_status status;
-	int private = cf_posix_duplicate_private(file->fd);
+	int fd = file->fd, private = cf_posix_duplicate_private(fd);
 	if (private < 0)
 		return cf_fail_os(err, errno, path, "cannot hold the file");
-	status = cf_local_close(file, path, err);
 	file->fd = private;
-	if (status != CKPTFMT_OK)
-		cf_local_close_quietly(file);
+	forget_private(fd);
+	/* EINTR: the file is closed, and no write error was reported. */
+	if (close(fd) == 0 || errno == EINTR)
+		return CKPTFMT_OK;
+	ckptfmt_status status = cf_fail_os(err, errno, path, "cannot close");
+	cf_posix_close(file);
 	return status;
 }
 
 /* ---- reading and writing ---- */
 
-ckptfmt_status cf_local_read_at(const cf_file *file, const char *path, uint8_t *to, uint64_t size, uint64_t offset,
+ckptfmt_status cf_posix_read_at(const cf_file *file, const char *path, uint8_t *to, uint64_t size, uint64_t offset,
 	uint64_t *got, ckptfmt_error *err)
 {
 	uint64_t done = 0;
@@ -458,7 +425,7 @@ static ckptfmt_status fail_write(const cf_file *file, const char *path, int os_e
 	return status;
 }
 
-ckptfmt_status cf_local_write_at(const cf_file *file, const char *path, const uint8_t *from, uint64_t size,
+ckptfmt_status cf_posix_write_at(const cf_file *file, const char *path, const uint8_t *from, uint64_t size,
 	uint64_t offset, ckptfmt_error *err)
 {
 	uint64_t done = 0;
@@ -488,7 +455,7 @@ void cf_os_reserve(const cf_file *file, uint64_t size)
 #if defined(__linux__) && defined(FALLOC_FL_KEEP_SIZE)
 	int kept = errno;
 	/* Not posix_fallocate, which writes zeros where the file system cannot reserve. */
-	if (file->storage == NULL && size > 0 && size <= (uint64_t)INT64_MAX)
+	if (cf_os_is_local(file->storage) && size > 0 && size <= (uint64_t)INT64_MAX)
 		while (fallocate(file->fd, FALLOC_FL_KEEP_SIZE, 0, (off_t)size) != 0 && errno == EINTR)
 			continue;
 	errno = kept;
@@ -501,7 +468,7 @@ void cf_os_reserve(const cf_file *file, uint64_t size)
 void cf_os_trim(const cf_file *file, uint64_t size)
 {
 	int kept = errno;
-	if (file->storage == NULL && size <= (uint64_t)INT64_MAX)
+	if (cf_os_is_local(file->storage) && size <= (uint64_t)INT64_MAX)
 		while (ftruncate(file->fd, (off_t)size) != 0 && errno == EINTR)
 			continue;
 	errno = kept;
@@ -511,7 +478,7 @@ void cf_os_sync_ahead(const cf_file *file, uint64_t offset, uint64_t size)
 {
 #if defined(__linux__) && defined(SYNC_FILE_RANGE_WRITE)
 	int kept = errno;
-	if (file->storage == NULL && size > 0 && cf_range_fits(offset, size, (uint64_t)INT64_MAX))
+	if (cf_os_is_local(file->storage) && size > 0 && cf_range_fits(offset, size, (uint64_t)INT64_MAX))
 		/* Only this flag: one that waits would consume the write error that the later sync must report. */
 		(void)sync_file_range(file->fd, (off_t)offset, (off_t)size, SYNC_FILE_RANGE_WRITE);
 	errno = kept;
@@ -524,14 +491,14 @@ void cf_os_sync_ahead(const cf_file *file, uint64_t offset, uint64_t size)
 
 ckptfmt_status cf_os_sync(const cf_file *file, const char *path, ckptfmt_error *err)
 {
-	if (file->storage == NULL && cf_posix_sync(file->fd) != 0)
+	if (cf_os_is_local(file->storage) && cf_posix_sync(file->fd) != 0)
 		return cf_fail_os(err, errno, path, "cannot sync");
 	return CKPTFMT_OK;
 }
 
 /* ---- mappings ---- */
 
-ckptfmt_status cf_local_map(const cf_file *file, const char *path, uint64_t offset, uint64_t size, const uint8_t **out,
+ckptfmt_status cf_posix_map(const cf_file *file, const char *path, uint64_t offset, uint64_t size, const uint8_t **out,
 	ckptfmt_error *err)
 {
 	void *data;

@@ -2,7 +2,7 @@
 /*
  * Transfers by slots (storage/os.h) with O_DIRECT. A disk is fast only with several requests at a time, so several
  * threads take started slots from a queue and transfer each by one pread or pwrite. If that call fails or transfers
- * less, the waiting caller transfers the rest by cf_local_read_at or cf_local_write_at without O_DIRECT, which also
+ * less, the waiting caller transfers the rest by cf_posix_read_at or cf_posix_write_at without O_DIRECT, which also
  * report the failure.
  */
 #include "storage/posix_private.h"
@@ -135,8 +135,8 @@ static bool open_same(cf_direct *direct, const cf_directory *directory, const ch
 	cf_file_info wanted, found;
 	int flags = O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY | (follow_symlinks ? 0 : O_NOFOLLOW);
 	direct->file.fd = cf_posix_open(directory->fd, name, flags, 0);
-	return direct->file.fd >= 0 && cf_local_file_info(file, "", &wanted, NULL) == CKPTFMT_OK &&
-		cf_local_file_info(&direct->file, "", &found, NULL) == CKPTFMT_OK && found.regular &&
+	return direct->file.fd >= 0 && cf_posix_file_info(file, "", &wanted, NULL) == CKPTFMT_OK &&
+		cf_posix_file_info(&direct->file, "", &found, NULL) == CKPTFMT_OK && found.regular &&
 		found.inode == wanted.inode && found.device == wanted.device;
 }
 
@@ -210,35 +210,34 @@ static void take_direct_off(cf_direct *direct)
 void cf_os_direct_end(cf_direct *direct)
 {
 	int kept = errno;
+	bool whole;
 	if (direct == NULL)
 		return;
 	/* A forked child has neither the threads nor the memory, and shares the file's flags. */
-	if (direct->process != cf_posix_process()) {
-		if (!direct->writes)
-			cf_local_close_quietly(&direct->file);
-		cf_release(direct);
-		errno = kept;
-		return;
+	whole = direct->process == cf_posix_process();
+	if (whole) {
+		stop_threads(direct);
+		(void)pthread_cond_destroy(&direct->ended);
+		(void)pthread_cond_destroy(&direct->begun);
+		(void)pthread_mutex_destroy(&direct->lock);
 	}
-	stop_threads(direct);
-	(void)pthread_cond_destroy(&direct->ended);
-	(void)pthread_cond_destroy(&direct->begun);
-	(void)pthread_mutex_destroy(&direct->lock);
-	if (direct->writes)
+	if (!direct->writes)
+		cf_posix_close(&direct->file);
+	else if (whole)
 		take_direct_off(direct);
-	else
-		cf_local_close_quietly(&direct->file);
-	cf_pages_unmap(direct->memory, MEMORY_SIZE);
+	if (whole) {
+		cf_pages_unmap(direct->memory, MEMORY_SIZE);
+		(void)atomic_fetch_sub_explicit(&cf_posix_live_directs, 1, memory_order_relaxed);
+	}
 	cf_release(direct);
-	(void)atomic_fetch_sub_explicit(&cf_posix_live_directs, 1, memory_order_relaxed);
 	errno = kept;
 }
 
 /* All but the file and the threads. */
-static cf_direct *begin(bool writes)
+static cf_direct *allocate(bool writes)
 {
-	unsigned process = cf_posix_process();
 	cf_direct *direct = NULL;
+	unsigned process = cf_posix_process();
 	if (process == 0)
 		return NULL;
 	if (atomic_fetch_add_explicit(&cf_posix_live_directs, 1, memory_order_relaxed) < LIVE_MAX)
@@ -253,51 +252,39 @@ static cf_direct *begin(bool writes)
 	(void)pthread_mutex_init(&direct->lock, NULL);
 	(void)pthread_cond_init(&direct->begun, NULL);
 	(void)pthread_cond_init(&direct->ended, NULL);
-	if (cf_pages_map(MEMORY_SIZE, &direct->memory, NULL) == CKPTFMT_OK)
-		return direct;
-	cf_os_direct_end(direct);
-	return NULL;
+	return direct;
 }
 
-/* Returns `direct` or, if not `good`, frees it and returns NULL. */
-static cf_direct *begun_if(bool good, cf_direct *direct)
-{
-	if (good || direct == NULL)
-		return direct;
-	cf_os_direct_end(direct);
-	return NULL;
-}
-
-/* Sets O_DIRECT. */
-static bool begin_direct(cf_direct *direct)
-{
-	direct->past_cache = alignment_fits(direct->file.fd, &direct->memory_alignment) &&
-		set_direct(direct->file.fd, true);
-	return direct->past_cache && start_threads(direct);
-}
-
-cf_direct *cf_os_direct_write(const cf_file *file)
+/* Without a name: writes. */
+static cf_direct *begin(const cf_file *file, const cf_directory *directory, const char *name, bool follow_symlinks)
 {
 	int kept = errno;
-	cf_direct *direct = file->storage == NULL ? begin(true) : NULL;
-	if (direct != NULL) {
+	cf_direct *direct = cf_os_is_local(file->storage) ? allocate(name == NULL) : NULL;
+	bool good = direct != NULL && cf_pages_map(MEMORY_SIZE, &direct->memory, NULL) == CKPTFMT_OK;
+	if (good && name == NULL)
 		direct->file = *file;
-		direct = begun_if(begin_direct(direct), direct);
+	else
+		good = good && open_same(direct, directory, name, follow_symlinks, file);
+	if (good && alignment_fits(direct->file.fd, &direct->memory_alignment))
+		direct->past_cache = set_direct(direct->file.fd, true);
+	if (!good || !direct->past_cache || !start_threads(direct)) {
+		cf_os_direct_end(direct);
+		direct = NULL;
 	}
 	errno = kept;
 	return direct;
 }
 
+cf_direct *cf_os_direct_write(const cf_file *file)
+{
+	return begin(file, NULL, NULL, false);
+}
+
 cf_direct *cf_os_direct_read(const cf_directory *directory, const char *name, bool follow_symlinks,
 	const cf_file *file)
 {
-	int kept = errno;
-	cf_direct *direct = file->storage == NULL ? begin(false) : NULL;
 	assert(cf_posix_is_name(name));
-	direct = begun_if(direct != NULL && open_same(direct, directory, name, follow_symlinks, file) &&
-		begin_direct(direct), direct);
-	errno = kept;
-	return direct;
+	return begin(file, directory, name, follow_symlinks);
 }
 
 /* ---- transferring ---- */
@@ -345,13 +332,13 @@ static ckptfmt_status transfer_rest(cf_direct *direct, unsigned slot, uint64_t d
 	take_direct_off(direct);
 	direct->refused = true;
 	if (!direct->writes) {
-		ckptfmt_status status = cf_local_read_at(&direct->file, path, memory, at->size - done, at->offset + done,
+		ckptfmt_status status = cf_posix_read_at(&direct->file, path, memory, at->size - done, at->offset + done,
 			got, err);
 		*got += done;
 		return status;
 	}
 	*got = at->size;
-	return cf_local_write_at(&direct->file, path, memory, at->size - done, at->offset + done, err);
+	return cf_posix_write_at(&direct->file, path, memory, at->size - done, at->offset + done, err);
 }
 
 ckptfmt_status cf_os_direct_wait(cf_direct *direct, unsigned slot, const char *path, uint64_t *got, ckptfmt_error *err)
@@ -387,7 +374,7 @@ bool cf_os_is_cached(const cf_file *file, uint64_t offset, uint64_t size)
 	int kept = errno;
 	uint64_t page = cf_os_page_size(), begin = offset - offset % page, looked = 0, cached = 0;
 	uint8_t *data;
-	if (file->storage != NULL || size == 0 || !cf_range_fits(offset, size, (uint64_t)PTRDIFF_MAX))
+	if (!cf_os_is_local(file->storage) || size == 0 || !cf_range_fits(offset, size, (uint64_t)PTRDIFF_MAX))
 		return true;
 	size += offset - begin;
 	data = mmap(NULL, (size_t)size, PROT_READ, MAP_SHARED, file->fd, (off_t)begin);

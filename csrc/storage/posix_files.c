@@ -119,12 +119,11 @@ static ckptfmt_status make_directory(const char *path, bool sync_parents, ckptfm
 	return status;
 }
 
-ckptfmt_status cf_local_directory_open(const char *path, bool make, bool sync_parents, cf_directory *out,
-	ckptfmt_error *err)
+static ckptfmt_status open_directory(const ckptfmt_storage *storage, const char *path, bool make, bool sync_parents,
+	cf_directory *out, ckptfmt_error *err)
 {
 	int fd;
-	out->fd = -1;
-	out->path = path;
+	*out = (cf_directory){.fd = -1, .path = path, .storage = storage};
 	/* A writer will lock the directory. */
 	int (*open_it)(int, const char *, int, mode_t) = make ? cf_posix_open_private : cf_posix_open;
 	fd = open_it(AT_FDCWD, path, DIRECTORY_FLAGS, 0);
@@ -150,7 +149,7 @@ ckptfmt_status cf_local_directory_open(const char *path, bool make, bool sync_pa
 	return CKPTFMT_OK;
 }
 
-void cf_local_directory_close(cf_directory *directory)
+static void close_directory(cf_directory *directory)
 {
 	if (directory->fd >= 0)
 		cf_posix_close_quietly(directory->fd);
@@ -163,7 +162,7 @@ static void pause_ms(uint64_t milliseconds)
 	(void)nanosleep(&time, NULL);
 }
 
-ckptfmt_status cf_local_directory_lock(const cf_directory *directory, uint64_t timeout_ms, ckptfmt_error *err)
+static ckptfmt_status lock_directory(const cf_directory *directory, uint64_t timeout_ms, ckptfmt_error *err)
 {
 	enum { PAUSE_MAX = 50 };
 	int kept = errno;
@@ -191,7 +190,7 @@ ckptfmt_status cf_local_directory_lock(const cf_directory *directory, uint64_t t
 	return status;
 }
 
-void cf_local_directory_unlock(const cf_directory *directory)
+static void unlock_directory(const cf_directory *directory)
 {
 	(void)flock(directory->fd, LOCK_UN);
 }
@@ -199,44 +198,38 @@ void cf_local_directory_unlock(const cf_directory *directory)
 void cf_storage_directory_remove(const ckptfmt_storage *storage, const char *path)
 {
 	int before = errno;
-	if (storage == NULL)
+	if (cf_os_is_local(storage))
 		(void)!unlinkat(AT_FDCWD, path, AT_REMOVEDIR);
 	errno = before;
 }
 
 ckptfmt_status cf_os_directory_sync(const cf_directory *directory, ckptfmt_error *err)
 {
-	if (directory->storage == NULL && cf_posix_sync(directory->fd) != 0)
+	if (cf_os_is_local(directory->storage) && cf_posix_sync(directory->fd) != 0)
 		return cf_fail_os(err, errno, directory->path, "cannot sync the directory");
 	return CKPTFMT_OK;
 }
 
-ckptfmt_status cf_local_directory_list(const cf_directory *directory, cf_buffer *names, ckptfmt_error *err)
+static ckptfmt_status list_directory(const cf_directory *directory, cf_buffer *names, ckptfmt_error *err)
 {
-	ckptfmt_status status = CKPTFMT_OK;
+	ckptfmt_status status;
 	const struct dirent *entry;
 	/* Opened anew: a duplicate would share its position with other listings. */
 	int fd = cf_posix_open(directory->fd, ".", DIRECTORY_FLAGS, 0);
-	DIR *stream;
+	DIR *stream = fd < 0 ? NULL : fdopendir(fd);
 	cf_buffer_clear(names);
-	if (fd < 0)
-		return cf_fail_os(err, errno, directory->path, "cannot list the directory");
-	stream = fdopendir(fd);
 	if (stream == NULL) {
 		status = cf_fail_os(err, errno, directory->path, "cannot list the directory");
-		cf_posix_close_quietly(fd);
+		if (fd >= 0)
+			cf_posix_close_quietly(fd);
 		return status;
 	}
-	for (;;) {
+	do {
 		errno = 0;
 		entry = readdir(stream);
-		if (entry == NULL && errno == EINTR)
-			continue;
-		if (entry == NULL)
-			break;
-		if (strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0)
+		if (entry != NULL && strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0)
 			cf_put_bytes(names, entry->d_name, strlen(entry->d_name) + 1);
-	}
+	} while (entry != NULL || errno == EINTR);
 	if (errno != 0)
 		status = cf_fail_os(err, errno, directory->path, "cannot list the directory");
 	else
@@ -247,14 +240,12 @@ ckptfmt_status cf_local_directory_list(const cf_directory *directory, cf_buffer 
 
 /* ---- names ---- */
 
-static int rename_at(const cf_directory *from, const char *from_name, const cf_directory *to, const char *to_name)
+static int rename_at(const cf_directory *directory, const char *from, const char *to)
 {
 	int result;
-	assert(cf_posix_is_name(from_name));
-	assert(cf_posix_is_name(to_name));
 	do {
 		CF_COUNT(renames, 1);
-		result = renameat(from->fd, from_name, to->fd, to_name);
+		result = renameat(directory->fd, from, directory->fd, to);
 	} while (result != 0 && errno == EINTR);
 	return result;
 }
@@ -283,21 +274,12 @@ static int unlink_at(const cf_directory *directory, const char *name)
 	return result;
 }
 
-ckptfmt_status cf_local_rename(const cf_directory *from, const char *from_name, const cf_directory *to,
-	const char *to_name, ckptfmt_error *err)
-{
-	if (rename_at(from, from_name, to, to_name) != 0)
-		return cf_posix_fail(err, errno, to, to_name, "cannot rename a file to this name");
-	return CKPTFMT_OK;
-}
-
-ckptfmt_status cf_local_link(const cf_directory *from, const char *from_name, const cf_directory *to,
+static ckptfmt_status link_file(const cf_directory *from, const char *from_name, const cf_directory *to,
 	const char *to_name, cf_link_result *result, ckptfmt_error *err)
 {
+	*result = cf_os_is_local(from->storage) ? CF_LINK_DONE : CF_LINK_IMPOSSIBLE;
 	/* A linked symbolic link would resolve differently from another directory. */
-	int done = link_at(from, from_name, to, to_name, AT_SYMLINK_FOLLOW);
-	*result = CF_LINK_DONE;
-	if (done == 0)
+	if (*result != CF_LINK_DONE || link_at(from, from_name, to, to_name, AT_SYMLINK_FOLLOW) == 0)
 		return CKPTFMT_OK;
 	switch (errno) {
 	case EEXIST:
@@ -315,71 +297,66 @@ ckptfmt_status cf_local_link(const cf_directory *from, const char *from_name, co
 }
 
 /* 0, or -1 with errno: ENOSYS or EINVAL if the system or the file system cannot do it. */
-static int rename_noreplace(const cf_directory *from, const char *from_name, const cf_directory *to,
-	const char *to_name)
+static int rename_noreplace(const cf_directory *directory, const char *from, const char *to)
 {
 #if defined(__linux__) && defined(SYS_renameat2)
 	long result;
 	do {
 		CF_COUNT(renames, 1);
-		result = syscall(SYS_renameat2, from->fd, from_name, to->fd, to_name, RENAME_NOREPLACE);
+		result = syscall(SYS_renameat2, directory->fd, from, directory->fd, to, RENAME_NOREPLACE);
 	} while (result != 0 && errno == EINTR);
 	return (int)result;
 #else
+	(void)directory;
 	(void)from;
-	(void)from_name;
 	(void)to;
-	(void)to_name;
 	errno = ENOSYS;
 	return -1;
 #endif
 }
 
-static bool same_file(const cf_directory *a, const char *a_name, const cf_directory *b, const char *b_name)
+static bool same_file(const cf_directory *directory, const char *a, const char *b)
 {
 	struct stat a_found, b_found;
-	return cf_posix_stat(a->fd, a_name, &a_found, AT_SYMLINK_NOFOLLOW) == 0 &&
-		cf_posix_stat(b->fd, b_name, &b_found, AT_SYMLINK_NOFOLLOW) == 0 &&
+	return cf_posix_stat(directory->fd, a, &a_found, AT_SYMLINK_NOFOLLOW) == 0 &&
+		cf_posix_stat(directory->fd, b, &b_found, AT_SYMLINK_NOFOLLOW) == 0 &&
 		a_found.st_dev == b_found.st_dev && a_found.st_ino == b_found.st_ino;
 }
 
-/* 0, or -1 with errno and, best effort, nothing changed. */
-static int rename_by_link(const cf_directory *from, const char *from_name, const cf_directory *to,
-	const char *to_name)
+/* Removes the name that a failed rename left, if `failed`. Returns 0, or -1 with errno as it was. */
+static int take_back(bool failed, const cf_directory *directory, const char *name)
 {
-	if (link_at(from, from_name, to, to_name, 0) != 0) {
+	int kept = errno;
+	if (!failed)
+		return 0;
+	(void)unlink_at(directory, name);
+	errno = kept;
+	return -1;
+}
+
+/* 0, or -1 with errno and, best effort, nothing changed. */
+static int rename_by_link(const cf_directory *directory, const char *from, const char *to)
+{
+	if (link_at(directory, from, directory, to, 0) != 0) {
 		/* Over NFS a link whose reply was lost exists when the request is repeated. */
 		if (errno != EEXIST)
 			return -1;
-		if (!same_file(from, from_name, to, to_name)) {
+		if (!same_file(directory, from, to)) {
 			errno = EEXIST;
 			return -1;
 		}
 	}
-	if (unlink_at(from, from_name) != 0 && errno != ENOENT) {
-		int kept = errno;
-		(void)unlink_at(to, to_name);
-		errno = kept;
-		return -1;
-	}
-	return 0;
+	return take_back(unlink_at(directory, from) != 0 && errno != ENOENT, directory, to);
 }
 
 /* For file systems without links: the process that creates the empty file owns the name and may replace it. */
-static int rename_over_empty(const cf_directory *from, const char *from_name, const cf_directory *to,
-	const char *to_name)
+static int rename_over_empty(const cf_directory *directory, const char *from, const char *to)
 {
-	int fd = cf_posix_open(to->fd, to_name, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOCTTY, 0666);
+	int fd = cf_posix_open(directory->fd, to, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOCTTY, 0666);
 	if (fd < 0)
 		return -1;
 	cf_posix_close_quietly(fd);
-	if (rename_at(from, from_name, to, to_name) != 0) {
-		int kept = errno;
-		(void)unlink_at(to, to_name);
-		errno = kept;
-		return -1;
-	}
-	return 0;
+	return take_back(rename_at(directory, from, to) != 0, directory, to);
 }
 
 static bool is_missing_call(int os_errno)
@@ -387,28 +364,41 @@ static bool is_missing_call(int os_errno)
 	return os_errno == ENOSYS || os_errno == EINVAL || os_errno == EOPNOTSUPP || os_errno == ENOTSUP;
 }
 
-ckptfmt_status cf_local_rename_new(const cf_directory *from, const char *from_name, const cf_directory *to,
-	const char *to_name, bool *exists, ckptfmt_error *err)
+static int rename_new(const cf_directory *directory, const char *from, const char *to)
 {
-	int result;
-	assert(cf_posix_is_name(from_name));
-	assert(cf_posix_is_name(to_name));
-	result = rename_noreplace(from, from_name, to, to_name);
+	int result = rename_noreplace(directory, from, to);
 	if (result != 0 && is_missing_call(errno)) {
-		result = rename_by_link(from, from_name, to, to_name);
+		result = rename_by_link(directory, from, to);
 		/* Linux: EPERM if the file system has no links, EMLINK if the file has too many. */
 		if (result != 0 && (is_missing_call(errno) || errno == EPERM || errno == EMLINK))
-			result = rename_over_empty(from, from_name, to, to_name);
+			result = rename_over_empty(directory, from, to);
 	}
-	*exists = result != 0 && errno == EEXIST;
+	return result;
+}
+
+static ckptfmt_status publish(const cf_directory *directory, const char *from, const char *to, bool replaces,
+	bool *exists, ckptfmt_error *err)
+{
+	int result;
+	assert(cf_posix_is_name(from) && cf_posix_is_name(to));
+	result = replaces ? rename_at(directory, from, to) : rename_new(directory, from, to);
+	*exists = result != 0 && !replaces && errno == EEXIST;
 	if (result != 0 && !*exists)
-		return cf_posix_fail(err, errno, to, to_name, "cannot rename a file to this name");
+		return cf_posix_fail(err, errno, directory, to, "cannot rename a file to this name");
 	return CKPTFMT_OK;
 }
 
-ckptfmt_status cf_local_unlink(const cf_directory *directory, const char *name, ckptfmt_error *err)
+static ckptfmt_status unlink_file(const cf_directory *directory, const char *name, ckptfmt_error *err)
 {
 	if (unlink_at(directory, name) != 0 && errno != ENOENT)
 		return cf_posix_fail(err, errno, directory, name, "cannot remove the file");
 	return CKPTFMT_OK;
 }
+
+const cf_os cf_local = {
+	.directory_open = open_directory, .directory_close = close_directory, .directory_lock = lock_directory,
+	.directory_unlock = unlock_directory, .directory_list = list_directory, .open = cf_posix_open_file,
+	.create = cf_posix_create, .look_up = cf_posix_look_up, .file_info = cf_posix_file_info,
+	.close_held = cf_posix_close_held, .close_quietly = cf_posix_close, .read_at = cf_posix_read_at,
+	.write_at = cf_posix_write_at, .publish = publish, .link = link_file, .unlink = unlink_file, .map = cf_posix_map,
+};

@@ -1,56 +1,40 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Storage on the file system of this machine, for storage.c and posix*.c alone. tests/c/os_fault.c replaces the
- * functions named cf_local_* and fails on purpose.
+ * Storage on the file system of this machine, for posix*.c alone. tests/c/os_fault.c replaces `cf_local` and fails on
+ * purpose.
  *
  * A function that returns int returns the result of the system call, -1 with errno set, and retries after EINTR.
  */
 #ifndef CKPTFMT_STORAGE_POSIX_PRIVATE_H
 #define CKPTFMT_STORAGE_POSIX_PRIVATE_H
 
+#include "ckptfmt_unstable.h"
+
 #include "storage/os.h"
 
 #include <stdatomic.h>
+#include <stddef.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <sys/types.h>
 
-/* ---- the POSIX side of storage.c ---- */
+/* The functions of `cf_local` that posix.c has; its others are in posix_files.c. */
+__typeof__(*cf_local.open) cf_posix_open_file;
+__typeof__(*cf_local.create) cf_posix_create;
+__typeof__(*cf_local.look_up) cf_posix_look_up;
+__typeof__(*cf_local.file_info) cf_posix_file_info;
+__typeof__(*cf_local.close_held) cf_posix_close_held;
+__typeof__(*cf_local.close_quietly) cf_posix_close;
+__typeof__(*cf_local.read_at) cf_posix_read_at;
+__typeof__(*cf_local.write_at) cf_posix_write_at;
+__typeof__(*cf_local.map) cf_posix_map;
 
-/* Each is the function cf_os_* of the same name in storage/os.h, for directories and files whose `storage` is NULL. */
-#define CF_LOCAL(name) CF_MUST_CHECK __typeof__(cf_os_##name) cf_local_##name
-CF_LOCAL(directory_lock);
-CF_LOCAL(directory_list);
-CF_LOCAL(open);
-CF_LOCAL(create);
-CF_LOCAL(stat);
-CF_LOCAL(lstat);
-CF_LOCAL(file_info);
-CF_LOCAL(close);
-CF_LOCAL(close_held);
-CF_LOCAL(read_at);
-CF_LOCAL(write_at);
-CF_LOCAL(rename);
-CF_LOCAL(rename_new);
-CF_LOCAL(link);
-CF_LOCAL(unlink);
-CF_LOCAL(map);
-#undef CF_LOCAL
-CF_MUST_CHECK ckptfmt_status cf_local_directory_open(const char *path, bool make, bool sync_parents, cf_directory *out,
-	ckptfmt_error *err);
-void cf_local_directory_close(cf_directory *directory);
-void cf_local_directory_unlock(const cf_directory *directory);
-void cf_local_close_quietly(cf_file *file);
-
-/* ---- shared by posix*.c ---- */
-
-/* What ckptfmt_counters_get reports. */
-extern struct cf_posix_counters {
-	_Atomic uint64_t opens, reads, bytes_read, writes, bytes_written, syncs, renames, links, unlinks, maps;
-} cf_posix_counters;
-
+/* What ckptfmt_counters_get reports, in the order of its fields. */
+enum { CF_POSIX_COUNTERS = sizeof(ckptfmt_counters) / sizeof(uint64_t) };
+extern _Atomic uint64_t cf_posix_counters[CF_POSIX_COUNTERS];
 #define CF_COUNT(field, amount) \
-	((void)atomic_fetch_add_explicit(&cf_posix_counters.field, (amount), memory_order_relaxed))
+	((void)atomic_fetch_add_explicit(&cf_posix_counters[offsetof(ckptfmt_counters, field) / sizeof(uint64_t)], \
+		(amount), memory_order_relaxed))
 
 /* Names are chosen by us, never read from a file. */
 static inline bool cf_posix_is_name(const char *name)

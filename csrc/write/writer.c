@@ -516,7 +516,7 @@ static ckptfmt_status name_data_files(ckptfmt_writer *writer, bool *taken, ckptf
 		if (file->file.state == CF_FILE_WRITER_FINISHED || file->file.adopted)
 			CF_TRY(cf_file_writer_link_new(&file->file, target, taken, err));
 		else
-			CF_TRY(cf_os_rename_new(&writer->directory, file->name, &writer->directory, target, taken, err));
+			CF_TRY(cf_os_publish(&writer->directory, file->name, target, false, taken, err));
 		if (!*taken)
 			(void)snprintf(file->name, sizeof file->name, "%s", target);
 	}

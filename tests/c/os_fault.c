@@ -209,31 +209,15 @@ void real_path(const cf_directory *directory, const char *name, char *to, uint64
 #define getentropy system_getentropy
 #define fdopendir system_fdopendir
 
+extern const cf_os real;
+#define cf_local real
 #define cf_os_path real_path
-#define cf_local_directory_open real_directory_open
-#define cf_local_directory_close real_directory_close
 #define cf_os_directory_sync real_directory_sync
-#define cf_local_directory_list real_directory_list
-#define cf_local_open real_open
-#define cf_local_create real_create
-#define cf_local_stat real_stat
-#define cf_local_lstat real_lstat
-#define cf_local_file_info real_file_info
-#define cf_local_close real_close
-#define cf_local_close_held real_close_held
-#define cf_local_close_quietly real_close_quietly
-#define cf_local_read_at real_read_at
-#define cf_local_write_at real_write_at
 #define cf_os_reserve real_reserve
 #define cf_os_trim real_trim
 #define cf_os_sync_ahead real_sync_ahead
 #define cf_os_sync real_sync
-#define cf_local_rename real_rename
-#define cf_local_link real_link
-#define cf_local_rename_new real_rename_new
-#define cf_local_unlink real_unlink
 #define cf_storage_directory_remove real_directory_remove
-#define cf_local_map real_map
 #define cf_os_unmap real_unmap
 #define cf_os_page_size real_page_size
 #define cf_os_random real_random
@@ -253,31 +237,14 @@ void real_path(const cf_directory *directory, const char *name, char *to, uint64
 #define pthread_create system_pthread_create
 #include "../../csrc/storage/posix_direct.c"
 
+#undef cf_local
 #undef cf_os_path
-#undef cf_local_directory_open
-#undef cf_local_directory_close
 #undef cf_os_directory_sync
-#undef cf_local_directory_list
-#undef cf_local_open
-#undef cf_local_create
-#undef cf_local_stat
-#undef cf_local_lstat
-#undef cf_local_file_info
-#undef cf_local_close
-#undef cf_local_close_held
-#undef cf_local_close_quietly
-#undef cf_local_read_at
-#undef cf_local_write_at
 #undef cf_os_reserve
 #undef cf_os_trim
 #undef cf_os_sync_ahead
 #undef cf_os_sync
-#undef cf_local_rename
-#undef cf_local_link
-#undef cf_local_rename_new
-#undef cf_local_unlink
 #undef cf_storage_directory_remove
-#undef cf_local_map
 #undef cf_os_unmap
 #undef cf_os_page_size
 #undef cf_os_random
@@ -462,20 +429,14 @@ void cf_os_path(const cf_directory *directory, const char *name, char *to, uint6
 	real_path(directory, name, to, size);
 }
 
-ckptfmt_status cf_local_directory_open(const char *path, bool make, bool sync_parents, cf_directory *out,
-	ckptfmt_error *err)
+static ckptfmt_status faulty_directory_open(const ckptfmt_storage *storage, const char *path, bool make,
+	bool sync_parents, cf_directory *out, ckptfmt_error *err)
 {
 	verdict given = judge(OS_FAULT_DIRECTORY_OPEN, path, "", 0, 0);
-	out->fd = -1;
-	out->path = path;
+	*out = (cf_directory){.fd = -1, .path = path};
 	if (given.fails)
 		return refuse(&given, path, err);
-	return real_directory_open(path, make, sync_parents, out, err);
-}
-
-void cf_local_directory_close(cf_directory *directory)
-{
-	real_directory_close(directory);
+	return real.directory_open(storage, path, make, sync_parents, out, err);
 }
 
 ckptfmt_status cf_os_directory_sync(const cf_directory *directory, ckptfmt_error *err)
@@ -486,117 +447,91 @@ ckptfmt_status cf_os_directory_sync(const cf_directory *directory, ckptfmt_error
 	TELL(given, real_directory_sync(directory, err), refuse(&given, directory->path, err));
 }
 
-ckptfmt_status cf_local_directory_list(const cf_directory *directory, cf_buffer *names, ckptfmt_error *err)
+static ckptfmt_status faulty_directory_list(const cf_directory *directory, cf_buffer *names, ckptfmt_error *err)
 {
 	verdict given = judge(OS_FAULT_DIRECTORY_LIST, directory->path, "", 0, 0);
 	cf_buffer_clear(names);
 	if (given.fails)
 		return refuse(&given, directory->path, err);
-	return real_directory_list(directory, names, err);
+	return real.directory_list(directory, names, err);
 }
 
-ckptfmt_status cf_local_open(const cf_directory *directory, const char *name, bool follow_symlinks, cf_file *out,
+static ckptfmt_status faulty_open(const cf_directory *directory, const char *name, bool follow_symlinks, cf_file *out,
 	cf_file_info *info, ckptfmt_error *err)
 {
 	verdict given = judge(OS_FAULT_OPEN, name, "", 0, 0);
-	out->fd = -1;
+	*out = (cf_file){.fd = -1};
 	if (given.fails)
 		return refuse_named(&given, directory, name, err);
-	return real_open(directory, name, follow_symlinks, out, info, err);
+	return real.open(directory, name, follow_symlinks, out, info, err);
 }
 
-ckptfmt_status cf_local_create(const cf_directory *directory, const char *name, cf_file *out, bool *exists,
+static ckptfmt_status faulty_create(const cf_directory *directory, const char *name, cf_file *out, bool *exists,
 	ckptfmt_error *err)
 {
 	verdict given = judge(OS_FAULT_CREATE, name, "", 0, 0);
-	out->fd = -1;
+	*out = (cf_file){.fd = -1};
 	*exists = false;
 	if (given.fails)
 		return refuse_named(&given, directory, name, err);
-	return real_create(directory, name, out, exists, err);
+	return real.create(directory, name, out, exists, err);
 }
 
-ckptfmt_status cf_local_stat(const cf_directory *directory, const char *name, cf_file_info *info, bool *exists,
-	ckptfmt_error *err)
+static ckptfmt_status faulty_look_up(const cf_directory *directory, const char *name, bool follow_symlinks,
+	cf_file_info *info, bool *exists, ckptfmt_error *err)
 {
 	verdict given = judge(OS_FAULT_STAT, name, "", 0, 0);
 	memset(info, 0, sizeof *info);
 	*exists = false;
 	if (given.fails)
 		return refuse_named(&given, directory, name, err);
-	return real_stat(directory, name, info, exists, err);
+	return real.look_up(directory, name, follow_symlinks, info, exists, err);
 }
 
-ckptfmt_status cf_local_lstat(const cf_directory *directory, const char *name, cf_file_info *info, bool *exists,
-	ckptfmt_error *err)
-{
-	verdict given = judge(OS_FAULT_STAT, name, "", 0, 0);
-	memset(info, 0, sizeof *info);
-	*exists = false;
-	if (given.fails)
-		return refuse_named(&given, directory, name, err);
-	return real_lstat(directory, name, info, exists, err);
-}
-
-ckptfmt_status cf_local_file_info(const cf_file *file, const char *path, cf_file_info *info, ckptfmt_error *err)
+static ckptfmt_status faulty_file_info(const cf_file *file, const char *path, cf_file_info *info, ckptfmt_error *err)
 {
 	verdict given = judge(OS_FAULT_FILE_INFO, path, "", 0, 0);
 	memset(info, 0, sizeof *info);
 	if (given.fails)
 		return refuse(&given, path, err);
-	return real_file_info(file, path, info, err);
+	return real.file_info(file, path, info, err);
 }
 
-ckptfmt_status cf_local_close(cf_file *file, const char *path, ckptfmt_error *err)
+static ckptfmt_status faulty_close_held(cf_file *file, const char *path, ckptfmt_error *err)
 {
 	verdict given = judge(OS_FAULT_CLOSE, path, "", 0, 0);
 	if (given.fails) {
-		real_close_quietly(file);
+		real.close_quietly(file);
 		return refuse(&given, path, err);
 	}
-	return real_close(file, path, err);
+	return real.close_held(file, path, err);
 }
 
-ckptfmt_status cf_local_close_held(cf_file *file, const char *path, ckptfmt_error *err)
-{
-	verdict given = judge(OS_FAULT_CLOSE, path, "", 0, 0);
-	if (given.fails) {
-		real_close_quietly(file);
-		return refuse(&given, path, err);
-	}
-	return real_close_held(file, path, err);
-}
-
-void cf_local_close_quietly(cf_file *file)
-{
-	real_close_quietly(file);
-}
-
-ckptfmt_status cf_local_read_at(const cf_file *file, const char *path, uint8_t *to, uint64_t size, uint64_t offset,
+static ckptfmt_status faulty_read_at(const cf_file *file, const char *path, uint8_t *to, uint64_t size, uint64_t offset,
 	uint64_t *got, ckptfmt_error *err)
 {
 	verdict given = judge(OS_FAULT_READ, path, "", offset, size);
 	*got = 0;
 	if (given.fails && given.partial != 0)
-		return real_read_at(file, path, to, cf_min_u64(size, given.partial), offset, got, err);
+		return real.read_at(file, path, to, cf_min_u64(size, given.partial), offset, got, err);
 	if (given.fails) {
 		ckptfmt_status status = refuse(&given, path, err);
 		cf_error_offset(err, offset);
 		return status;
 	}
-	return real_read_at(file, path, to, size, offset, got, err);
+	return real.read_at(file, path, to, size, offset, got, err);
 }
 
-ckptfmt_status cf_local_write_at(const cf_file *file, const char *path, const uint8_t *from, uint64_t size,
+static ckptfmt_status faulty_write_at(const cf_file *file, const char *path, const uint8_t *from, uint64_t size,
 	uint64_t offset, ckptfmt_error *err)
 {
 	verdict given = judge(OS_FAULT_WRITE, path, "", offset, size);
 	ckptfmt_status status;
 	if (!given.fails)
-		return real_write_at(file, path, from, size, offset, err);
+		return real.write_at(file, path, from, size, offset, err);
 	if (!given.carried_out)
 		size = cf_min_u64(size, given.partial);
-	status = real_write_at(file, path, from, size, offset, err);
+	status = real.write_at(file, path, from, size, offset, err);
 	if (status != CKPTFMT_OK || given.silent)
 		return status;
 	status = refuse(&given, path, err);
@@ -630,34 +565,26 @@ ckptfmt_status cf_os_sync(const cf_file *file, const char *path, ckptfmt_error *
 	TELL(given, real_sync(file, path, err), refuse(&given, path, err));
 }
 
-ckptfmt_status cf_local_rename(const cf_directory *from, const char *from_name, const cf_directory *to,
-	const char *to_name, ckptfmt_error *err)
+static ckptfmt_status faulty_publish(const cf_directory *directory, const char *from, const char *to, bool replaces,
+	bool *exists, ckptfmt_error *err)
 {
-	verdict given = judge(OS_FAULT_RENAME, from_name, to_name, 0, 0);
-	TELL(given, real_rename(from, from_name, to, to_name, err), refuse_named(&given, to, to_name, err));
+	verdict given = judge(replaces ? OS_FAULT_RENAME : OS_FAULT_RENAME_NEW, from, to, 0, 0);
+	*exists = false;
+	TELL(given, real.publish(directory, from, to, replaces, exists, err), refuse_named(&given, directory, to, err));
 }
 
-ckptfmt_status cf_local_link(const cf_directory *from, const char *from_name, const cf_directory *to,
+static ckptfmt_status faulty_link(const cf_directory *from, const char *from_name, const cf_directory *to,
 	const char *to_name, cf_link_result *result, ckptfmt_error *err)
 {
 	verdict given = judge(OS_FAULT_LINK, from_name, to_name, 0, 0);
 	*result = CF_LINK_DONE;
-	TELL(given, real_link(from, from_name, to, to_name, result, err), refuse_named(&given, to, to_name, err));
+	TELL(given, real.link(from, from_name, to, to_name, result, err), refuse_named(&given, to, to_name, err));
 }
 
-ckptfmt_status cf_local_rename_new(const cf_directory *from, const char *from_name, const cf_directory *to,
-	const char *to_name, bool *exists, ckptfmt_error *err)
-{
-	verdict given = judge(OS_FAULT_RENAME_NEW, from_name, to_name, 0, 0);
-	*exists = false;
-	TELL(given, real_rename_new(from, from_name, to, to_name, exists, err),
-		refuse_named(&given, to, to_name, err));
-}
-
-ckptfmt_status cf_local_unlink(const cf_directory *directory, const char *name, ckptfmt_error *err)
+static ckptfmt_status faulty_unlink(const cf_directory *directory, const char *name, ckptfmt_error *err)
 {
 	verdict given = judge(OS_FAULT_UNLINK, name, "", 0, 0);
-	TELL(given, real_unlink(directory, name, err), refuse_named(&given, directory, name, err));
+	TELL(given, real.unlink(directory, name, err), refuse_named(&given, directory, name, err));
 }
 
 void cf_storage_directory_remove(const ckptfmt_storage *storage, const char *path)
@@ -667,14 +594,14 @@ void cf_storage_directory_remove(const ckptfmt_storage *storage, const char *pat
 		real_directory_remove(storage, path);
 }
 
-ckptfmt_status cf_local_map(const cf_file *file, const char *path, uint64_t offset, uint64_t size, const uint8_t **out,
-	ckptfmt_error *err)
+static ckptfmt_status faulty_map(const cf_file *file, const char *path, uint64_t offset, uint64_t size,
+	const uint8_t **out, ckptfmt_error *err)
 {
 	verdict given = judge(OS_FAULT_MAP, path, "", offset, size);
 	*out = NULL;
 	if (given.fails)
 		return refuse(&given, path, err);
-	return real_map(file, path, offset, size, out, err);
+	return real.map(file, path, offset, size, out, err);
 }
 
 void cf_os_unmap(const uint8_t *data, uint64_t size)
@@ -694,5 +621,14 @@ ckptfmt_status cf_os_random(void *to, uint64_t size, ckptfmt_error *err)
 		return refuse(&given, "", err);
 	return real_random(to, size, err);
 }
+
+const cf_os cf_local = {
+	.directory_open = faulty_directory_open, .directory_close = close_directory, .directory_lock = lock_directory,
+	.directory_unlock = unlock_directory,
+	.directory_list = faulty_directory_list, .open = faulty_open, .create = faulty_create, .look_up = faulty_look_up,
+	.file_info = faulty_file_info, .close_held = faulty_close_held, .close_quietly = cf_posix_close,
+	.read_at = faulty_read_at, .write_at = faulty_write_at, .publish = faulty_publish, .link = faulty_link,
+	.unlink = faulty_unlink, .map = faulty_map,
+};
 
 #include "os_fault_direct.h"

@@ -102,12 +102,12 @@ ckptfmt_status cf_os_direct_wait(cf_direct *direct, unsigned slot, const char *p
 		return real_direct_wait(direct, slot, path, got, err);
 	directs[row].slots[slot].given.fails = false;
 	if (!directs[row].writes && given.partial != 0)
-		return real_read_at(&directs[row].file, path, memory, cf_min_u64(size, given.partial), offset, got, err);
+		return real.read_at(&directs[row].file, path, memory, cf_min_u64(size, given.partial), offset, got, err);
 	if (directs[row].writes) {
 		int flags = fcntl(directs[row].file.fd, F_GETFL);
 		uint64_t written = given.carried_out ? size : cf_min_u64(size, given.partial);
 		(void)fcntl(directs[row].file.fd, F_SETFL, flags & ~O_DIRECT);
-		status = real_write_at(&directs[row].file, path, memory, written, offset, err);
+		status = real.write_at(&directs[row].file, path, memory, written, offset, err);
 		(void)fcntl(directs[row].file.fd, F_SETFL, flags);
 		offset += written;
 	}

@@ -89,9 +89,9 @@ static void test_open(void)
 	CHECK(memcmp(&info, &again, sizeof info) == 0);
 	CHECK_OK(cf_os_stat(&here, "five", &again, &exists, &error), error);
 	CHECK(exists && memcmp(&info, &again, sizeof info) == 0);
-	CHECK_OK(cf_os_close(&file, "five", &error), error);
+	cf_os_close_quietly(&file);
 	CHECK_EQ(file.fd, -1);
-	CHECK_OK(cf_os_close(&file, "five", &error), error);
+	cf_os_close_quietly(&file);
 
 	CHECK_OK(cf_os_open(&here, "none", true, &file, &info, &error), error);
 	CHECK_EQ(file.fd, -1);
@@ -171,7 +171,9 @@ static void test_create(void)
 		CHECK(fcntl(file.fd, F_GETFD) & FD_CLOEXEC);
 		CHECK_OK(cf_os_write_at(&file, "made", (const uint8_t *)"abc", 3, 0, &error), error);
 		CHECK_OK(cf_os_sync(&file, "made", &error), error);
-		CHECK_OK(cf_os_close(&file, "made", &error), error);
+		CHECK_OK(cf_os_close_held(&file, "made", &error), error);
+		CHECK(file.fd >= 0);
+		cf_os_close_quietly(&file);
 		CHECK_OK(cf_os_create(&here, "made", &file, &exists, &error), error);
 		CHECK(exists && file.fd == -1);
 		CHECK_OK(cf_os_unlink(&here, "made", &error), error);
@@ -213,7 +215,8 @@ static void check_transfers(void)
 	CHECK_EQ(got, 0);
 	CHECK_OK(cf_os_read_at(&file, "moved", to, 0, 0, &got, &error), error);
 	CHECK_EQ(got, 0);
-	CHECK_OK(cf_os_close(&file, "moved", &error), error);
+	CHECK_OK(cf_os_close_held(&file, "moved", &error), error);
+	cf_os_close_quietly(&file);
 	CHECK_OK(cf_os_unlink(&here, "moved", &error), error);
 }
 
@@ -308,13 +311,14 @@ static void test_transfer_faults(void)
 	CHECK_OK(cf_os_sync(&file, "p/faulty", &error), error);
 	CHECK_EQ(os_system_calls(OS_SYSTEM_FSYNC), 4);
 	os_system_set(OS_SYSTEM_CLOSE, 1, 1, EDQUOT);
-	CHECK_OS(cf_os_close(&file, "p/faulty", &error), CKPTFMT_FAIL_OS, EDQUOT, "p/faulty");
-	CHECK_EQ(os_system_calls(OS_SYSTEM_CLOSE), 1);
+	CHECK_OS(cf_os_close_held(&file, "p/faulty", &error), CKPTFMT_FAIL_OS, EDQUOT, "p/faulty");
+	CHECK_EQ(os_system_calls(OS_SYSTEM_CLOSE), 2);
 	CHECK_EQ(file.fd, -1);
 	CHECK_OK(cf_os_open(&here, "faulty", false, &file, NULL, &error), error);
 	os_system_set(OS_SYSTEM_CLOSE, 1, 1, EINTR);
-	CHECK_OK(cf_os_close(&file, "p/faulty", &error), error);
+	CHECK_OK(cf_os_close_held(&file, "p/faulty", &error), error);
 	CHECK_EQ(os_system_calls(OS_SYSTEM_CLOSE), 1);
+	cf_os_close_quietly(&file);
 	os_system_set(OS_SYSTEM_FSTAT, 1, 1, EOVERFLOW);
 	CHECK_OS(cf_os_open(&here, "faulty", false, &file, NULL, &error), CKPTFMT_FAIL_OS, EOVERFLOW, "/faulty");
 	CHECK_EQ(file.fd, -1);
@@ -393,7 +397,7 @@ static void test_counters(void)
 	cf_os_unmap(data, 32);
 	cf_os_close_quietly(&file);
 	CHECK_OK(cf_os_link(&here, "counted", &here, "counted2", &linked, &error), error);
-	CHECK_OK(cf_os_rename(&here, "counted", &here, "counted3", &error), error);
+	CHECK_OK(cf_os_publish(&here, "counted", "counted3", true, &exists, &error), error);
 	CHECK_OK(cf_os_unlink(&here, "counted2", &error), error);
 	CHECK_OK(cf_os_unlink(&here, "counted3", &error), error);
 	ckptfmt_counters_get(&after);
@@ -437,14 +441,14 @@ static void test_fault_plan(void)
 	CHECK_EQ(got, 4);
 	os_fault_set(&(os_fault_plan){.at = 2, .crash = true, .os_errno = EROFS});
 	CHECK_OK(cf_os_write_at(&file, "p/plan", bytes, 1, 0, &error), error);
-	CHECK_OS(cf_os_rename(&here, "plan", &here, "plan2", &error), CKPTFMT_FAIL_OS, EROFS, "/plan2");
+	CHECK_OS(cf_os_publish(&here, "plan", "plan2", true, &exists, &error), CKPTFMT_FAIL_OS, EROFS, "/plan2");
 	CHECK_OS(cf_os_write_at(&file, "p/plan", bytes, 1, 7, &error), CKPTFMT_FAIL_OS, EROFS, "p/plan");
 	CHECK_OS(cf_os_unlink(&here, "plan", &error), CKPTFMT_FAIL_OS, EROFS, "/plan");
-	CHECK_OS(cf_os_close(&file, "p/plan", &error), CKPTFMT_FAIL_OS, EROFS, "p/plan");
+	CHECK_OS(cf_os_close_held(&file, "p/plan", &error), CKPTFMT_FAIL_OS, EROFS, "p/plan");
 	CHECK_EQ(file.fd, -1);
 	os_fault_set(&(os_fault_plan){.kind = OS_FAULT_RENAME, .at = 1, .after = true});
 	CHECK(holds("plan", "abcdefg"));
-	CHECK_OS(cf_os_rename(&here, "plan", &here, "plan2", &error), CKPTFMT_FAIL_OS, EIO, "/plan2");
+	CHECK_OS(cf_os_publish(&here, "plan", "plan2", true, &exists, &error), CKPTFMT_FAIL_OS, EIO, "/plan2");
 	CHECK(!is_there("plan") && is_there("plan2"));
 	os_fault_set(&(os_fault_plan){.kind = OS_FAULT_UNLINK, .at = 2, .forever = true});
 	CHECK_OK(cf_os_unlink(&here, "plan2", &error), error);

@@ -200,9 +200,9 @@ static void test_permissions(void)
 		CHECK_OS(cf_os_create(&directory, "new", &file, &exists, &error), CKPTFMT_FAIL_OS, EACCES,
 			"/locked/new");
 		CHECK_OS(cf_os_unlink(&directory, "in", &error), CKPTFMT_FAIL_OS, EACCES, "/locked/in");
-		CHECK_OS(cf_os_rename(&directory, "in", &directory, "out", &error), CKPTFMT_FAIL_OS, EACCES,
+		CHECK_OS(cf_os_publish(&directory, "in", "out", true, &exists, &error), CKPTFMT_FAIL_OS, EACCES,
 			"/locked/out");
-		CHECK_OS(cf_os_rename_new(&directory, "in", &directory, "out", &exists, &error), CKPTFMT_FAIL_OS,
+		CHECK_OS(cf_os_publish(&directory, "in", "out", false, &exists, &error), CKPTFMT_FAIL_OS,
 			EACCES, "/locked/out");
 		cf_os_directory_close(&directory);
 		CHECK_OS(cf_storage_directory_open(NULL, in_root("locked"), true, false, &closed, &error), CKPTFMT_FAIL_OS,
@@ -238,13 +238,15 @@ static void test_rename(void)
 	static const int no_links[] = {EXDEV, EPERM, EMLINK, ENOSYS, EOPNOTSUPP};
 	cf_directory other;
 	cf_link_result linked;
+	bool exists;
 	CHECK_OK(cf_storage_directory_open(NULL, in_root("other"), true, false, &other, &error), error);
-	put_file("a", "A", 1);
+	put_file("other/a", "A", 1);
 	put_file("other/b", "B", 1);
-	CHECK_OK(cf_os_rename(&here, "a", &other, "b", &error), error);
-	CHECK(!is_there("a") && holds("other/b", "A"));
-	CHECK_OS(cf_os_rename(&here, "a", &other, "b", &error), CKPTFMT_FAIL_OS, ENOENT, "/other/b");
-	CHECK_OS(cf_os_rename(&other, "b", &here, "folder", &error), CKPTFMT_FAIL_OS, EISDIR, "/folder");
+	CHECK_EQ(mkdir(in_root("other/folder"), 0777), 0);
+	CHECK_OK(cf_os_publish(&other, "a", "b", true, &exists, &error), error);
+	CHECK(!exists && !is_there("other/a") && holds("other/b", "A"));
+	CHECK_OS(cf_os_publish(&other, "a", "b", true, &exists, &error), CKPTFMT_FAIL_OS, ENOENT, "/other/b");
+	CHECK_OS(cf_os_publish(&other, "b", "folder", true, &exists, &error), CKPTFMT_FAIL_OS, EISDIR, "/other/folder");
 	CHECK_OK(cf_os_link(&other, "b", &here, "a", &linked, &error), error);
 	CHECK(linked == CF_LINK_DONE && holds("a", "A") && holds("other/b", "A"));
 	put_file("c", "C", 1);
@@ -291,7 +293,8 @@ static void test_lock(void)
 	cf_os_directory_unlock(&here);
 }
 
-/* The three ways of cf_os_rename_new promise the same. `way` 0: the call, 1: link and unlink, 2: claim and rename. */
+/* The three ways of cf_os_publish without `replaces` promise the same. `way` 0: the call, 1: link and unlink, 2: claim
+ * and rename. */
 static void choose_way(int way)
 {
 	os_fault_clear();
@@ -310,15 +313,15 @@ static void test_rename_new(void)
 		os_system_interrupt(way != 0);
 		put_file("n1", "1", 1);
 		put_file("n2", "2", 1);
-		CHECK_OK(cf_os_rename_new(&here, "n1", &here, "n3", &exists, &error), error);
+		CHECK_OK(cf_os_publish(&here, "n1", "n3", false, &exists, &error), error);
 		CHECK(!exists && !is_there("n1") && holds("n3", "1"));
-		CHECK_OK(cf_os_rename_new(&here, "n2", &here, "n3", &exists, &error), error);
+		CHECK_OK(cf_os_publish(&here, "n2", "n3", false, &exists, &error), error);
 		CHECK(exists && holds("n2", "2") && holds("n3", "1"));
-		CHECK_OK(cf_os_rename_new(&here, "n2", &here, "dangling", &exists, &error), error);
+		CHECK_OK(cf_os_publish(&here, "n2", "dangling", false, &exists, &error), error);
 		CHECK(exists && holds("n2", "2") && !is_there("nowhere"));
-		CHECK_OK(cf_os_rename_new(&here, "n2", &here, "folder", &exists, &error), error);
+		CHECK_OK(cf_os_publish(&here, "n2", "folder", false, &exists, &error), error);
 		CHECK(exists && holds("n2", "2"));
-		CHECK_OS(cf_os_rename_new(&here, "none", &here, "n4", &exists, &error), CKPTFMT_FAIL_OS, ENOENT, "/n4");
+		CHECK_OS(cf_os_publish(&here, "none", "n4", false, &exists, &error), CKPTFMT_FAIL_OS, ENOENT, "/n4");
 		CHECK(!exists && !is_there("n4"));
 		os_fault_clear();
 		CHECK_OK(cf_os_unlink(&here, "n2", &error), error);
@@ -345,7 +348,7 @@ static void test_rename_new_faults(void)
 		put_file("f1", "1", 1);
 		choose_way(faults[i].way);
 		os_system_set(faults[i].kind, 1, 1, faults[i].os_errno);
-		CHECK_OS(cf_os_rename_new(&here, "f1", &here, "f2", &exists, &error), CKPTFMT_FAIL_OS,
+		CHECK_OS(cf_os_publish(&here, "f1", "f2", false, &exists, &error), CKPTFMT_FAIL_OS,
 			faults[i].os_errno, "/f2");
 		CHECK(!exists && holds("f1", "1") && !is_there("f2"));
 		os_fault_clear();
@@ -353,7 +356,7 @@ static void test_rename_new_faults(void)
 	/* A link that was made although its answer got lost: the file itself tells. */
 	CHECK_EQ(link(in_root("f1"), in_root("f2")), 0);
 	choose_way(1);
-	CHECK_OK(cf_os_rename_new(&here, "f1", &here, "f2", &exists, &error), error);
+	CHECK_OK(cf_os_publish(&here, "f1", "f2", false, &exists, &error), error);
 	CHECK(!exists && !is_there("f1") && holds("f2", "1"));
 	os_fault_clear();
 	os_system_set(OS_SYSTEM_UNLINK, 1, 1, EBUSY);
