@@ -78,16 +78,13 @@ typedef struct ckptfmt_stored {
 	uint32_t raw_crc32c;    /* of these, by the rules of the data type, unmasked */
 	uint32_t chunk_size;    /* raw bytes a chunk that has a checksum of its own; 0: there are none */
 	uint32_t flags;         /* ckptfmt_stored_flags */
-	uint32_t broken_rule;   /* with BAD_CHUNKS: 0, EXT-2; else the number of the rule CMP, or EXT-4 */
+	uint32_t broken_rule;   /* 0; else it is stored in a way that breaks a rule, and reading it fails with that */
 } ckptfmt_stored;
 
 typedef enum ckptfmt_stored_flags {
 	CKPTFMT_STORED_MISSING = 1,       /* a slice that the tensor lists and the index does not hold */
 	CKPTFMT_STORED_OTHER_DTYPE = 2,   /* a slice whose own entry has another dtype than the tensor */
 	CKPTFMT_STORED_OTHER_SHAPE = 32,  /* or another shape than its extents */
-	CKPTFMT_STORED_FEATURES = 4,      /* stored in a way that this version does not know */
-	CKPTFMT_STORED_BAD_CHUNKS = 8,    /* chunk checksums that do not fit the size */
-	CKPTFMT_STORED_ONE_CHUNK = 16,    /* chunk checksums of a value that is a single chunk */
 	CKPTFMT_STORED_COMPRESSED = 64,   /* in chunks that are compressed one by one */
 	CKPTFMT_STORED_EXPANDS = 128      /* to more than limits.expansion_max allows */
 } ckptfmt_stored_flags;

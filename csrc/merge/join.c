@@ -223,7 +223,8 @@ static ckptfmt_status check_value(cf_merge_input *in, const cf_table_iterator *a
 {
 	/* Slices that the own entry of a slice lists are ignored (SLC-10). */
 	bool owns_bytes = entry->slice_count == 0 || cf_slice_key_looks_like(at->key, at->key_size);
-	CF_TRY(cf_entry_check_place(entry, in->header.num_shards, owns_bytes, err));
+	CF_TRY(cf_check_place(entry->shard, owns_bytes ? entry->offset : 0, owns_bytes ? entry->size : 0,
+		in->header.num_shards, entry->origin, err));
 	CF_TRY(cf_merge_input_file(in, entry->shard, file, err));
 	if (!cf_entry_fits(entry, owns_bytes, (*file)->info.size))
 		return cf_fail(err, CKPTFMT_FAIL_TRUNCATED, entry->origin,

@@ -242,30 +242,35 @@ ckptfmt_status cf_entry_decode(cf_bytes_view bytes, uint64_t origin, uint64_t sl
 	return check_shape(out, dims, err);
 }
 
-/* ---- compressed values ----------------------------------------------------------------------------------- */
+/* ---- how a value is stored ------------------------------------------------------------------------------- */
 
-ckptfmt_status cf_entry_check_place(const cf_entry *entry, int32_t num_shards, bool owns_bytes, ckptfmt_error *err)
+ckptfmt_status cf_check_place(int32_t shard, int64_t offset, int64_t size, int32_t num_shards, uint64_t origin,
+	ckptfmt_error *err)
 {
-	if (entry->shard < 0 || entry->shard >= num_shards)
-		return cf_fail(err, CKPTFMT_FAIL_BAD_ENTRY, entry->origin, "ENT-3: shard number %d of %d", (int)entry->shard,
+	if (shard < 0 || shard >= num_shards)
+		return cf_fail(err, CKPTFMT_FAIL_BAD_ENTRY, origin, "ENT-3: shard number %d of %d", (int)shard,
 			(int)num_shards);
-	if (owns_bytes && (entry->offset < 0 || entry->size < 0 || entry->size > INT64_MAX - entry->offset))
-		return cf_fail(err, CKPTFMT_FAIL_BAD_ENTRY, entry->origin, "ENT-4: offset %lld, size %lld",
-			(long long)entry->offset, (long long)entry->size);
+	if (offset < 0 || size < 0 || size > INT64_MAX - offset)
+		return cf_fail(err, CKPTFMT_FAIL_BAD_ENTRY, origin, "ENT-4: offset %lld, size %lld", (long long)offset,
+			(long long)size);
 	return CKPTFMT_OK;
 }
 
-ckptfmt_status cf_entry_broken_chunks(uint32_t rule, uint64_t origin, ckptfmt_error *err)
+ckptfmt_status cf_form_fail(cf_stored_form rule, uint64_t origin, ckptfmt_error *err)
 {
 	static const char *const texts[] = {
-		[0] = "EXT-2: the chunk checksums are not of 4 bytes each",
-		[1] = "CMP-1: the sizes of the stored chunks do not add up to that of the value",
-		[2] = "CMP-2: the chunk size is not a multiple of 16 from 4096 to 2^24",
-		[3] = "CMP-3: the raw size is not from 1 to 2^63 - 1",
-		[4] = "CMP-4: the numbers of chunk checksums and sizes are not that of the chunks",
-		[5] = "CMP-5: a stored chunk is empty, or more than one byte larger than its raw bytes",
+		[CF_STORED_EXT_2] = "EXT-2: the chunk checksums are not of 4 bytes each",
+		[CF_STORED_EXT_3] = "EXT-3: the value is stored in a way that a newer version knows",
+		[CF_STORED_EXT_4] = "EXT-4: the chunk checksums do not fit the size of the value",
+		[CF_STORED_EXT_5] = "EXT-5: chunk checksums of a value that has not more than one chunk",
+		[CF_STORED_CMP_1] = "CMP-1: the sizes of the stored chunks do not add up to that of the value",
+		[CF_STORED_CMP_2] = "CMP-2: the chunk size is not a multiple of 16 from 4096 to 2^24",
+		[CF_STORED_CMP_3] = "CMP-3: the raw size is not from 1 to 2^63 - 1",
+		[CF_STORED_CMP_4] = "CMP-4: the numbers of chunk checksums and sizes are not that of the chunks",
+		[CF_STORED_CMP_5] = "CMP-5: a stored chunk is empty, or more than one byte larger than its raw bytes",
 	};
-	return cf_fail(err, CKPTFMT_FAIL_BAD_ENTRY, origin, "%s", texts[rule]);
+	return cf_fail(err, rule == CF_STORED_EXT_3 ? CKPTFMT_FAIL_UNSUPPORTED : CKPTFMT_FAIL_BAD_ENTRY, origin, "%s",
+		texts[rule]);
 }
 
 /* CMP-4: as many varints as there are chunks, and nothing else. */
@@ -282,42 +287,59 @@ static bool count_sizes(const cf_entry *entry, uint64_t count)
 }
 
 /* CMP-5 and CMP-1; each of the sizes is known to be a varint. */
-static uint32_t sum_sizes(const cf_entry *entry, cf_buffer *ends)
+static cf_stored_form sum_sizes(const cf_entry *entry, cf_buffer *ends)
 {
 	cf_cursor sizes = cf_cursor_over(entry->chunk_sizes.data, (size_t)entry->chunk_sizes.size, CF_NO_OFFSET);
 	uint64_t left = entry->raw_size, end = 0, size;
 	for (; left > 0; left -= cf_min_u64(entry->chunk_size, left)) {
 		if (!cf_take_varint64(&sizes, &size) || size == 0 || size > 1 + cf_min_u64(entry->chunk_size, left))
-			return 5;
+			return CF_STORED_CMP_5;
 		/* No overflow: no chunk is above 2^24, and there are no more of them than bytes in an index. */
 		end += size;
 		if (ends != NULL)
 			cf_put_bytes(ends, &end, sizeof end);
 	}
-	return entry->size < 0 || end != (uint64_t)entry->size ? 1 : UINT32_MAX;
+	return entry->size < 0 || end != (uint64_t)entry->size ? CF_STORED_CMP_1 : CF_STORED_SOUND;
 }
 
-static uint32_t find_broken_rule(const cf_entry *entry, cf_buffer *ends)
+static cf_stored_form compressed_form(const cf_entry *entry, cf_buffer *ends)
 {
-	uint64_t chunk = entry->chunk_size, raw = entry->raw_size;
+	uint64_t chunk = entry->chunk_size, raw = entry->raw_size, before = ends == NULL ? 0 : ends->size;
+	cf_stored_form form;
 	if (chunk < CF_CHUNK_SIZE_MIN || chunk > CF_CHUNK_SIZE_MAX || chunk % CF_CHUNK_SIZE_UNIT != 0)
-		return 2;
+		return CF_STORED_CMP_2;
 	if (raw == 0 || raw > INT64_MAX)
-		return 3;
+		return CF_STORED_CMP_3;
 	if (entry->chunk_crcs.size % 4 != 0)
-		return 0;
-	return count_sizes(entry, raw / chunk + (raw % chunk != 0)) ? sum_sizes(entry, ends) : 4;
+		return CF_STORED_EXT_2;
+	if (!count_sizes(entry, raw / chunk + (raw % chunk != 0)))
+		return CF_STORED_CMP_4;
+	form = sum_sizes(entry, ends);
+	if (form != CF_STORED_SOUND && ends != NULL)
+		ends->size = before;
+	return form;
 }
 
-ckptfmt_status cf_entry_check_chunks(const cf_entry *entry, cf_buffer *ends, uint32_t *rule, ckptfmt_error *err)
+cf_stored_form cf_entry_form(const cf_entry *entry, cf_buffer *ends)
 {
-	uint64_t before = ends == NULL ? 0 : ends->size;
-	*rule = find_broken_rule(entry, ends);
-	if (*rule == UINT32_MAX)
-		return CKPTFMT_OK;
-	if (ends != NULL)
-		ends->size = before;
-	return cf_entry_broken_chunks(*rule, entry->origin, err);
+	uint64_t size = (uint64_t)entry->size, chunk = entry->chunk_size;
+	if (entry->feature_flags & ~CF_FEATURE_COMPRESSED)
+		return CF_STORED_EXT_3;
+	if (entry->feature_flags & CF_FEATURE_COMPRESSED)
+		return compressed_form(entry, ends);
+	if (chunk == 0 && entry->chunk_crcs.size == 0)
+		return CF_STORED_SOUND;
+	/* A negative size breaks ENT-4; how many chunks there are then nobody can tell. */
+	if (entry->size < 0)
+		return CF_STORED_SOUND;
+	if (entry->chunk_crcs.size % 4 != 0)
+		return CF_STORED_EXT_2;
+	if (size <= chunk)
+		return CF_STORED_EXT_5;
+	if (chunk == 0 || chunk > UINT32_MAX ||
+		entry->chunk_crcs.size / 4 != size / chunk + (size % chunk != 0))
+		return CF_STORED_EXT_4;
+	return CF_STORED_SOUND;
 }
 
 /* ---- slices ---------------------------------------------------------------------------------------------- */

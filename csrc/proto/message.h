@@ -86,17 +86,23 @@ CF_MUST_CHECK ckptfmt_status cf_header_same_version(const cf_header *a, const cf
 CF_MUST_CHECK ckptfmt_status cf_entry_decode(cf_bytes_view bytes, uint64_t origin, uint64_t slices_max, int64_t *dims,
 	cf_entry *out, ckptfmt_error *err);
 
-/* Checks the chunks of a COMPRESSED entry: CMP-2, CMP-3, EXT-2, CMP-4, CMP-5 and CMP-1 in this order. If they are
- * sound, the ends of the stored chunks, relative to the entry's offset, are appended to `ends` (unless NULL), whose
- * status the caller checks. *rule: the number of the CMP rule that is broken (0: EXT-2). BAD_ENTRY. */
-CF_MUST_CHECK ckptfmt_status cf_entry_check_chunks(const cf_entry *entry, cf_buffer *ends, uint32_t *rule,
-	ckptfmt_error *err);
-/* The failure for a rule that cf_entry_check_chunks reported. Always fails. */
-CF_MUST_CHECK ckptfmt_status cf_entry_broken_chunks(uint32_t rule, uint64_t origin, ckptfmt_error *err);
+/* The rules about how an entry stores its value, without a look at its bytes. */
+typedef enum cf_stored_form {
+	CF_STORED_SOUND,
+	CF_STORED_EXT_2, CF_STORED_EXT_3, CF_STORED_EXT_4, CF_STORED_EXT_5,
+	CF_STORED_CMP_1, CF_STORED_CMP_2, CF_STORED_CMP_3, CF_STORED_CMP_4, CF_STORED_CMP_5
+} cf_stored_form;
 
-/* ENT-3 and, where the entry has bytes of its own, ENT-4. BAD_ENTRY. */
-CF_MUST_CHECK ckptfmt_status cf_entry_check_place(const cf_entry *entry, int32_t num_shards, bool owns_bytes,
-	ckptfmt_error *err);
+/* The first rule that the entry breaks: EXT-3; of a COMPRESSED one then CMP-2, CMP-3, EXT-2, CMP-4, CMP-5 and CMP-1, of
+ * others EXT-2, EXT-5 and EXT-4. If it breaks none, the ends of its compressed chunks, relative to its offset, are
+ * appended to `ends` (unless NULL), whose status the caller checks. REQUIRES: it owns bytes. */
+cf_stored_form cf_entry_form(const cf_entry *entry, cf_buffer *ends);
+/* Fails for a rule that is broken. BAD_ENTRY, UNSUPPORTED (EXT-3). */
+CF_MUST_CHECK ckptfmt_status cf_form_fail(cf_stored_form rule, uint64_t origin, ckptfmt_error *err);
+
+/* ENT-3 and ENT-4. BAD_ENTRY. */
+CF_MUST_CHECK ckptfmt_status cf_check_place(int32_t shard, int64_t offset, int64_t size, int32_t num_shards,
+	uint64_t origin, ckptfmt_error *err);
 
 /* DAT-2: whether the bytes that the entry owns are within a data file of `size` bytes; true if it owns none. */
 static inline bool cf_entry_fits(const cf_entry *entry, bool owns_bytes, uint64_t size)

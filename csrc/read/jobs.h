@@ -32,7 +32,7 @@ typedef struct cf_read_work {
 } cf_read_work;
 
 /* Runs all jobs. The failure is that of the first job that fails, however many threads there were.
- * REQUIRES: cf_geometry_check_value and cf_geometry_check_cover passed; each destination has room. */
+ * REQUIRES: cf_value_check and cf_geometry_check_cover passed; each destination has room. */
 CF_MUST_CHECK ckptfmt_status cf_read_run(const cf_read_work *work, ckptfmt_error *err);
 
 #endif

@@ -1,15 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Where the bytes of a stored value are, for callers that read or map data files themselves. */
+#include "read/rules.h"
 #include "read/transfer.h"
-#include "read/values.h"
 
 #include <string.h>
-
-static uint64_t item_size(const ckptfmt_row *row)
-{
-	const ckptfmt_dtype_info *dtype = ckptfmt_dtype_find(row->dtype);
-	return dtype == NULL ? 0 : dtype->size;
-}
 
 static ckptfmt_status check_numbers(const ckptfmt_selection *selection, uint64_t row, uint64_t slice,
 	ckptfmt_error *err)
@@ -41,7 +35,7 @@ ckptfmt_status ckptfmt_reader_locate(ckptfmt_reader *reader, const ckptfmt_selec
 	status = slice == CKPTFMT_WHOLE ? CKPTFMT_OK
 		: cf_geometry_check_extents(selection, tensor, slice, &count, err);
 	if (status == CKPTFMT_OK)
-		status = cf_geometry_check_value(selection, tensor, slice, item_size(tensor), err);
+		status = cf_value_check(selection, tensor, slice, err);
 	if (status == CKPTFMT_OK) {
 		status = cf_transfer_open(&transfer, stored, err);
 		if (status != CKPTFMT_OK)

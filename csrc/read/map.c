@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Read-only views of stored values, without a copy. */
 #include "base/memory.h"
-#include "read/values.h"
+#include "read/rules.h"
 #include "read/jobs.h"
 #include "read/transfer.h"
 #include "base/pages.h"
@@ -28,7 +28,7 @@ static ckptfmt_status check_mappable(const ckptfmt_reader *reader, const ckptfmt
 			"the tensor is in another byte order than this machine's and cannot be mapped");
 	if (row->stored.flags & CKPTFMT_STORED_COMPRESSED)
 		return cf_fail(err, CKPTFMT_FAIL_ARGUMENT, CF_NO_OFFSET, "a compressed tensor cannot be mapped");
-	return cf_geometry_check_value(selection, row, CF_WHOLE_TENSOR, dtype->size, err);
+	return cf_value_check(selection, row, CF_WHOLE_TENSOR, err);
 }
 
 /* ---- verification ---------------------------------------------------------------------------------------- */

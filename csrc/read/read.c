@@ -6,7 +6,7 @@
 #include "read/reader.h"
 
 #include "base/memory.h"
-#include "read/values.h"
+#include "read/rules.h"
 #include "read/jobs.h"
 #include "slices/box.h"
 #include "slices/gather.h"
@@ -46,18 +46,11 @@ static bool is_dry(const ckptfmt_request *request)
 static ckptfmt_status item_size(const ckptfmt_row *row, bool dry, uint64_t *out, ckptfmt_error *err)
 {
 	const ckptfmt_dtype_info *dtype = ckptfmt_dtype_find(row->dtype);
-	/* DTY-5, DTY-6: codes not used yet may come to mean something; 0, references and negative ones never will. */
-	if (dtype == NULL && row->dtype > 0 && !(row->dtype > 100 && row->dtype <= 100 + CKPTFMT_FLOAT4_E2M1FN)) {
-		*out = 0;
-		return CKPTFMT_OK;
-	}
-	if (dtype == NULL || dtype->storage == CKPTFMT_STORAGE_NONE)
-		return cf_fail(err, CKPTFMT_FAIL_BAD_DTYPE, CF_NO_OFFSET, "DTY-5: data type %d cannot be stored",
-			(int)row->dtype);
-	if (dtype->storage != CKPTFMT_STORAGE_FIXED && !dry)
+	CF_TRY(cf_dtype_check(row->dtype, CF_NO_OFFSET, err));
+	*out = dtype == NULL ? 0 : dtype->size;
+	if (dtype != NULL && dtype->storage != CKPTFMT_STORAGE_FIXED && !dry)
 		return cf_fail(err, CKPTFMT_FAIL_ARGUMENT, CF_NO_OFFSET, "a %s tensor is read with read_strings",
 			dtype->name);
-	*out = dtype->size;
 	return CKPTFMT_OK;
 }
 
@@ -122,21 +115,20 @@ static ckptfmt_status add_job(batch *b, const cf_read_job *next, ckptfmt_error *
 	return CKPTFMT_OK;
 }
 
-static ckptfmt_status add_jobs(batch *b, const ckptfmt_row *row, ckptfmt_request *request, uint64_t itemsize,
-	ckptfmt_error *err)
+static ckptfmt_status add_jobs(batch *b, const ckptfmt_row *row, ckptfmt_request *request, ckptfmt_error *err)
 {
 	const ckptfmt_slice_row *slices = cf_selection_slices(b->selection, row);
 	cf_read_job next = {&row->stored, request, CF_WHOLE_TENSOR};
 	cf_geometry_walk walk;
 	uint64_t i;
 	if (row->slice_count == 0) {
-		CF_TRY(cf_geometry_check_value(b->selection, row, CF_WHOLE_TENSOR, itemsize, err));
+		CF_TRY(cf_value_check(b->selection, row, CF_WHOLE_TENSOR, err));
 		return add_job(b, &next, err);
 	}
 	CF_TRY(cf_geometry_check_cover(b->selection, row, request->box, err));
 	walk = cf_geometry_walk_begin(b->selection, row, request->box);
 	while (cf_geometry_walk_next(&walk, &i)) {
-		CF_TRY(cf_geometry_check_value(b->selection, row, i, itemsize, err));
+		CF_TRY(cf_value_check(b->selection, row, i, err));
 		next.stored = &slices[i].stored;
 		next.slice = i;
 		CF_TRY(add_job(b, &next, err));
@@ -189,7 +181,7 @@ static ckptfmt_status prepare(batch *b, ckptfmt_request *requests, uint64_t coun
 		if (status == CKPTFMT_OK)
 			status = check_request(b, row, &requests[i], itemsize, err);
 		if (status == CKPTFMT_OK)
-			status = add_jobs(b, row, &requests[i], itemsize, err);
+			status = add_jobs(b, row, &requests[i], err);
 		if (status != CKPTFMT_OK) {
 			cf_reader_error(b->reader, b->selection, row, err);
 			return status;

@@ -27,14 +27,6 @@ ckptfmt_selection *cf_selection_new(const ckptfmt_reader *reader)
 
 /* ---- rows ------------------------------------------------------------------------------------------------ */
 
-/* EXT-4: one checksum for each chunk, no more and no fewer. */
-static bool chunks_fit(const cf_entry *entry)
-{
-	uint64_t size = (uint64_t)entry->size, chunk = entry->chunk_size;
-	return entry->size >= 0 && chunk != 0 && chunk <= UINT32_MAX &&
-		entry->chunk_crcs.size / 4 == size / chunk + (size % chunk != 0);
-}
-
 static void add_chunk_crcs(ckptfmt_selection *selection, const cf_entry *entry, ckptfmt_stored *out)
 {
 	out->chunk_size = (uint32_t)entry->chunk_size;
@@ -43,26 +35,6 @@ static void add_chunk_crcs(ckptfmt_selection *selection, const cf_entry *entry, 
 		uint32_t crc = cf_load_u32(entry->chunk_crcs.data + i);
 		cf_put_bytes(&selection->chunk_crcs, &crc, sizeof crc);
 	}
-}
-
-static void set_compressed(ckptfmt_selection *selection, const ckptfmt_limits *limits, const cf_entry *entry,
-	ckptfmt_stored *out)
-{
-	uint64_t allowed;
-	uint32_t rule;
-	out->flags |= CKPTFMT_STORED_COMPRESSED;
-	out->raw_size = entry->raw_size;
-	out->raw_crc32c = entry->raw_crc32c;
-	out->ends_first = selection->chunk_ends.size / sizeof(uint64_t);
-	if (cf_entry_check_chunks(entry, &selection->chunk_ends, &rule, NULL) != CKPTFMT_OK) {
-		out->flags |= CKPTFMT_STORED_BAD_CHUNKS;
-		out->broken_rule = rule;
-		return;
-	}
-	add_chunk_crcs(selection, entry, out);
-	/* CMP-20 */
-	if (cf_mul_u64(limits->expansion_max, out->size + entry->bytes.size, &allowed) && out->raw_size > allowed)
-		out->flags |= CKPTFMT_STORED_EXPANDS;
 }
 
 /* Where an entry says that its bytes are, as if they were stored uncompressed. */
@@ -74,32 +46,29 @@ static void set_place(const cf_entry *entry, ckptfmt_stored *out)
 	out->crc32c = out->raw_crc32c = ckptfmt_crc32c_unmask(entry->masked_crc);
 }
 
+/* What cannot be read is marked here and refused when it is read: other tensors can still be listed and read. */
 static void set_stored(ckptfmt_selection *selection, const ckptfmt_limits *limits, const cf_entry *entry,
 	ckptfmt_stored *out)
 {
+	uint64_t allowed;
 	set_place(entry, out);
-	/* What cannot be read is marked here and refused when read: other tensors can still be listed and read. */
-	if (entry->feature_flags & ~CF_FEATURE_COMPRESSED) {
-		out->flags |= CKPTFMT_STORED_FEATURES;
+	if (!entry->has_extension)
 		return;
-	}
+	out->ends_first = selection->chunk_ends.size / sizeof(uint64_t);
+	out->broken_rule = cf_entry_form(entry, &selection->chunk_ends);
 	if (entry->feature_flags & CF_FEATURE_COMPRESSED) {
-		set_compressed(selection, limits, entry, out);
-		return;
+		out->flags |= CKPTFMT_STORED_COMPRESSED;
+		out->raw_size = entry->raw_size;
+		out->raw_crc32c = entry->raw_crc32c;
 	}
-	if (entry->chunk_size == 0 && entry->chunk_crcs.size == 0)
+	if (out->broken_rule != CF_STORED_SOUND)
 		return;
-	/* EXT-2, EXT-5, EXT-4 */
-	if (entry->chunk_crcs.size % 4 != 0)
-		out->flags |= CKPTFMT_STORED_BAD_CHUNKS;
-	else if (entry->size >= 0 && entry->chunk_size >= (uint64_t)entry->size)
-		out->flags |= CKPTFMT_STORED_ONE_CHUNK;
-	else if (!chunks_fit(entry)) {
-		out->flags |= CKPTFMT_STORED_BAD_CHUNKS;
-		out->broken_rule = 4;
-	}
-	if ((out->flags & (CKPTFMT_STORED_ONE_CHUNK | CKPTFMT_STORED_BAD_CHUNKS)) == 0)
+	if (entry->chunk_size != 0)
 		add_chunk_crcs(selection, entry, out);
+	/* CMP-20 */
+	if ((out->flags & CKPTFMT_STORED_COMPRESSED) &&
+		cf_mul_u64(limits->expansion_max, out->size + entry->bytes.size, &allowed) && out->raw_size > allowed)
+		out->flags |= CKPTFMT_STORED_EXPANDS;
 }
 
 static ckptfmt_status add_slices(ckptfmt_selection *selection, const cf_entry *entry, ckptfmt_error *err)

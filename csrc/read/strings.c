@@ -2,7 +2,7 @@
 /* String and variant tensors. Their elements can be anywhere in the stored value, so a stored value is always read and
  * checked whole; then the requested elements are copied. */
 #include "base/memory.h"
-#include "read/values.h"
+#include "read/rules.h"
 #include "read/transfer.h"
 #include "slices/box.h"
 #include "proto/strings.h"
@@ -43,7 +43,6 @@ static void free_value(value *v)
 	cf_release(v->bytes);
 	cf_release(v->starts);
 	cf_release(v->sizes);
-	memset(v, 0, sizeof *v);
 }
 
 /* Finds the elements; of a compressed value their checksums were compared. */
@@ -72,7 +71,7 @@ static ckptfmt_status load_value(strings_read *r, const ckptfmt_stored *stored, 
 	bool compressed = (stored->flags & CKPTFMT_STORED_COMPRESSED) != 0;
 	/* The file is known to hold the bytes, and the bytes to have room for the elements, before memory is taken. */
 	CF_TRY(cf_transfer_open(&r->transfer, stored, err));
-	CF_TRY(cf_string_tensor_check_count(r->storage, v->count, stored->raw_size, stored->offset, err));
+	CF_TRY(cf_value_check_rule(r->selection, r->row, v->slice, CF_VALUE_COUNT, err));
 	if (stored->raw_size > r->reader->limits.tensor_bytes_max)
 		return cf_fail(err, CKPTFMT_FAIL_LIMIT, stored->offset, "%s: a value of %llu bytes",
 			compressed ? "CMP-20" : "TAB-13", (unsigned long long)stored->raw_size);
@@ -119,7 +118,7 @@ static ckptfmt_status load_values(strings_read *r, ckptfmt_error *err)
 	cf_geometry_walk walk;
 	uint64_t i;
 	if (r->row->slice_count == 0)
-		CF_TRY(cf_geometry_check_value(r->selection, r->row, CF_WHOLE_TENSOR, 0, err));
+		CF_TRY(cf_value_check(r->selection, r->row, CF_WHOLE_TENSOR, err));
 	if (r->row->slice_count == 0)
 		return add_value(r, &r->row->stored, CF_WHOLE_TENSOR, (uint64_t)r->row->element_count, err);
 	CF_TRY(cf_geometry_check_cover(r->selection, r->row, r->box, err));
@@ -127,7 +126,7 @@ static ckptfmt_status load_values(strings_read *r, ckptfmt_error *err)
 	while (cf_geometry_walk_next(&walk, &i)) {
 		int64_t starts[CKPTFMT_RANK_MAX], lengths[CKPTFMT_RANK_MAX];
 		const int64_t *extents = cf_selection_dims(r->selection, slices[i].extents_first);
-		CF_TRY(cf_geometry_check_value(r->selection, r->row, i, 0, err));
+		CF_TRY(cf_value_check(r->selection, r->row, i, err));
 		CF_TRY(cf_box_resolve(r->row->rank, cf_selection_dims(r->selection, r->row->dims_first), extents,
 			extents + r->row->rank, starts, lengths, err));
 		CF_TRY(add_value(r, &slices[i].stored, i, (uint64_t)cf_box_count(r->row->rank, lengths), err));
@@ -244,9 +243,7 @@ static ckptfmt_status check_strings_request(strings_read *r, ckptfmt_error *err)
 	if (dtype == NULL || (dtype->storage != CKPTFMT_STORAGE_STRING && dtype->storage != CKPTFMT_STORAGE_VARIANT))
 		return cf_fail(err, CKPTFMT_FAIL_ARGUMENT, CF_NO_OFFSET, "data type %d holds no strings",
 			(int)r->row->dtype);
-	/* VAR-6: TensorFlow refuses them, so their payloads are unspecified. */
-	if (dtype->storage == CKPTFMT_STORAGE_VARIANT && r->reader->header.endianness == 1)
-		return cf_fail(err, CKPTFMT_FAIL_UNSUPPORTED, CF_NO_OFFSET, "VAR-6: variants of a big-endian bundle");
+	CF_TRY(cf_value_check_rule(r->selection, r->row, CF_WHOLE_TENSOR, CF_VALUE_VARIANT, err));
 	r->storage = dtype->storage;
 	if (r->box == NULL)
 		return CKPTFMT_OK;

@@ -160,7 +160,7 @@ ckptfmt_status cf_transfer_check_empty(const ckptfmt_stored *stored, ckptfmt_err
 {
 	if (CF_LIKELY(stored->crc32c == 0))
 		return CKPTFMT_OK;
-	return cf_fail(err, CKPTFMT_FAIL_CHECKSUM, stored->offset,
+	return cf_fail(err, CKPTFMT_FAIL_CHECKSUM, CF_NO_OFFSET,
 		"ENT-8: the checksum of no bytes is 0, not 0x%08x", stored->crc32c);
 }
 

@@ -50,7 +50,7 @@ void cf_transfer_expect_chunks(cf_transfer *transfer, const ckptfmt_stored *stor
 	const cf_plan *plan);
 
 /* Opens the value's data file and checks that all its bytes are there, before anybody makes room for them.
- * REQUIRES, as of every value given to a transfer: cf_geometry_check_value passed. */
+ * REQUIRES, as of every value given to a transfer: cf_value_check passed. */
 CF_MUST_CHECK ckptfmt_status cf_transfer_open(cf_transfer *transfer, const ckptfmt_stored *stored,
 	ckptfmt_error *err);
 

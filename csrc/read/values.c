@@ -18,21 +18,6 @@ static const int64_t *extents_of(const ckptfmt_selection *selection, const ckptf
 	return cf_selection_dims(selection, cf_selection_slices(selection, row)[slice].extents_first);
 }
 
-ckptfmt_status cf_geometry_check_size(const ckptfmt_stored *stored, int64_t count, uint64_t itemsize,
-	ckptfmt_error *err)
-{
-	uint64_t expected;
-	if (itemsize == 0)
-		return CKPTFMT_OK;
-	if (!cf_mul_u64((uint64_t)count, itemsize, &expected))
-		return cf_fail(err, CKPTFMT_FAIL_BAD_ENTRY, CF_NO_OFFSET, "ENT-5: the size in bytes does not fit 64 bits");
-	if (stored->raw_size != expected)
-		return cf_fail(err, CKPTFMT_FAIL_BAD_ENTRY, CF_NO_OFFSET,
-			"ENT-5: %lld bytes are stored, dtype and shape take %llu", (long long)stored->raw_size,
-			(unsigned long long)expected);
-	return CKPTFMT_OK;
-}
-
 static bool all_full(int32_t rank, const int64_t *lengths)
 {
 	for (int32_t d = 0; d < rank; d++)
@@ -56,8 +41,7 @@ ckptfmt_status cf_geometry_check_extents(const ckptfmt_selection *selection, con
 	return CKPTFMT_OK;
 }
 
-/* REQUIRES: cf_box_resolve accepts the slice. */
-static void resolve(const ckptfmt_selection *selection, const ckptfmt_row *row, uint64_t slice, int64_t *starts,
+void cf_geometry_resolve(const ckptfmt_selection *selection, const ckptfmt_row *row, uint64_t slice, int64_t *starts,
 	int64_t *lengths)
 {
 	const int64_t *dims = cf_selection_dims(selection, row->dims_first);
@@ -195,7 +179,7 @@ static bool intersects(const cf_geometry_walk *walk, uint64_t slice)
 	int32_t rank = walk->row->rank;
 	if (walk->box == NULL)
 		return walk->row->element_count != 0;
-	resolve(walk->selection, walk->row, slice, starts, lengths);
+	cf_geometry_resolve(walk->selection, walk->row, slice, starts, lengths);
 	return cf_box_intersect(rank, starts, lengths, walk->box, walk->box + rank, common_starts, common_lengths);
 }
 
@@ -254,105 +238,12 @@ ckptfmt_status cf_geometry_check_cover(const ckptfmt_selection *selection, const
 	return cf_boxes_cover(&boxes, starts, lengths, err);
 }
 
-static ckptfmt_status check_features(const ckptfmt_stored *stored, ckptfmt_error *err)
-{
-	if (stored->flags & CKPTFMT_STORED_FEATURES)
-		return cf_fail(err, CKPTFMT_FAIL_UNSUPPORTED, CF_NO_OFFSET,
-			"EXT-3: the value is stored in a way that a newer version knows");
-	return CKPTFMT_OK;
-}
-
-ckptfmt_status cf_geometry_check_storage(const ckptfmt_stored *stored, ckptfmt_error *err)
-{
-	CF_TRY(check_features(stored, err));
-	if ((stored->flags & CKPTFMT_STORED_BAD_CHUNKS) &&
-		((stored->flags & CKPTFMT_STORED_COMPRESSED) || stored->broken_rule == 0))
-		return cf_entry_broken_chunks(stored->broken_rule, CF_NO_OFFSET, err);
-	if (stored->flags & CKPTFMT_STORED_BAD_CHUNKS)
-		return cf_fail(err, CKPTFMT_FAIL_BAD_ENTRY, CF_NO_OFFSET,
-			"EXT-4: the chunk checksums do not fit %lld stored bytes", (long long)stored->size);
-	if (stored->flags & CKPTFMT_STORED_ONE_CHUNK)
-		return cf_fail(err, CKPTFMT_FAIL_BAD_ENTRY, CF_NO_OFFSET,
-			"EXT-5: chunk checksums of %lld bytes in a single chunk", (long long)stored->size);
-	return CKPTFMT_OK;
-}
-
-/* Checked before memory for the raw bytes is allocated. */
-ckptfmt_status cf_geometry_check_expansion(const ckptfmt_stored *stored, ckptfmt_error *err)
-{
-	if (stored->flags & CKPTFMT_STORED_EXPANDS)
-		return cf_fail(err, CKPTFMT_FAIL_LIMIT, CF_NO_OFFSET,
-			"CMP-20: %llu stored bytes claim to be %llu, more than limit expansion_max allows",
-			(unsigned long long)stored->size, (unsigned long long)stored->raw_size);
-	return CKPTFMT_OK;
-}
-
-ckptfmt_status cf_fail_codec(ckptfmt_error *err)
-{
-	return cf_fail(err, CKPTFMT_FAIL_UNSUPPORTED, CF_NO_OFFSET,
-		"the value is compressed with zstd, which needs a codec: build the library with libzstd, or open the "
-		"checkpoint with one");
-}
-
-ckptfmt_status cf_geometry_check_byte_order(const ckptfmt_selection *selection, const ckptfmt_stored *stored,
-	ckptfmt_error *err)
-{
-	if ((stored->flags & CKPTFMT_STORED_COMPRESSED) && selection->big_endian)
-		return cf_fail(err, CKPTFMT_FAIL_UNSUPPORTED, CF_NO_OFFSET, "CMP-9: compressed values of a big-endian bundle");
-	return CKPTFMT_OK;
-}
-
-ckptfmt_status cf_geometry_check_decodable(const ckptfmt_selection *selection, const ckptfmt_row *row,
-	const ckptfmt_stored *stored, ckptfmt_error *err)
-{
-	const ckptfmt_dtype_info *dtype = ckptfmt_dtype_find(row->dtype);
-	if ((stored->flags & CKPTFMT_STORED_COMPRESSED) == 0)
-		return CKPTFMT_OK;
-	/* CMP-8 */
-	if (dtype == NULL)
-		return cf_fail(err, CKPTFMT_FAIL_UNSUPPORTED, CF_NO_OFFSET,
-			"DTY-6: a compressed value of data type %d, which is not known", (int)row->dtype);
-	if (dtype->storage == CKPTFMT_STORAGE_VARIANT && selection->big_endian)
-		return cf_fail(err, CKPTFMT_FAIL_UNSUPPORTED, CF_NO_OFFSET, "VAR-6: variants of a big-endian bundle");
-	CF_TRY(check_features(stored, err));
-	return cf_geometry_check_byte_order(selection, stored, err);
-}
-
-ckptfmt_status cf_geometry_check_value(const ckptfmt_selection *selection, const ckptfmt_row *row, uint64_t slice,
-	uint64_t itemsize, ckptfmt_error *err)
-{
-	const ckptfmt_stored *stored =
-		slice == CF_WHOLE_TENSOR ? &row->stored : &cf_selection_slices(selection, row)[slice].stored;
-	int64_t starts[CKPTFMT_RANK_MAX], lengths[CKPTFMT_RANK_MAX];
-	if (stored->flags & CKPTFMT_STORED_MISSING)
-		return cf_fail(err, CKPTFMT_FAIL_BAD_SLICE, CF_NO_OFFSET, "SLC-7: slice %llu of %lu has no entry of its own",
-			(unsigned long long)slice, (unsigned long)row->slice_count);
-	if (stored->flags & CKPTFMT_STORED_OTHER_DTYPE)
-		return cf_fail(err, CKPTFMT_FAIL_BAD_SLICE, CF_NO_OFFSET,
-			"SLC-8: the entry of slice %llu has another dtype than the tensor", (unsigned long long)slice);
-	if (stored->flags & CKPTFMT_STORED_OTHER_SHAPE)
-		return cf_fail(err, CKPTFMT_FAIL_BAD_SLICE, CF_NO_OFFSET,
-			"SLC-9: the entry of slice %llu has another shape than the slice", (unsigned long long)slice);
-	CF_TRY(cf_geometry_check_decodable(selection, row, stored, err));
-	CF_TRY(cf_geometry_check_storage(stored, err));
-	/* ENT-3, ENT-4: the fields are signed, and no writer writes negative ones. */
-	if (stored->shard < 0 || stored->shard >= selection->num_shards)
-		return cf_fail(err, CKPTFMT_FAIL_BAD_ENTRY, CF_NO_OFFSET, "ENT-3: shard number %d of %d",
-			(int)stored->shard, (int)selection->num_shards);
-	if (stored->offset > INT64_MAX || stored->size > INT64_MAX - stored->offset)
-		return cf_fail(err, CKPTFMT_FAIL_BAD_ENTRY, CF_NO_OFFSET, "ENT-4: offset %lld, size %lld",
-			(long long)stored->offset, (long long)stored->size);
-	resolve(selection, row, slice, starts, lengths);
-	CF_TRY(cf_geometry_check_size(stored, cf_box_count(row->rank, lengths), itemsize, err));
-	return cf_geometry_check_expansion(stored, err);
-}
-
 ckptfmt_status cf_geometry_plan(const ckptfmt_selection *selection, const ckptfmt_row *row, uint64_t slice,
 	const int64_t *box, uint64_t itemsize, cf_plan *plan, ckptfmt_error *err)
 {
 	int64_t starts[CKPTFMT_RANK_MAX], lengths[CKPTFMT_RANK_MAX];
 	const int64_t *dims = cf_selection_dims(selection, row->dims_first);
-	resolve(selection, row, slice, starts, lengths);
+	cf_geometry_resolve(selection, row, slice, starts, lengths);
 	return cf_plan_init(plan, row->rank, starts, lengths, box == NULL ? no_starts : box,
 		box == NULL ? dims : box + row->rank, itemsize, err);
 }

@@ -32,26 +32,27 @@ static void estimate(cf_verifier *v)
 static void take_header(cf_verifier *v, cf_bytes_view value, uint64_t origin)
 {
 	cf_verify_place place = {cf_verify_index_path(v), {NULL, 0}, origin};
-	cf_header *header = &v->reader->header;
+	cf_header header;
 	ckptfmt_error error;
-	v->header_known = cf_verify_ok(v, cf_header_decode(value, origin, header, &error), &error, &place);
-	/* The block that it points into is freed. */
-	header->bytes = (cf_bytes_view){NULL, 0};
+	v->header_known = cf_verify_ok(v, cf_header_decode(value, origin, &header, &error), &error, &place);
 	if (!v->header_known)
 		return;
+	v->reader->header = header;
+	/* The block that it points into is freed. */
+	v->reader->header.bytes = (cf_bytes_view){NULL, 0};
 	cf_verify_strict_header(v, value, &place);
 	/* HDR-5 */
-	if (header->endianness == 1)
+	if (header.endianness == 1)
 		cf_verify_note(v, CF_VERIFY_BIG_ENDIAN, &place, "HDR-5: the data files are big-endian");
 	estimate(v);
 }
 
 /* ---- entries --------------------------------------------------------------------------------------------- */
 
-void cf_verify_add_row(cf_verifier *v, cf_bytes_view key, cf_bytes_view value, uint64_t origin, bool placed)
+void cf_verify_add_row(cf_verifier *v, cf_bytes_view key, cf_bytes_view value, uint64_t origin)
 {
 	cf_verify_place place = {cf_verify_index_path(v), key, origin};
-	cf_verify_row row = {origin, 0, placed};
+	cf_verify_row row = {origin, 0};
 	uint64_t parts, slices;
 	ckptfmt_error error;
 	void *added;
@@ -73,61 +74,30 @@ void cf_verify_add_row(cf_verifier *v, cf_bytes_view key, cf_bytes_view value, u
 		(void)cf_verify_ok(v, cf_buffer_status(&v->rows, &error), &error, &place);
 }
 
-static ckptfmt_status check_dtype(const cf_entry *entry, ckptfmt_error *err)
+/* What an entry that owns no bytes may still say about them. */
+static ckptfmt_status check_no_form(const cf_entry *entry, ckptfmt_error *err)
 {
-	/* DTY-5 */
-	if (cf_verify_dtype_impossible(entry->dtype))
-		return cf_fail(err, CKPTFMT_FAIL_BAD_DTYPE, entry->origin, "DTY-5: data type %d cannot be stored",
-			(int)entry->dtype);
-	return CKPTFMT_OK;
-}
-
-ckptfmt_status cf_verify_check_placement(const cf_verifier *v, const cf_entry *entry, bool owns_bytes,
-	ckptfmt_error *err)
-{
-	return cf_entry_check_place(entry, v->header_known ? v->reader->header.num_shards : INT32_MAX, owns_bytes, err);
-}
-
-/* A selection only marks entries that break these rules. */
-ckptfmt_status cf_verify_check_extension(const cf_verifier *v, const cf_entry *entry, bool owns_bytes,
-	ckptfmt_error *err)
-{
-	uint64_t size = (uint64_t)entry->size, chunk = entry->chunk_size;
-	/* EXT-3 */
 	if (entry->feature_flags & ~CF_FEATURE_COMPRESSED)
-		return cf_fail(err, CKPTFMT_FAIL_UNSUPPORTED, entry->origin, "EXT-3: unknown feature flags 0x%llx",
-			(unsigned long long)(entry->feature_flags & ~CF_FEATURE_COMPRESSED));
+		return cf_form_fail(CF_STORED_EXT_3, entry->origin, err);
 	/* EXT-5 */
-	if (!owns_bytes && (entry->feature_flags != 0 || chunk != 0 || entry->chunk_crcs.size != 0))
+	if (entry->feature_flags != 0 || entry->chunk_size != 0 || entry->chunk_crcs.size != 0)
 		return cf_fail(err, CKPTFMT_FAIL_BAD_ENTRY, entry->origin, "EXT-5: chunks of an entry that owns no bytes");
-	if (entry->feature_flags & CF_FEATURE_COMPRESSED) {
-		uint32_t rule;
-		/* CMP-9, which is reported with the value */
-		if (v->header_known && v->reader->header.endianness == 1)
-			return CKPTFMT_OK;
-		return cf_entry_check_chunks(entry, NULL, &rule, err);
-	}
-	/* A negative size is reported by ENT-4. */
-	if ((chunk == 0 && entry->chunk_crcs.size == 0) || entry->size < 0)
-		return CKPTFMT_OK;
-	/* EXT-2 */
-	if (entry->chunk_crcs.size % 4 != 0)
-		return cf_entry_broken_chunks(0, entry->origin, err);
-	/* EXT-5 */
-	if (size <= chunk)
-		return cf_fail(err, CKPTFMT_FAIL_BAD_ENTRY, entry->origin,
-			"EXT-5: chunk checksums of an entry that has not more than one chunk");
-	/* EXT-4 */
-	if (chunk == 0 || chunk > UINT32_MAX ||
-		entry->chunk_crcs.size / 4 != size / chunk + (size % chunk != 0))
-		return cf_fail(err, CKPTFMT_FAIL_BAD_ENTRY, entry->origin,
-			"EXT-4: %llu bytes of chunk checksums for %llu stored bytes in chunks of %llu",
-			(unsigned long long)entry->chunk_crcs.size, (unsigned long long)size, (unsigned long long)chunk);
 	return CKPTFMT_OK;
 }
 
-void cf_verify_check_location(cf_verifier *v, const cf_entry *entry, const cf_verify_place *place)
+/* ENT-3, and ENT-4 of an entry that owns bytes. */
+static ckptfmt_status check_place(const cf_verifier *v, const cf_entry *entry, bool owns_bytes, ckptfmt_error *err)
 {
+	return cf_check_place(entry->shard, owns_bytes ? entry->offset : 0, owns_bytes ? entry->size : 0,
+		v->reader->header.num_shards, entry->origin, err);
+}
+
+void cf_verify_list_entry(cf_verifier *v, const cf_entry *entry, const cf_verify_place *place)
+{
+	ckptfmt_error error;
+	(void)cf_verify_ok(v, check_no_form(entry, &error), &error, place);
+	if (!cf_verify_ok(v, check_place(v, entry, false, &error), &error, place))
+		v->uncertain = true;
 	/* ENT-7 */
 	if (entry->offset != 0 || entry->size != 0 || entry->masked_crc != 0)
 		cf_verify_note(v, CF_VERIFY_SLICE_LOCATION, place,
@@ -143,43 +113,35 @@ static void name_shard(cf_verifier *v, int32_t shard)
 }
 
 /* False: the entry cannot be used. */
-static bool check_entry(cf_verifier *v, const cf_verify_place *place, cf_bytes_view value, bool *placed)
+static bool check_entry(cf_verifier *v, const cf_verify_place *place, cf_bytes_view value)
 {
 	int64_t dims[CKPTFMT_RANK_MAX];
 	cf_entry entry;
 	ckptfmt_error error;
-	bool lists_slices, deferred;
-	*placed = false;
 	if (!cf_verify_ok(v, cf_entry_decode(value, place->offset, v->reader->limits.slices_max, dims, &entry, &error),
 		&error, place))
 		return false;
 	cf_verify_strict_entry(v, &entry, place);
-	lists_slices = entry.slice_count != 0;
-	deferred = cf_slice_key_looks_like(place->key.data, place->key.size);
-	(void)cf_verify_ok(v, check_dtype(&entry, &error), &error, place);
-	/* A deferred entry may turn out to be that of a slice, which owns bytes even if it lists slices (SLC-10). */
-	if (!lists_slices || !deferred)
-		(void)cf_verify_ok(v, cf_verify_check_extension(v, &entry, !lists_slices, &error), &error, place);
-	if (lists_slices && !deferred)
-		cf_verify_check_location(v, &entry, place);
-	*placed = cf_verify_ok(v, cf_verify_check_placement(v, &entry, !lists_slices, &error), &error, place);
-	if (*placed)
+	(void)cf_verify_ok(v, cf_dtype_check(entry.dtype, entry.origin, &error), &error, place);
+	if (check_place(v, &entry, entry.slice_count == 0, NULL) == CKPTFMT_OK)
 		name_shard(v, entry.shard);
+	/* A deferred entry may turn out to be that of a slice, which owns bytes even if it lists slices (SLC-10). */
+	if (entry.slice_count != 0 && !cf_slice_key_looks_like(place->key.data, place->key.size))
+		cf_verify_list_entry(v, &entry, place);
 	return true;
 }
 
 static void take_entry(cf_verifier *v, cf_bytes_view key, cf_bytes_view value, uint64_t origin)
 {
 	cf_verify_place place = {cf_verify_index_path(v), key, origin};
-	bool placed, usable = check_entry(v, &place, value, &placed);
+	bool usable = check_entry(v, &place, value);
 	ckptfmt_error error;
-	if (!usable || !placed)
-		v->uncertain = true;
+	v->uncertain = v->uncertain || !usable;
 	if (cf_slice_key_looks_like(key.data, key.size)) {
 		if (cf_verify_ok(v, cf_deferred_add(&v->deferred, key, value, origin, &error), &error, &place))
-			cf_deferred_at(&v->deferred, cf_deferred_count(&v->deferred) - 1)->broken = !usable || !placed;
+			cf_deferred_at(&v->deferred, cf_deferred_count(&v->deferred) - 1)->broken = !usable;
 	} else if (usable) {
-		cf_verify_add_row(v, key, value, origin, placed);
+		cf_verify_add_row(v, key, value, origin);
 	}
 }
 
@@ -266,6 +228,8 @@ static bool check_block(cf_verifier *v)
 void cf_verify_index(cf_verifier *v)
 {
 	cf_verify_place place = {cf_verify_index_path(v), {NULL, 0}, 0};
+	/* Until there is one; without it no entry's data file is blamed. */
+	v->reader->header = (cf_header){.num_shards = INT32_MAX};
 	while (!cf_verify_failed(v) && check_block(v)) {
 	}
 	if (cf_table_block_count(v->reader->table) == 0)

@@ -18,6 +18,7 @@
 #include "base/progress.h"
 #include "proto/strings.h"
 #include "read/deferred.h"
+#include "read/rules.h"
 #include "read/transfer.h"
 #include "table/footer.h"
 #include "table/writer.h"
@@ -64,12 +65,11 @@ typedef struct cf_verify_place {
 typedef struct cf_verify_row {
 	uint64_t origin;            /* file offset of the entry */
 	uint32_t pending;           /* values still to be read */
-	bool placed;                /* shard, offset and size make sense */
 } cf_verify_row;
 
 typedef enum cf_verify_part_state {
 	CF_VERIFY_ABSENT,           /* no entry */
-	CF_VERIFY_SOUND,
+	CF_VERIFY_FOUND,
 	CF_VERIFY_BROKEN,           /* an entry that cannot be used, which was reported */
 	CF_VERIFY_REPEATED          /* the entry of an earlier slice of the list, which is the same */
 } cf_verify_part_state;
@@ -187,14 +187,6 @@ void cf_verify_files(cf_verifier *v);
 
 /* ---- what they share ---- */
 
-/* DTY-5: no value can have this type. */
-static inline bool cf_verify_dtype_impossible(int32_t code)
-{
-	const ckptfmt_dtype_info *dtype = ckptfmt_dtype_find(code);
-	bool reference = code > 100 && code <= 100 + CKPTFMT_FLOAT4_E2M1FN;
-	return code < 1 || reference || (dtype != NULL && dtype->storage == CKPTFMT_STORAGE_NONE);
-}
-
 static inline cf_verify_row *cf_verify_row_at(const cf_verifier *v, uint64_t row)
 {
 	return (cf_verify_row *)cf_buffer_items(&v->rows) + row;
@@ -208,17 +200,10 @@ static inline uint64_t cf_verify_chunk_end(const cf_verifier *v, const ckptfmt_s
 	return cf_min_u64((chunk + 1) * stored->chunk_size, stored->size);
 }
 
-/* A row for this entry (index.c). `placed`: as in cf_verify_row. */
-void cf_verify_add_row(cf_verifier *v, cf_bytes_view key, cf_bytes_view value, uint64_t origin, bool placed);
-/* Shard, offset and size of an entry (index.c): ENT-3 and, where it owns bytes, ENT-4. BAD_ENTRY. */
-CF_MUST_CHECK ckptfmt_status cf_verify_check_placement(const cf_verifier *v, const cf_entry *entry,
-	bool owns_bytes, ckptfmt_error *err);
-/* The extension of an entry: EXT-3, and EXT-5 of one that owns no bytes, else EXT-2, EXT-4, EXT-5 and
- * the rules of compressed chunks (index.c). BAD_ENTRY, UNSUPPORTED. */
-CF_MUST_CHECK ckptfmt_status cf_verify_check_extension(const cf_verifier *v, const cf_entry *entry,
-	bool owns_bytes, ckptfmt_error *err);
-/* ENT-7, of an entry that lists slices under a tensor's name (index.c). */
-void cf_verify_check_location(cf_verifier *v, const cf_entry *entry, const cf_verify_place *place);
+/* A row for this entry (index.c). */
+void cf_verify_add_row(cf_verifier *v, cf_bytes_view key, cf_bytes_view value, uint64_t origin);
+/* What is asked of an entry that lists slices under a tensor's name (index.c): EXT-3, EXT-5, ENT-3, ENT-7. */
+void cf_verify_list_entry(cf_verifier *v, const cf_entry *entry, const cf_verify_place *place);
 
 /* ---- strict mode (strict.c) ---- */
 

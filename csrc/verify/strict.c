@@ -84,7 +84,7 @@ void cf_verify_strict_entry(cf_verifier *v, const cf_entry *entry, const cf_veri
 	if (!entry->has_shape)
 		cf_verify_note(v, CF_VERIFY_NO_SHAPE, place, "ENT-2: an entry without a shape");
 	/* DTY-6 */
-	if (!cf_verify_dtype_impossible(entry->dtype) && ckptfmt_dtype_find(entry->dtype) == NULL)
+	if (cf_dtype_check(entry->dtype, CF_NO_OFFSET, NULL) == CKPTFMT_OK && ckptfmt_dtype_find(entry->dtype) == NULL)
 		cf_verify_note(v, CF_VERIFY_UNKNOWN_DTYPE, place, "DTY-6: data type %d, which this version does not know",
 			(int)entry->dtype);
 }

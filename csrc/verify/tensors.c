@@ -3,7 +3,6 @@
  * cover it, and whether each value has the size that its shape says. */
 #include "verify/private.h"
 
-#include "read/values.h"
 #include "slices/key.h"
 #include "proto/strings.h"
 
@@ -21,27 +20,14 @@ static cf_bytes_view name_of(const cf_verifier *v, const ckptfmt_row *row)
 
 /* ---- slices find their entries --------------------------------------------------------------------------- */
 
-/* SLC-8, SLC-9, SLC-10 */
-static ckptfmt_status check_part(cf_verifier *v, const ckptfmt_row *row, uint64_t slice, cf_bytes_view value,
-	const cf_verify_place *place, ckptfmt_error *err)
+/* SLC-10 */
+static void note_nested(cf_verifier *v, cf_bytes_view value, const cf_verify_place *place)
 {
-	const ckptfmt_slice_row *part = cf_selection_slices(v->selection, row) + slice;
 	int64_t dims[CKPTFMT_RANK_MAX];
 	cf_entry entry;
-	CF_TRY(cf_entry_decode(value, place->offset, v->reader->limits.slices_max, dims, &entry, err));
-	if (entry.slice_count != 0) {
+	if (cf_entry_decode(value, place->offset, v->reader->limits.slices_max, dims, &entry, NULL) == CKPTFMT_OK &&
+		entry.slice_count != 0)
 		cf_verify_note(v, CF_VERIFY_NESTED_SLICES, place, "SLC-10: the entry of a slice lists slices");
-		CF_TRY(cf_verify_check_placement(v, &entry, true, err));
-		(void)cf_verify_ok(v, cf_verify_check_extension(v, &entry, true, err), err, place);
-	}
-	if (entry.dtype != row->dtype)
-		return cf_fail(err, CKPTFMT_FAIL_BAD_SLICE, place->offset,
-			"SLC-8: slice %llu has data type %d, its tensor %d", (unsigned long long)slice, (int)entry.dtype,
-			(int)row->dtype);
-	if (part->stored.flags & CKPTFMT_STORED_OTHER_SHAPE)
-		return cf_fail(err, CKPTFMT_FAIL_BAD_SLICE, place->offset,
-			"SLC-9: the entry of slice %llu has another shape than the slice", (unsigned long long)slice);
-	return CKPTFMT_OK;
 }
 
 static void find_slice(cf_verifier *v, uint64_t row_number, uint64_t slice)
@@ -66,10 +52,10 @@ static void find_slice(cf_verifier *v, uint64_t row_number, uint64_t slice)
 		return;
 	value = cf_deferred_value(&v->deferred, entry);
 	if (cf_verify_ok(v, cf_selection_fill_slice(v->selection, v->reader, row_number, slice, value, entry->origin,
-		&error), &error, &place) && cf_verify_ok(v, check_part(v, row, slice, value, &place, &error), &error, &place))
-		part->state = CF_VERIFY_SOUND;
-	else
-		v->uncertain = true;
+		&error), &error, &place)) {
+		note_nested(v, value, &place);
+		part->state = CF_VERIFY_FOUND;
+	}
 }
 
 static void find_slices(cf_verifier *v, uint64_t row_number)
@@ -107,19 +93,17 @@ static void add_unclaimed(cf_verifier *v, cf_deferred_entry *waiting)
 	cf_bytes_view key = cf_deferred_key(&v->deferred, waiting), value = cf_deferred_value(&v->deferred, waiting);
 	cf_verify_place place = {cf_verify_index_path(v), key, waiting->origin};
 	uint64_t row = cf_selection_count(v->selection);
-	ckptfmt_error error;
 	cf_entry entry;
 	/* An entry that cannot be decoded has been reported. */
 	if (cf_entry_decode(value, waiting->origin, v->reader->limits.slices_max, dims, &entry, NULL) != CKPTFMT_OK)
 		return;
 	waiting->claimed = true;
 	if (entry.slice_count != 0) {
-		cf_verify_check_location(v, &entry, &place);
-		(void)cf_verify_ok(v, cf_verify_check_extension(v, &entry, false, &error), &error, &place);
+		cf_verify_list_entry(v, &entry, &place);
 	} else {
 		check_orphan(v, &place);
 	}
-	cf_verify_add_row(v, key, value, waiting->origin, !waiting->broken);
+	cf_verify_add_row(v, key, value, waiting->origin);
 	if (row < cf_selection_count(v->selection) && !cf_verify_failed(v))
 		find_slices(v, row);
 }
@@ -161,60 +145,74 @@ static ckptfmt_status check_combination(const cf_verifier *v, const ckptfmt_stor
 	return CKPTFMT_OK;
 }
 
-/* The metadata of a value, without its bytes. */
-static ckptfmt_status check_value(const cf_verifier *v, const ckptfmt_stored *stored, int64_t count,
-	const ckptfmt_dtype_info *dtype, uint64_t origin, ckptfmt_error *err)
+enum {
+	PLACE = 1 << CF_VALUE_PLACE, LISTED = 1 << CF_VALUE_LISTED, VARIANT = 1 << CF_VALUE_VARIANT,
+	FEATURES = 1 << CF_VALUE_FEATURES, BYTE_ORDER = 1 << CF_VALUE_BYTE_ORDER, CHUNKS = 1 << CF_VALUE_CHUNKS,
+	/* After these the bytes of a value have no meaning, but it still has a place in its data file. */
+	FORM = FEATURES | BYTE_ORDER | CHUNKS,
+	ANY = INT32_MAX
+};
+
+/* The rules of a value in the order in which they are asked, and the failures after which one is not: section 3 of
+ * conformance.md. DTY-6 is not asked: of an unknown type the stored bytes are checksummed, and never decoded. */
+static const struct {
+	cf_value_rule rule;
+	uint32_t not_after;
+} asked[] = {
+	{CF_VALUE_FEATURES, 0},
+	{CF_VALUE_CHUNKS, FEATURES},
+	{CF_VALUE_PLACE, 0},
+	{CF_VALUE_LISTED, PLACE},
+	{CF_VALUE_VARIANT, PLACE | LISTED},
+	{CF_VALUE_BYTE_ORDER, PLACE | LISTED | VARIANT | FEATURES},
+	{CF_VALUE_SIZE, ANY},
+	{CF_VALUE_EXPANSION, ANY},
+	{CF_VALUE_COUNT, ANY},
+	{CF_VALUE_EMPTY, ANY},
+};
+CF_STATIC_ASSERT(CF_ARRAY_COUNT(asked) == CF_VALUE_RULES - 1, "a verifier knows every rule that a reader knows");
+
+/* Reports the rules that the value breaks. `positioned`: its slice lies within the tensor. */
+static uint32_t broken_rules(cf_verifier *v, const ckptfmt_row *row, uint64_t slice, bool positioned,
+	const cf_verify_place *place)
 {
-	int32_t storage = dtype == NULL ? CKPTFMT_STORAGE_FIXED : dtype->storage;
-	if (storage == CKPTFMT_STORAGE_STRING || storage == CKPTFMT_STORAGE_VARIANT) {
-		/* VAR-6 */
-		if (storage == CKPTFMT_STORAGE_VARIANT && v->header_known && v->reader->header.endianness == 1)
-			return cf_fail(err, CKPTFMT_FAIL_UNSUPPORTED, origin, "VAR-6: variants of a big-endian bundle");
-		/* STR-2, VAR-2 */
-		CF_TRY(cf_string_tensor_check_count(storage, (uint64_t)count, stored->raw_size, origin, err));
-	} else if (dtype != NULL && storage == CKPTFMT_STORAGE_FIXED) {
-		CF_TRY(cf_geometry_check_size(stored, count, dtype->size, err));
+	bool compressed = (cf_value_stored(v->selection, row, slice)->flags & CKPTFMT_STORED_COMPRESSED) != 0;
+	uint32_t broken = 0;
+	for (uint32_t i = 0; i < CF_ARRAY_COUNT(asked); i++) {
+		cf_value_rule rule = asked[i].rule;
+		ckptfmt_error error;
+		if ((broken & asked[i].not_after) != 0 || (asked[i].not_after == ANY && !positioned) ||
+			cf_verify_ok(v, cf_value_check_rule(v->selection, row, slice, rule, &error), &error, place))
+			continue;
+		/* The chunk checksums of an uncompressed value say nothing about the value itself: they are not used. */
+		if (rule != CF_VALUE_CHUNKS || compressed)
+			broken |= 1u << rule;
 	}
-	CF_TRY(cf_geometry_check_expansion(stored, err));
-	/* ENT-8 */
-	if (stored->size == 0 && stored->crc32c != 0)
-		return cf_fail(err, CKPTFMT_FAIL_CHECKSUM, origin, "ENT-8: the checksum of no bytes is 0, not 0x%08x",
-			stored->crc32c);
-	return CKPTFMT_OK;
+	return broken;
 }
 
-static void add_value(cf_verifier *v, uint64_t row_number, const ckptfmt_stored *stored, int64_t count,
-	uint64_t origin)
+static void add_value(cf_verifier *v, uint64_t row_number, uint64_t slice, int64_t count, uint64_t origin)
 {
 	const ckptfmt_row *row = cf_selection_row(v->selection, row_number);
+	const ckptfmt_stored *stored = cf_value_stored(v->selection, row, slice);
 	const ckptfmt_dtype_info *dtype = ckptfmt_dtype_find(row->dtype);
 	cf_verify_place place = {cf_verify_index_path(v), name_of(v, row), origin};
-	cf_verify_value value = {*stored, row_number, (uint64_t)count, CKPTFMT_STORAGE_FIXED, 0};
+	cf_verify_value value = {*stored, row_number, (uint64_t)count,
+		dtype == NULL ? CKPTFMT_STORAGE_FIXED : dtype->storage, 0};
+	uint32_t broken = broken_rules(v, row, slice, count >= 0, &place);
 	ckptfmt_error error;
-	bool compressed = (stored->flags & CKPTFMT_STORED_COMPRESSED) != 0;
-	bool broken = compressed && (stored->flags & CKPTFMT_STORED_BAD_CHUNKS) != 0;
-	/* An unknown type is not a problem (section 4): the stored bytes are still checksummed, but never decoded. */
-	bool known = (stored->flags & CKPTFMT_STORED_FEATURES) == 0 && cf_verify_ok(v, dtype == NULL
-		? cf_geometry_check_byte_order(v->selection, stored, &error)
-		: cf_geometry_check_decodable(v->selection, row, stored, &error), &error, &place) && !broken;
-	if (known && !cf_verify_ok(v, check_value(v, stored, count, dtype, origin, &error), &error, &place)) {
+	if (count < 0 || (broken & ~(uint32_t)FORM) != 0) {
 		v->uncertain = true;
 		return;
 	}
-	if (dtype != NULL)
-		value.storage = dtype->storage;
 	/* The stored chunks are checksummed, then decoded. */
-	if (compressed) {
-		value.decoded_storage = known && dtype != NULL ? value.storage : 0;
+	if (stored->flags & CKPTFMT_STORED_COMPRESSED) {
+		value.decoded_storage = dtype == NULL || broken != 0 ? 0 : value.storage;
 		value.storage = CKPTFMT_STORAGE_FIXED;
 	}
-	/* Broken rules were reported with the entry. Values with unknown features cannot be checked; unusable chunk
-	 * checksums are not used. */
-	if (cf_verify_dtype_impossible(row->dtype) || !known)
+	if (broken != 0 || cf_dtype_check(row->dtype, CF_NO_OFFSET, NULL) != CKPTFMT_OK)
 		value.storage = CKPTFMT_STORAGE_NONE;
-	if (stored->flags & CKPTFMT_STORED_BAD_CHUNKS)
-		value.stored.chunk_size = 0;
-	if (value.storage == CKPTFMT_STORAGE_FIXED && value.stored.chunk_size != 0)
+	if (value.storage == CKPTFMT_STORAGE_FIXED && stored->chunk_size != 0)
 		(void)cf_verify_ok(v, check_combination(v, stored, &error), &error, &place);
 	if (!v->header_known)
 		return;
@@ -240,8 +238,8 @@ static void check_partitioned(cf_verifier *v, uint64_t row_number)
 		inside = inside && count >= 0;
 		if (part->state == CF_VERIFY_ABSENT && absent++ == 0)
 			first_absent = slice;
-		if (count >= 0 && part->state == CF_VERIFY_SOUND)
-			add_value(v, row_number, &cf_selection_slices(v->selection, row)[slice].stored, count, part->origin);
+		if (part->state == CF_VERIFY_FOUND)
+			add_value(v, row_number, slice, count, part->origin);
 	}
 	v->uncertain = v->uncertain || !inside;
 	/* SLC-7 */
@@ -259,8 +257,8 @@ static void check_tensor(cf_verifier *v, uint64_t row_number)
 	const ckptfmt_row *row = cf_selection_row(v->selection, row_number);
 	if (row->slice_count != 0)
 		check_partitioned(v, row_number);
-	else if (cf_verify_row_at(v, row_number)->placed)
-		add_value(v, row_number, &row->stored, row->element_count, cf_verify_row_at(v, row_number)->origin);
+	else
+		add_value(v, row_number, CF_WHOLE_TENSOR, row->element_count, cf_verify_row_at(v, row_number)->origin);
 }
 
 void cf_verify_tensors(cf_verifier *v)

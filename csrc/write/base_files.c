@@ -122,7 +122,7 @@ static bool is_placeholder(const uint8_t *name, uint64_t size)
 /* CMT-18: a value without unknown features, and without extensions if this writer writes none. */
 static bool is_simple(const keeping *k, const ckptfmt_stored *stored, const cf_entry *entry)
 {
-	return entry->slice_count == 0 && (entry->feature_flags & ~CF_FEATURE_COMPRESSED) == 0 &&
+	return entry->slice_count == 0 && stored->broken_rule == 0 &&
 		(stored->flags & ~(uint32_t)CKPTFMT_STORED_COMPRESSED) == 0 &&
 		entry->shard == stored->shard && !(k->base->plain && entry->has_extension);
 }

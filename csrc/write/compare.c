@@ -5,7 +5,7 @@
  * stored checksums are sound, so damaged values count as changed.
  */
 #include "base/memory.h"
-#include "read/values.h"
+#include "read/rules.h"
 #include "read/transfer.h"
 #include "write/value.h"
 
@@ -163,7 +163,7 @@ static bool is_comparable(const comparison *c, const pair *p)
 			(size_t)row->rank * sizeof *source->dims) == 0) &&
 		(row->stored.flags & CKPTFMT_STORED_COMPRESSED) == 0 &&
 		(row->stored.chunk_size == 0 || p->dtype->storage == CKPTFMT_STORAGE_FIXED) &&
-		cf_geometry_check_value(c->selection, row, CF_WHOLE_TENSOR, p->dtype->size, NULL) == CKPTFMT_OK;
+		cf_value_check(c->selection, row, CF_WHOLE_TENSOR, NULL) == CKPTFMT_OK;
 }
 
 static int compare_places(const void *a, const void *b)
