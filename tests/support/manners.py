@@ -34,7 +34,7 @@ from ckptfmt.stores import waiting
 
 ARRAYS = {"w": np.arange(3000.0), "b": np.ones((7, 3), np.float32)}
 LARGE, LARGE_SIZE = [f"w{number}" for number in range(12)], 9 << 20
-SHORT, LONG = "0.3", "60"
+SHORT, LONG = "0.6", "60"
 INTERRUPT_SECONDS = 0.2
 
 
@@ -151,9 +151,9 @@ def _ends(share: float) -> Manner:
 
 def _drips(answer: Answer) -> None:
     answer.begin()
-    for start in range(0, len(answer.body), 8000):
-        time.sleep(0.15)  # in sum longer than the limit
-        answer.write(answer.body[start : start + 8000])
+    for start in range(0, len(answer.body), 1500):
+        time.sleep(0.05)  # each far shorter than the limit, in sum longer
+        answer.write(answer.body[start : start + 1500])
 
 
 def _too_much(answer: Answer) -> None:
