@@ -65,7 +65,10 @@ class Scenario:
         raise NotImplementedError
 
     def again(self, root: Path, step: int) -> None:
-        """Run a step again that was killed, perhaps after its commit."""
+        """Run a step again that was killed, perhaps after its commit. Directories that exist are
+        the caller's, who makes them durable."""
+        for parent in {path.parent for path in root.rglob("*") if path.is_dir()}:
+            sync(parent)
         self.run(root, step)
 
     def judge(self, root: Path, moment: Moment) -> None:
@@ -160,12 +163,6 @@ class NewDirectory(Save):
 
     def run(self, root: Path, step: int) -> None:
         ckptfmt.Checkpoint(**arrays(step)).write(root / self.prefixes[step])
-
-    def again(self, root: Path, step: int) -> None:
-        """Directories that exist are the caller's."""
-        for folder in (root, *(path for path in root.rglob("*") if path.is_dir())):
-            sync(folder)
-        self.run(root, step)
 
     def load(self, prefix: Path) -> dict[str, Any]:
         return dict(ckptfmt.load_tree(prefix))
