@@ -178,28 +178,30 @@ static void end_file(cf_verifier *v)
 
 /* ---- the stored bytes of a value ------------------------------------------------------------------------- */
 
-/* EXT-9, CMP-11 */
+static uint64_t chunk_end(const cf_verifier *v, const ckptfmt_stored *stored, uint64_t chunk)
+{
+	return stored->chunk_size == 0 ? stored->size : cf_verify_chunk_end(v, stored, chunk);
+}
+
+/* EXT-9, CMP-11. A value without chunk checksums is a single chunk, compared with the checksum of the value. */
 static void end_chunk(cf_verifier *v, const ckptfmt_stored *stored)
 {
 	const uint32_t *crcs = (const uint32_t *)cf_buffer_items(&v->selection->chunk_crcs) + stored->chunks_first;
-	if (v->value.chunk_crc != crcs[v->value.chunk] && v->value.bad_chunks++ == 0)
-		v->value.first_bad_chunk = v->value.chunk;
-	v->value.chunk_crc = 0;
-	v->value.chunk++;
+	uint64_t chunk = v->value.chunk++, end = chunk_end(v, stored, chunk);
+	uint64_t next = end == stored->size ? 0 : chunk_end(v, stored, chunk + 1) - end;
+	uint32_t crc = cf_chunk_sum_end(&v->value.sum, next);
+	if (stored->chunk_size != 0 && crc != crcs[chunk] && v->value.bad_chunks++ == 0)
+		v->value.first_bad_chunk = chunk;
 }
 
 /* Extends the checksums of the chunks by the next bytes of the value. */
 static void take_chunks(cf_verifier *v, const ckptfmt_stored *stored, const uint8_t *bytes, uint64_t size)
 {
-	uint64_t done = v->value.done;
 	while (size != 0) {
-		uint64_t left = cf_verify_chunk_end(v, stored, v->value.chunk) - done;
-		uint64_t count = cf_min_u64(size, left);
-		v->value.chunk_crc = ckptfmt_crc32c(v->value.chunk_crc, bytes, count);
-		done += count;
+		uint64_t count = cf_chunk_sum_take(&v->value.sum, bytes, size);
 		bytes += count;
 		size -= count;
-		if (count == left)
+		if (v->value.sum.left == 0)
 			end_chunk(v, stored);
 	}
 }
@@ -211,11 +213,9 @@ static ckptfmt_status take_piece(cf_verifier *v, const cf_verify_value *value, c
 	const uint8_t *bytes;
 	uint64_t size;
 	CF_TRY(fetch(v, stored, v->value.done, v->value_number + 1, &bytes, &size, err));
-	if (value->storage == CKPTFMT_STORAGE_FIXED)
-		v->value.crc = ckptfmt_crc32c(v->value.crc, bytes, size);
-	else
+	if (value->storage != CKPTFMT_STORAGE_FIXED)
 		CF_TRY(cf_string_scan_take(&v->value.scan, bytes, size, err));
-	if (stored->chunk_size != 0)
+	if (value->storage == CKPTFMT_STORAGE_FIXED || stored->chunk_size != 0)
 		take_chunks(v, stored, bytes, size);
 	v->value.done += size;
 	cf_verify_count(v, size);
@@ -239,10 +239,10 @@ static ckptfmt_status check_stored(const cf_verifier *v, const cf_verify_value *
 		return bad == 0 ? CKPTFMT_OK : cf_fail(err, CKPTFMT_FAIL_CHECKSUM, damage_offset(v, stored),
 			"CMP-11: Checksum does not match for %llu chunks; the first is chunk %llu", bad, first);
 	/* ENT-6, DAT-6 */
-	if (value->storage == CKPTFMT_STORAGE_FIXED && v->value.crc != stored->crc32c)
+	if (value->storage == CKPTFMT_STORAGE_FIXED && v->value.sum.total != stored->crc32c)
 		return cf_fail(err, CKPTFMT_FAIL_CHECKSUM, damage_offset(v, stored),
 			"DAT-6: Checksum does not match: stored 0x%08x, computed 0x%08x", stored->crc32c,
-			v->value.crc);
+			v->value.sum.total);
 	/* EXT-9: where the value itself is wrong, its chunks are as well. */
 	return bad == 0 ? CKPTFMT_OK : cf_fail(err, CKPTFMT_FAIL_CHECKSUM, damage_offset(v, stored),
 		"EXT-9: %llu chunks differ from their checksums, though the whole value does not", bad);
@@ -350,7 +350,7 @@ static bool begin_value(cf_verifier *v, const cf_verify_value *value, const cf_v
 	check_gap(v, cf_min_u64(stored->offset, v->file.size), PADDING_MAX, "between two values");
 	v->file.end = cf_max_u64(v->file.end, stored->offset + stored->size);
 	v->file.unit = common_divisor(v->file.unit, stored->offset);
-	memset(&v->value, 0, sizeof v->value);
+	v->value = (cf_verify_work){.sum = cf_chunk_sum_begin(chunk_end(v, stored, 0))};
 	if (!read || value->storage == CKPTFMT_STORAGE_FIXED)
 		return read;
 	v->value.scan = cf_string_scan_begin(value->storage, &bytes);

@@ -16,6 +16,7 @@
 #define CKPTFMT_VERIFY_PRIVATE_H
 
 #include "base/progress.h"
+#include "crc32c/chunk_sum.h"
 #include "proto/strings.h"
 #include "read/deferred.h"
 #include "read/rules.h"
@@ -105,8 +106,8 @@ typedef struct cf_verify_work {
 	uint64_t done;              /* stored bytes */
 	uint64_t decoded;           /* raw bytes of a compressed value */
 	uint32_t crc;               /* of these */
-	uint32_t chunk_crc;         /* of the chunk at hand, */
-	uint64_t chunk;             /* and its number */
+	cf_chunk_sum sum;           /* of the stored bytes */
+	uint64_t chunk;             /* number of the one at hand */
 	uint64_t bad_chunks, first_bad_chunk;
 	cf_string_scan scan;        /* of a string or variant */
 } cf_verify_work;

@@ -5,6 +5,7 @@
  * stored checksums are sound, so damaged values count as changed.
  */
 #include "base/memory.h"
+#include "crc32c/chunk_sum.h"
 #include "read/rules.h"
 #include "read/transfer.h"
 #include "write/value.h"
@@ -84,10 +85,7 @@ static const uint8_t *next_piece(const comparison *c, walk *w, uint64_t *size)
 /* The bytes of a source against the checksums of a stored value. One without chunk checksums is a single chunk. */
 typedef struct checksums {
 	const uint32_t *crcs;       /* of the current chunk and those after it */
-	uint64_t chunk_size;
-	uint64_t chunk_left;
-	uint32_t chunk;
-	uint32_t total;
+	cf_chunk_sum sum;
 } checksums;
 
 static checksums begin_checksums(const comparison *c, const ckptfmt_stored *stored)
@@ -96,28 +94,22 @@ static checksums begin_checksums(const comparison *c, const ckptfmt_stored *stor
 	const uint32_t *crcs = &stored->crc32c;
 	if (stored->chunk_size != 0)
 		crcs = (const uint32_t *)cf_buffer_items(&c->selection->chunk_crcs) + stored->chunks_first;
-	return (checksums){crcs, size, size, 0, 0};
+	return (checksums){crcs, cf_chunk_sum_begin(size)};
 }
 
 static bool end_chunk(checksums *sums)
 {
-	bool same = sums->chunk == *sums->crcs++;
-	sums->total = ckptfmt_crc32c_combine(sums->total, sums->chunk, sums->chunk_size - sums->chunk_left);
-	sums->chunk = 0;
-	sums->chunk_left = sums->chunk_size;
-	return same;
+	return cf_chunk_sum_end(&sums->sum, sums->sum.size) == *sums->crcs++;
 }
 
 /* False: a chunk differs. */
 static bool add_piece(checksums *sums, const uint8_t *bytes, uint64_t size)
 {
 	while (size > 0) {
-		uint64_t part = cf_min_u64(size, sums->chunk_left);
-		sums->chunk = ckptfmt_crc32c(sums->chunk, bytes, part);
-		sums->chunk_left -= part;
+		uint64_t part = cf_chunk_sum_take(&sums->sum, bytes, size);
 		bytes += part;
 		size -= part;
-		if (sums->chunk_left == 0 && !end_chunk(sums))
+		if (sums->sum.left == 0 && !end_chunk(sums))
 			return false;
 	}
 	return true;
@@ -145,7 +137,7 @@ static ckptfmt_status compare_value(comparison *c, const pair *p, uint64_t ahead
 			return CKPTFMT_OK;
 	}
 	/* EXT-6: chunk checksums that disagree with that of the value are damage. */
-	*same = !fixed || ((sums.chunk_left == sums.chunk_size || end_chunk(&sums)) && sums.total == stored->crc32c);
+	*same = !fixed || ((sums.sum.left == sums.sum.size || end_chunk(&sums)) && sums.sum.total == stored->crc32c);
 	return CKPTFMT_OK;
 }
 

@@ -3,6 +3,7 @@
 
 #include "base/limits.h"
 #include "base/bytes.h"
+#include "crc32c/chunk_sum.h"
 #include "slices/box.h"
 #include "proto/strings.h"
 
@@ -108,30 +109,23 @@ uint64_t cf_source_size(const ckptfmt_source *source)
 
 /* ---- fixed ----------------------------------------------------------------------------------------------- */
 
-/* The checksum of a value and those of its chunks, computed while it is written. The value's is the combination of its
- * chunks', so that each byte is processed once. */
+/* The checksum of a value and those of its chunks, computed while it is written. */
 typedef struct checksum {
-	uint32_t total;
-	uint32_t chunk;             /* of the current chunk */
-	uint64_t chunk_size;        /* bytes of a whole chunk */
-	uint64_t chunk_left;
+	cf_chunk_sum sum;
 	uint32_t *chunk_crcs;       /* place of the next chunk's checksum; NULL: they are not stored */
 } checksum;
 
 static void end_chunk(checksum *sum)
 {
-	uint64_t size = sum->chunk_size - sum->chunk_left;
-	sum->total = ckptfmt_crc32c_combine(sum->total, sum->chunk, size);
+	uint32_t crc = cf_chunk_sum_end(&sum->sum, sum->sum.size);
 	if (sum->chunk_crcs != NULL)
-		*sum->chunk_crcs++ = sum->chunk;
-	sum->chunk = 0;
-	sum->chunk_left = sum->chunk_size;
+		*sum->chunk_crcs++ = crc;
 }
 
 static void advance_chunk(checksum *sum, uint64_t size)
 {
-	sum->chunk_left -= size;
-	if (sum->chunk_left == 0)
+	sum->sum.left -= size;
+	if (sum->sum.left == 0)
 		end_chunk(sum);
 }
 
@@ -139,8 +133,8 @@ static ckptfmt_status put_contiguous(cf_file_writer *file, const uint8_t *data, 
 	ckptfmt_error *err)
 {
 	while (size > 0) {
-		uint64_t piece = cf_min_u64(size, sum->chunk_left);
-		CF_TRY(cf_file_writer_put_crc(file, data, piece, &sum->chunk, err));
+		uint64_t piece = cf_min_u64(size, sum->sum.left);
+		CF_TRY(cf_file_writer_put_crc(file, data, piece, &sum->sum.crc, err));
 		advance_chunk(sum, piece);
 		data += piece;
 		size -= piece;
@@ -155,10 +149,10 @@ static ckptfmt_status put_gathered(cf_file_writer *file, cf_gather *gather, uint
 		uint8_t *to;
 		uint64_t room, piece;
 		CF_TRY(cf_file_writer_room(file, &to, &room, err));
-		piece = cf_min_u64(cf_min_u64(room, sum->chunk_left), cf_gather_left(gather));
+		piece = cf_min_u64(cf_min_u64(room, sum->sum.left), cf_gather_left(gather));
 		piece -= piece % itemsize;
 		cf_gather_take(gather, to, piece);
-		sum->chunk = ckptfmt_crc32c(sum->chunk, to, piece);
+		sum->sum.crc = ckptfmt_crc32c(sum->sum.crc, to, piece);
 		cf_file_writer_advance(file, piece);
 		advance_chunk(sum, piece);
 	}
@@ -168,22 +162,20 @@ static ckptfmt_status put_gathered(cf_file_writer *file, cf_gather *gather, uint
 static ckptfmt_status write_fixed(cf_file_writer *file, const ckptfmt_source *source, const ckptfmt_dtype_info *dtype,
 	uint32_t chunk_size, cf_catalog_row *row, const cf_catalog *catalog, ckptfmt_error *err)
 {
-	checksum sum = {0, 0, UINT64_MAX, UINT64_MAX, NULL};
+	checksum sum = {cf_chunk_sum_begin(row->chunk_count != 0 ? chunk_size : UINT64_MAX), NULL};
 	const uint8_t *data;
 	uint64_t size;
 	cf_gather gather;
 	CF_TRY(cf_source_gather(source, &gather, err));
-	if (row->chunk_count != 0) {
-		sum.chunk_size = sum.chunk_left = chunk_size;
+	if (row->chunk_count != 0)
 		sum.chunk_crcs = (uint32_t *)cf_buffer_items(&catalog->chunk_crcs) + row->chunks_first;
-	}
 	if (cf_gather_contiguous(&gather, &data, &size))
 		CF_TRY(put_contiguous(file, data, size, &sum, err));
 	else
 		CF_TRY(put_gathered(file, &gather, dtype->size, &sum, err));
-	if (sum.chunk_left != sum.chunk_size)
+	if (sum.sum.left != sum.sum.size)
 		end_chunk(&sum);
-	row->crc32c = sum.total;
+	row->crc32c = sum.sum.total;
 	return CKPTFMT_OK;
 }
 
