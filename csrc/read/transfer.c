@@ -398,25 +398,6 @@ static void scatter(cf_plan *plan, cf_run *run, bool *left, const uint8_t *from,
 	}
 }
 
-/* Reads and checks all of the value and copies the requested part. */
-static ckptfmt_status part_of_whole(cf_transfer *transfer, const ckptfmt_stored *stored, cf_plan *plan,
-	uint8_t *destination, ckptfmt_error *err)
-{
-	uint32_t crc = 0;
-	cf_run run;
-	bool left = cf_plan_next(plan, &run);
-	CF_TRY(need_staging(transfer, err));
-	transfer->window_size = 0;
-	for (uint64_t done = 0; done < stored->size;) {
-		uint64_t size = cf_min_u64(PIECE_SIZE, stored->size - done);
-		CF_TRY(read_exactly(transfer, transfer->staging, size, stored->offset + done, err));
-		crc = ckptfmt_crc32c(crc, transfer->staging, size);
-		scatter(plan, &run, &left, transfer->staging, done, size, destination);
-		done += size;
-	}
-	return check_crc(stored->offset, stored->crc32c, crc, err);
-}
-
 static ckptfmt_status check_chunks(const cf_transfer *transfer, const ckptfmt_stored *stored, uint64_t begin,
 	uint64_t size, ckptfmt_error *err)
 {
@@ -443,19 +424,19 @@ static uint64_t read_end(cf_plan *plan, const cf_run *run, uint64_t begin, uint6
 	return cf_min_u64(end, begin + CF_WINDOW_SIZE);
 }
 
-/* Chunks that do not fit the staging memory: each one that the plan touches is read, summed and delivered in pieces,
- * and checked at its end. */
-static ckptfmt_status part_by_large_chunks(cf_transfer *transfer, const ckptfmt_stored *stored, cf_plan *plan,
+/* The value as a whole, or chunks that do not fit the staging memory: each one that the plan touches is read, summed and
+ * delivered in pieces, and checked at its end. */
+static ckptfmt_status part_by_pieces(cf_transfer *transfer, const ckptfmt_stored *stored, bool whole, cf_plan *plan,
 	uint8_t *destination, ckptfmt_error *err)
 {
 	const uint32_t *crcs = (const uint32_t *)cf_buffer_items(&transfer->selection->chunk_crcs) + stored->chunks_first;
+	uint64_t unit = whole ? stored->size : stored->chunk_size;
 	cf_run run;
 	bool left = cf_plan_next(plan, &run);
 	CF_TRY(need_staging(transfer, err));
 	transfer->window_size = 0;
 	while (left) {
-		uint64_t row = run.stored_offset / stored->chunk_size, begin = row * stored->chunk_size;
-		uint64_t end = begin + cf_min_u64(stored->chunk_size, stored->size - begin);
+		uint64_t row = run.stored_offset / unit, begin = row * unit, end = begin + cf_min_u64(unit, stored->size - begin);
 		uint32_t crc = 0;
 		for (uint64_t at = begin; at < end;) {
 			uint64_t size = cf_min_u64(PIECE_SIZE, end - at);
@@ -464,7 +445,8 @@ static ckptfmt_status part_by_large_chunks(cf_transfer *transfer, const ckptfmt_
 			scatter(plan, &run, &left, transfer->staging, at, size, destination);
 			at += size;
 		}
-		CF_TRY(check_chunk_crc(stored->offset + begin, crcs[row], crc, err));
+		CF_TRY(whole ? check_crc(stored->offset, stored->crc32c, crc, err)
+			: check_chunk_crc(stored->offset + begin, crcs[row], crc, err));
 	}
 	return CKPTFMT_OK;
 }
@@ -561,9 +543,9 @@ ckptfmt_status cf_transfer_part(cf_transfer *transfer, const ckptfmt_stored *sto
 	CF_TRY(cf_transfer_open(transfer, stored, err));
 	switch (way) {
 	case PART_OF_WHOLE:
-		return part_of_whole(transfer, stored, plan, destination, err);
+		return part_by_pieces(transfer, stored, true, plan, destination, err);
 	case PART_BY_LARGE_CHUNKS:
-		return part_by_large_chunks(transfer, stored, plan, destination, err);
+		return part_by_pieces(transfer, stored, false, plan, destination, err);
 	case PART_BY_CHUNKS:
 		return part_by_chunks(transfer, stored, plan, destination, err);
 	default:
