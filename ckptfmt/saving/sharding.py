@@ -10,9 +10,7 @@ The tensors are read-only views, not copies, so a callback that wants to can sti
 Checksums before and after the call find changes, and refuse the save: copies would double the
 memory.
 
-Corners decide whether pieces tile a box. A corner has the sign (-1)^n, where n of its coordinates
-are ends. Two sums of boxes are equal, with multiplicity, exactly if the sums of their signed
-corners are equal.
+Pieces tile a box if their volumes, in random coordinates, add up to that of the box (`_tile`).
 """
 
 from __future__ import annotations
@@ -20,11 +18,11 @@ from __future__ import annotations
 import abc
 import bisect
 import functools
-import itertools
 import math
+import secrets
 import sys
-from collections import Counter
-from collections.abc import Iterator, Mapping, MutableMapping, Sequence
+from collections import defaultdict
+from collections.abc import Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple
 
@@ -212,44 +210,23 @@ def _inside(box: Box, whole: Box) -> bool:
     )
 
 
-def _overlap(first: Box, second: Box) -> bool:
-    return all(
-        max(a, b) < min(a + a_size, b + b_size)
-        for a, a_size, b, b_size in zip(*first, *second, strict=True)
-    )
-
-
-# With more cut axes, pairs of pieces are compared instead of the 2^axes corners of each piece.
-_CORNER_AXES_MAX = 8
-
-
 def _tile(pieces: Sequence[Box], whole: Box) -> bool:
-    """Return whether each element of `whole` is in exactly one of these boxes inside it."""
-    axes = [
-        axis
-        for axis, extent in enumerate(zip(*whole, strict=True))
-        if any((piece.start[axis], piece.shape[axis]) != extent for piece in pieces)
-    ]
-    if len(axes) == 1:
-        # Fast path: pieces along one axis.
-        (axis,) = axes
-        edge = whole.start[axis]
-        for first, size in sorted((piece.start[axis], piece.shape[axis]) for piece in pieces):
-            if first != edge:
-                return False
-            edge += size
-        return edge == whole.start[axis] + whole.shape[axis]
-    if len(axes) > _CORNER_AXES_MAX:
-        elements = sum(math.prod(piece.shape) for piece in pieces)
-        return elements == math.prod(whole.shape) and overlapping(pieces) is None
-    sums: Counter[tuple[int, ...]] = Counter()
-    for sign, boxes in ((1, pieces), (-1, [whole])):
-        for start, shape in boxes:
-            ends = [(start[axis], start[axis] + shape[axis]) for axis in axes]
-            for chosen in itertools.product((0, 1), repeat=len(axes)):
-                corner = tuple(end[side] for end, side in zip(ends, chosen, strict=True))
-                sums[corner] += -sign if sum(chosen) % 2 else sign
-    return not any(sums.values())
+    """Return whether each element of `whole` is in exactly one of these boxes inside it.
+
+    Each start or end on an axis is replaced by a random number. With these, the volume of a box is
+    a polynomial, and those of the pieces add up to that of the whole exactly if every element is
+    counted once. Polynomials that differ are equal at a random place with a probability below
+    rank / 2^64 (Schwartz and Zippel). A dimension of size 0 counts as 1.
+    """
+    numbers: defaultdict[tuple[int, int], int] = defaultdict(lambda: secrets.randbits(64))
+
+    def volume(box: Box) -> int:
+        return math.prod(
+            numbers[axis, start + max(size, 1)] - numbers[axis, start]
+            for axis, (start, size) in enumerate(zip(*box, strict=True))
+        )
+
+    return sum(map(volume, pieces)) == volume(whole)
 
 
 def overlapping(pieces: Sequence[Box]) -> tuple[int, int] | None:
@@ -258,16 +235,13 @@ def overlapping(pieces: Sequence[Box]) -> tuple[int, int] | None:
     if rank == 0:
         return (0, 1) if len(pieces) > 1 else None
     axis = max(range(rank), key=lambda axis: len({piece.start[axis] for piece in pieces}))
+    starts = [piece.start[axis] for piece in pieces]
     active: list[int] = []
-    for row in sorted(range(len(pieces)), key=lambda row: pieces[row].start[axis]):
-        piece = pieces[row]
-        active = [
-            other
-            for other in active
-            if pieces[other].start[axis] + pieces[other].shape[axis] > piece.start[axis]
-        ]
+    for row in sorted(range(len(pieces)), key=starts.__getitem__):
+        active = [at for at in active if starts[at] + pieces[at].shape[axis] > starts[row]]
         for other in active:
-            if _overlap(pieces[other], piece):
+            boxes = zip(*pieces[other], *pieces[row], strict=True)
+            if all(max(a, b) < min(a + a_size, b + b_size) for a, a_size, b, b_size in boxes):
                 return other, row
         active.append(row)
     return None
@@ -287,56 +261,34 @@ class _Origin:
     specs: list[str] = field(default_factory=list)
 
 
+@dataclass(slots=True)
 class _Key:
-    """The tensors given to a callback under one key.
+    """The tensors given to a callback under one key, and the spec of each box that it was given or
+    returned. `index` sorts them by their first indices, from the axis with the most of these on."""
 
-    `find` tries the tensor of the previous piece, the next one, an unchanged tensor, those that
-    begin at or before the piece along the axis with the most beginnings, and at last all.
-    """
-
-    __slots__ = ("axis", "exact", "groups", "hint", "origins", "seen", "starts")
-
-    def __init__(self) -> None:
-        self.origins: list[_Origin] = []
-        self.seen: dict[Box, str] = {}
-        self.hint = 0
-        self.exact: dict[Box, int] = {}
-        self.axis = 0
-        self.starts: list[int] = []
-        self.groups: dict[int, list[int]] = {}
+    origins: list[_Origin] = field(default_factory=list)
+    seen: dict[Box, str] = field(default_factory=dict)
+    ordered: list[_Origin] = field(default_factory=list)
+    axis: int = 0
 
     def index(self) -> None:
-        """Build the lookup tables, once all tensors are known."""
         self.seen.clear()
-        if len(self.origins) < 3:
-            return
-        boxes = [origin.box for origin in self.origins]
-        self.exact = {box: row for row, box in enumerate(boxes)}
-        ranks = range(min(len(box.start) for box in boxes))
-        self.axis = max(ranks, key=lambda axis: len({box.start[axis] for box in boxes}), default=-1)
-        if self.axis < 0:
-            return
-        for row, box in enumerate(boxes):
-            self.groups.setdefault(box.start[self.axis], []).append(row)
-        self.starts = sorted(self.groups)
+        starts = zip(*(origin.box.start for origin in self.origins), strict=False)
+        counts = [len(set(column)) for column in starts]
+        self.axis = max(range(len(counts)), key=counts.__getitem__, default=0)
+        self.ordered = sorted(self.origins, key=lambda origin: self.order(origin.box))
 
-    def candidates(self, box: Box) -> Iterator[int]:
-        count = len(self.origins)
-        yield self.hint
-        yield (self.hint + 1) % count
-        if box in self.exact:
-            yield self.exact[box]
-        if self.starts and self.axis < len(box.start):
-            place = bisect.bisect_right(self.starts, box.start[self.axis])
-            if place > 0:
-                yield from self.groups[self.starts[place - 1]]
-        yield from range(count)
+    def order(self, box: Box) -> tuple[int, ...]:
+        return box.start[self.axis :] + box.start[: self.axis]
 
     def find(self, full_shape: tuple[int, ...], box: Box) -> _Origin | None:
-        for row in self.candidates(box):
-            origin = self.origins[row]
+        """Return the tensor that contains a box: usually the last one that is not after it."""
+        count = bisect.bisect_right(
+            self.ordered, self.order(box), key=lambda origin: self.order(origin.box)
+        )
+        for row in reversed(range(count)):
+            origin = self.ordered[row]
             if origin.full_shape == full_shape and _inside(box, origin.box):
-                self.hint = row
                 return origin
         return None
 
@@ -396,9 +348,7 @@ def _indexed(shardable_tensors: Sequence[ShardableTensor]) -> dict[str, _Key]:
     for tensor in shardable_tensors:
         full_shape, start, shape, _ = tensor.box
         box = Box(start, shape)
-        key = keys.get(tensor.checkpoint_key)
-        if key is None:
-            key = keys[tensor.checkpoint_key] = _Key()
+        key = keys.setdefault(tensor.checkpoint_key, _Key())
         if box in key.seen:
             raise ShardingError(
                 "Received multiple tensors with the same checkpoint key and slice spec: "

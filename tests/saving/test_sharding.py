@@ -343,7 +343,7 @@ def test_tensors_given_twice() -> None:
 
 
 def test_many_cut_axes() -> None:
-    """More than have their corners counted."""
+    """512 pieces, none of which is as long as the tensor on any axis."""
     shape = (2,) * 9
     array = np.zeros(shape, np.int8)
     text = " ".join("2" * 9) + " "
@@ -386,6 +386,11 @@ def test_many_pieces_take_seconds() -> None:
         f"150 150 {i},1:{j},1": grid[i : i + 1, j : j + 1] for i in range(150) for j in range(150)
     }
     assert _seconds(tensors, [{"w": parts}]) < 10
+    columns = [shardable("w", rows[i : i + 1].T, f"2 5000 0,2:{i},1") for i in range(5_000)]
+    parts = {
+        f"2 5000 {j},1:{i},1": rows[i : i + 1, j : j + 1] for j in (1, 0) for i in range(5_000)
+    }
+    assert _seconds(columns, [{"w": parts}]) < 10
     assert _seconds([shardable("g", grid)], [{"g": squares}]) < 10
 
 
