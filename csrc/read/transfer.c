@@ -424,8 +424,8 @@ static uint64_t read_end(cf_plan *plan, const cf_run *run, uint64_t begin, uint6
 	return cf_min_u64(end, begin + CF_WINDOW_SIZE);
 }
 
-/* The value as a whole, or chunks that do not fit the staging memory: each one that the plan touches is read, summed and
- * delivered in pieces, and checked at its end. */
+/* The value as a whole, or chunks that do not fit the staging memory: each one that the plan touches is read, summed
+ * and delivered in pieces, and checked at its end. */
 static ckptfmt_status part_by_pieces(cf_transfer *transfer, const ckptfmt_stored *stored, bool whole, cf_plan *plan,
 	uint8_t *destination, ckptfmt_error *err)
 {
@@ -436,7 +436,8 @@ static ckptfmt_status part_by_pieces(cf_transfer *transfer, const ckptfmt_stored
 	CF_TRY(need_staging(transfer, err));
 	transfer->window_size = 0;
 	while (left) {
-		uint64_t row = run.stored_offset / unit, begin = row * unit, end = begin + cf_min_u64(unit, stored->size - begin);
+		uint64_t row = run.stored_offset / unit, begin = row * unit;
+		uint64_t end = begin + cf_min_u64(unit, stored->size - begin);
 		uint32_t crc = 0;
 		for (uint64_t at = begin; at < end;) {
 			uint64_t size = cf_min_u64(PIECE_SIZE, end - at);
