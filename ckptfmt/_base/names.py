@@ -25,7 +25,9 @@ SHARD_STAND_IN = "_CKPTFMT_SHARD_"
 
 # The part of one process or shard, in the temporary directory of a save.
 PART = re.compile(r"part-[0-9]{5,10}-of-[0-9]{5,10}")
-_DATA_NAME = re.compile(r"(?s)(.*)\.data-([0-9]{5,10})-of-([0-9]{5,10})")
+# Numbers have at least five digits, and no more zeros in front than that takes.
+_NUMBER = "([0-9]{5}|[1-9][0-9]{5,9})"
+_DATA_NAME = re.compile(rf"(?s)(.*)\.data-{_NUMBER}-of-{_NUMBER}")
 
 
 _SHORT = {"\\": "\\\\", "\n": "\\n", "\r": "\\r", "\t": "\\t"}
@@ -38,7 +40,7 @@ _FILE_URL = re.compile(r"file://(localhost)?(?=/)")
 def is_url(path: str) -> bool:
     """Return whether a path is a URL, such as "s3://bucket/run/model", or one inside of an
     archive: what `ckptfmt.stores` reads."""
-    return _URL.match(path) is not None or split_archive(path) is not None
+    return _URL.match(path) is not None or _IN_ARCHIVE.match(path) is not None
 
 
 def split_archive(path: str) -> tuple[str, str] | None:
@@ -190,11 +192,7 @@ def data_name(prefix: str, shard: int, num_shards: int) -> str:
 def parse_data_name(path: str) -> DataName | None:
     """Return the parts of a data file's path; None for any other path."""
     match = _DATA_NAME.fullmatch(path)
-    if match is None:
-        return None
-    prefix, shard, num_shards = match.groups()
-    parsed = DataName(prefix, int(shard), int(num_shards))
-    return parsed if data_name(*parsed) == path else None
+    return None if match is None else DataName(match[1], int(match[2]), int(match[3]))
 
 
 def tensor_bytes(name: str | bytes, argument: str | None = None) -> bytes:
