@@ -55,6 +55,8 @@ class CheckpointDirectory:
         StorageError: it cannot be opened.
     """
 
+    _fd = -1  # closed
+
     def __init__(self, path: str, *, durability: Durability = "full") -> None:
         self.path = path
         self._full = durability == "full"
@@ -62,8 +64,10 @@ class CheckpointDirectory:
         self._lock: OwnDescriptor | None = None
         self._has_locks = False
         self._dry_run = False
-        with self._reported("the directory cannot be opened"):
+        try:
             self._fd = os.open(self.path or ".", _DIRECTORY_FLAGS)
+        except OSError as error:
+            raise self._failed("the directory cannot be opened", error) from None
 
     def close(self) -> None:
         """Close the descriptor; the object cannot be used any more."""
@@ -73,8 +77,7 @@ class CheckpointDirectory:
                 os.close(fd)
 
     def __del__(self) -> None:
-        with contextlib.suppress(AttributeError):  # it was never opened
-            self.close()
+        self.close()
 
     def __enter__(self) -> Self:
         return self
@@ -102,10 +105,12 @@ class CheckpointDirectory:
             yield
             return
         here = self._descriptor()
-        with self._reported("the directory cannot be locked"):
+        try:
             # A descriptor of its own: a lock belongs to the open file, and a forked child closes
             # this one.
             lock = OwnDescriptor(partial(os.open, ".", _DIRECTORY_FLAGS, dir_fd=here))
+        except OSError as error:
+            raise self._failed("the directory cannot be locked", error) from None
         try:
             self._has_locks = self._acquire(lock.fd, timeout)
             self._lock = lock
@@ -139,14 +144,18 @@ class CheckpointDirectory:
     @property
     def identity(self) -> tuple[int, int]:
         """Device and inode of the directory that was opened."""
-        with self._reported("the directory cannot be examined"):
+        try:
             info = os.fstat(self._descriptor())
+        except OSError as error:
+            raise self._failed("the directory cannot be examined", error) from None
         return info.st_dev, info.st_ino
 
     def names(self) -> list[str]:
         """Return all names in the directory, in no order."""
-        with self._reported("the directory cannot be listed"):
+        try:
             return os.listdir(self._descriptor())
+        except OSError as error:
+            raise self._failed("the directory cannot be listed", error) from None
 
     def exists(self, name: str) -> bool:
         """Return whether this checkpoint has an index; True also if that cannot be determined."""
@@ -164,13 +173,14 @@ class CheckpointDirectory:
         Raises:
             StorageError: it cannot be read, or is not a regular file.
         """
-        with self._reported("the file cannot be read", name):
-            try:
-                fd = open_regular(_checked(name), directory=self._descriptor())
-            except FileNotFoundError:
-                return None
+        try:
+            fd = open_regular(_checked(name), directory=self._descriptor())
             with open(fd, "rb") as stream:
                 return stream.read(min(os.fstat(fd).st_size, limit) + 1)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise self._failed("the file cannot be read", error, name) from None
 
     def write_state(self, name: str, content: bytes, durability: Durability | None = None) -> None:
         """Replace a small file by atomic rename.
@@ -243,19 +253,22 @@ class CheckpointDirectory:
         Raises:
             StorageError: it could not be removed.
         """
-        with self._reported("the file cannot be removed", name):
-            try:
-                info = os.stat(name, dir_fd=self._descriptor(), follow_symlinks=False)
-                if not stat.S_ISDIR(info.st_mode):
-                    os.unlink(name, dir_fd=self._descriptor())
-            except FileNotFoundError:
-                pass
+        try:
+            info = os.stat(name, dir_fd=self._descriptor(), follow_symlinks=False)
+            if not stat.S_ISDIR(info.st_mode):
+                os.unlink(name, dir_fd=self._descriptor())
+        except FileNotFoundError:
+            pass
+        except OSError as error:
+            raise self._failed("the file cannot be removed", error, name) from None
 
     def sync(self) -> None:
         """Sync the directory, if it was opened with durability "full"."""
         if self._full:
-            with self._reported("the directory cannot be synced"):
+            try:
                 os.fsync(self._descriptor())
+            except OSError as error:
+                raise self._failed("the directory cannot be synced", error) from None
 
     def sweep(self, checkpoint_name: str | None = "ckpt", *, dry_run: bool = False) -> list[str]:
         """Remove orphaned files of checkpoints named `<checkpoint_name>-<n>`, of all checkpoints
@@ -395,18 +408,10 @@ class CheckpointDirectory:
         self.remove_file(index)
         return None
 
-    @contextlib.contextmanager
-    def _reported(self, message: str, name: str | None = None) -> Iterator[None]:
-        """Raise an OSError of the block as a StorageError."""
-        try:
-            yield
-        except CkptfmtError:
-            raise
-        except OSError as error:
-            path = self.path if name is None else os.path.join(self.path, name)
-            raise StorageError(
-                f"{message}: {error.strerror}", path=path, errno=error.errno
-            ) from None
+    def _failed(self, message: str, error: OSError, name: str = "") -> StorageError:
+        """Return the error of an operation on the directory, or on the file `name` in it."""
+        path = os.path.join(self.path, name) if name else self.path
+        return StorageError(f"{message}: {error.strerror}", path=path, errno=error.errno)
 
 
 def _checked(name: str) -> str:

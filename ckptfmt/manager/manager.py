@@ -396,12 +396,13 @@ class CheckpointManager:
             counter = getattr(self._checkpoint, "save_counter", None)
             if counter is not None and not self._decisions.is_alone:
                 counter[...] = counter + 1
-            future = self._write(_Save(name, self._path(name), given), chosen)
+            save = _Save(name, self._path(name), given)
+            future = self._write(save, chosen)
         except BaseException:
             self._last_checkpoint_step = before
             raise
         future.add_done_callback(check)
-        return self._path(name), future
+        return save.prefix, future
 
     def _make_directory(self) -> None:
         if is_url(self._directory):

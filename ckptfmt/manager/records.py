@@ -189,14 +189,16 @@ class Records:
         Raises:
             StorageError: the file cannot be written.
         """
+        existing = directory.read(METRICS_NAME)
+        if existing is None and not self.scored:
+            return
         checkpoints = {
             name: {"metrics": dict(record.metrics), "index": record.index}
             for name, record in self.scored.items()
         }
         document = {_HEAD: _VERSION, "checkpoints": checkpoints}
         content = f"{json.dumps(document, indent=1)}\n".encode()
-        existing = directory.read(METRICS_NAME)
-        if content != existing and (self.scored or existing is not None):
+        if content != existing:
             directory.write_state(METRICS_NAME, content, durability)
 
     def _read_metrics(self, directory: Directory, existing: set[str]) -> dict[str, Record]:
