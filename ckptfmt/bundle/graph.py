@@ -178,44 +178,36 @@ def slot_key(variable_path: str, optimizer_path: str, slot_name: str) -> str:
 # ---- encoding ------------------------------------------------------------------------------------
 
 
-_BYTE = [bytes((number,)) for number in range(0x80)]
+class _Varints(dict[int, bytes]):
+    """Numbers as varints; those of one byte are stored."""
+
+    def __missing__(self, number: int) -> bytes:
+        encoded = bytearray()
+        while number > 0x7F:
+            encoded.append(number & 0x7F | 0x80)
+            number >>= 7
+        encoded.append(number)
+        return bytes(encoded)
 
 
-def _varint(number: int) -> bytes:
-    if number < 0x80:
-        return _BYTE[number]
-    encoded = bytearray()
-    while number > 0x7F:
-        encoded.append(number & 0x7F | 0x80)
-        number >>= 7
-    encoded.append(number)
-    return bytes(encoded)
-
-
-_KIND_TAG = _varint(KIND_FIELD << 3 | 2)
+_ENCODED = _Varints({number: bytes((number,)) for number in range(0x80)})
+_KIND_TAG = _ENCODED[KIND_FIELD << 3 | 2]
 
 
 def _text(tag: int, value: str) -> bytes:
     """Encode a text field; an empty text is omitted, as in proto3."""
-    if not value:
-        return b""
-    try:
-        content = value.encode()
-    except UnicodeEncodeError as error:
-        raise InvalidError(
-            f"an object graph cannot hold the name {value!r}: {error.reason}"
-        ) from None
-    return _BYTE[tag] + _varint(len(content)) + content
+    content = value.encode()
+    return _ENCODED[tag] + _ENCODED[len(content)] + content if content else b""
 
 
 def _node_id(tag: int, node_id: int, count: int) -> bytes:
     if not 0 <= node_id < count:
         raise InvalidError(f"node id {node_id} is not below {count}, the number of nodes")
-    return _BYTE[tag] + _varint(node_id) if node_id else b""
+    return _ENCODED[tag] + _ENCODED[node_id] if node_id else b""
 
 
 def _message(tag: int, content: bytes) -> bytes:
-    return _BYTE[tag] + _varint(len(content)) + content
+    return _ENCODED[tag] + _ENCODED[len(content)] + content
 
 
 def encode_graph(graph: ObjectGraph) -> bytes:
@@ -228,40 +220,36 @@ def encode_graph(graph: ObjectGraph) -> bytes:
     count = len(graph.nodes)
     if not count:
         raise InvalidError("an object graph must have a node")
-    entries = sum(
-        len(node.children) + len(node.attributes) + len(node.slot_variables) for node in graph.nodes
-    )
+    entries = 0
+    for node in graph.nodes:
+        entries += len(node.children) + len(node.attributes) + len(node.slot_variables)
     if count > NODES_MAX or entries > ENTRIES_MAX:
         raise LimitError(
             f"the object graph has {count} nodes with {entries} children, attributes and slots; "
             f"the limits are {NODES_MAX} and {ENTRIES_MAX}"
         )
-    content = b"".join(_message(0x0A, _encode_node(node, count)) for node in graph.nodes)
+    try:
+        content = b"".join([_message(0x0A, _encode_node(node, count)) for node in graph.nodes])
+    except UnicodeEncodeError as error:
+        raise InvalidError(
+            f"an object graph cannot hold the name {error.object!r}: {error.reason}"
+        ) from None
     if len(content) > BYTES_MAX:
         raise LimitError(f"the object graph has {len(content)} bytes; the limit is {BYTES_MAX}")
     return content
 
 
 def _encode_node(node: Node, count: int) -> bytes:
-    parts = [
-        _message(0x0A, _node_id(0x08, child, count) + _text(0x12, name))
-        for name, child in node.children
-    ]
-    parts += [
-        _message(
-            0x12, _text(0x0A, a.name) + _text(0x12, a.full_name) + _text(0x1A, a.checkpoint_key)
-        )
-        for a in node.attributes
-    ]
-    parts += [
-        _message(
-            0x1A,
-            _node_id(0x08, slot.original_variable_node_id, count)
-            + _text(0x12, slot.slot_name)
-            + _node_id(0x18, slot.slot_variable_node_id, count),
-        )
-        for slot in node.slot_variables
-    ]
+    parts = []
+    for name, child in node.children:
+        parts.append(_message(0x0A, _node_id(0x08, child, count) + _text(0x12, name)))
+    for a in node.attributes:
+        names = _text(0x0A, a.name) + _text(0x12, a.full_name)
+        parts.append(_message(0x12, names + _text(0x1A, a.checkpoint_key)))
+    for slot in node.slot_variables:
+        original = _node_id(0x08, slot.original_variable_node_id, count)
+        variable = _node_id(0x18, slot.slot_variable_node_id, count)
+        parts.append(_message(0x1A, original + _text(0x12, slot.slot_name) + variable))
     if node.registered_saver is not None:
         name, object_name = node.registered_saver
         parts.append(_message(0x22, _text(0x0A, name) + _text(0x12, object_name)))
@@ -269,7 +257,7 @@ def _encode_node(node: Node, count: int) -> bytes:
         parts.append(b"\x2a\x02\x08\x01" if node.has_checkpoint_values else b"\x2a\x00")
     if node.kind is not None:
         content = node.kind.encode()
-        parts += [_KIND_TAG, _varint(len(content)), content]
+        parts += [_KIND_TAG, _ENCODED[len(content)], content]
     return b"".join(parts)
 
 

@@ -34,19 +34,18 @@ from ckptfmt.bundle.graph import (
     slot_key,
 )
 from ckptfmt.errors import InvalidError, UnsupportedError, about
-from ckptfmt.objects.nodes import TreeNode, scalar_array, scalar_kind
+from ckptfmt.objects.nodes import NONE, TreeNode, scalar_array, scalar_kind
 from ckptfmt.objects.traversal import (
     Local,
     Role,
-    Saved,
     View,
     called,
     children_of,
     described,
     has_slots,
+    kind_of,
     method_of,
     optimizers_among,
-    saved_of,
     slots_of,
     trail_of,
 )
@@ -163,9 +162,9 @@ def own_tensors(local: Local) -> dict[str, Any]:
     return dict(tensors)
 
 
-def _tensors(local: Local, saved: Saved) -> tuple[list[Attribute], dict[str, Any]]:
-    """Return the attributes of an object, and what is saved by key."""
-    value, role, path, name = local.value, saved.role, saved.path, saved.name
+def _tensors(local: Local, role: Role) -> tuple[list[Attribute], dict[str, Any]]:
+    """Return the attributes of an object with this role, and what is saved by key."""
+    value, path, name = local.value, local.key_path, local.full_name
     key = path + VALUE_SUFFIX
     whole = [Attribute(VARIABLE_VALUE, name, key)]
     if role is Role.MESH:
@@ -182,7 +181,7 @@ def _tensors(local: Local, saved: Saved) -> tuple[list[Attribute], dict[str, Any
         full_names = [name if one == VARIABLE_VALUE else "" for one in names]
         return list(map(Attribute, names, full_names, specs)), specs
     if role is Role.NODE:
-        return _node_tensors(local, saved)
+        return _node_tensors(local, path, name)
     if role is Role.PYTHON:
         state = called(value.serialize, value, local)
         if not isinstance(state, (str, bytes)):
@@ -202,7 +201,9 @@ def _tensors(local: Local, saved: Saved) -> tuple[list[Attribute], dict[str, Any
     return [], {}
 
 
-def _node_tensors(local: Local, saved: Saved) -> tuple[list[Attribute], dict[str, Any]]:
+def _node_tensors(
+    local: Local, path: str, full_name: str
+) -> tuple[list[Attribute], dict[str, Any]]:
     node: TreeNode = local.value
     if node.registered_saver is not None:
         raise UnsupportedError(
@@ -214,10 +215,10 @@ def _node_tensors(local: Local, saved: Saved) -> tuple[list[Attribute], dict[str
     for name, given in node.attributes.items():
         if not isinstance(name, str):
             raise InvalidError(f"{described(local)} has the attribute {name!r}: it must be a str")
-        key = attribute_key(saved.path, name)
+        key = attribute_key(path, name)
         several = isinstance(given, Mapping)
         is_value = name == VARIABLE_VALUE and not several
-        attributes.append(Attribute(name, saved.name if is_value else "", key))
+        attributes.append(Attribute(name, full_name if is_value else "", key))
         if not several:
             tensors[key] = _with_dtype(key, given)
             continue
@@ -309,19 +310,23 @@ def content_of(view: View) -> Content:
         )
     content = Content()
     states: list[tuple[Any, dict[str, Any]]] = []
-    for local, saved, node in zip(found, saved_of(found), graph.nodes, strict=True):
+    for local, node in zip(found, graph.nodes, strict=True):
+        if local.value is None:
+            node.kind = NONE
+            continue
         if local.layout is not None:
             content.layouts[local.key_path + VALUE_SUFFIX] = local.layout
-        node.kind = saved.kind
-        if saved.saver_name is not None:
-            node.registered_saver = saved.saver_name, saved.path
-            content.registered.setdefault(saved.saver_name, {})[saved.path] = local.value
+        role, saver_name = local.role, local.saver_name
+        node.kind = kind_of(local.value, role)
+        if saver_name is not None:
+            node.registered_saver = saver_name, local.key_path
+            content.registered.setdefault(saver_name, {})[local.key_path] = local.value
             continue
-        if saved.role is Role.NOTHING:
+        if role is Role.NOTHING:
             continue
-        node.attributes, tensors = _tensors(local, saved)
+        node.attributes, tensors = _tensors(local, role)
         state = {}
-        if saved.role in (Role.PYTHON, Role.NODE):
+        if role in (Role.PYTHON, Role.NODE):
             keys = [one.checkpoint_key for one in node.attributes if one.name == PY_STATE]
             state = {key: tensors.pop(key) for key in keys if key in tensors}
         content.owners += [(local.value, tensors)] * bool(tensors)

@@ -44,7 +44,7 @@ import enum
 import functools
 import weakref
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -54,7 +54,7 @@ from ckptfmt._base.targets import is_variable
 from ckptfmt.bundle.graph import object_path
 from ckptfmt.bundle.tensor import TensorHandle
 from ckptfmt.errors import InvalidError
-from ckptfmt.objects.nodes import NONE, Slot, TreeNode, scalar_kind
+from ckptfmt.objects.nodes import Slot, TreeNode, scalar_kind
 from ckptfmt.objects.trackable import TYPES_CACHED, Trackable
 from ckptfmt.saving.devices import names_one_device
 from ckptfmt.saving.mesh import Layout
@@ -81,8 +81,15 @@ _SCALARS = (bool, int, float, complex, str, bytes, np.generic)
 _CONTAINERS = (Mapping, list, tuple)
 _TF_BASE = "tensorflow.python.trackable.base"
 _BUFFERS = (bytearray, memoryview, array.array)
+_Answer = TypeVar("_Answer")
 
 
+def _of_type(function: Callable[..., _Answer]) -> Callable[..., _Answer]:
+    """Remember what a function says about types. As lru_cache, but mypy lets it take a type."""
+    return functools.lru_cache(TYPES_CACHED)(function)
+
+
+@_of_type
 def _has(kind: type, *methods: str) -> bool:
     return all(_implements(getattr(kind, method, None)) for method in methods)
 
@@ -109,21 +116,13 @@ def _has_tensors(kind: type) -> bool:
     )
 
 
-def _type(value: Any) -> Any:
-    return type(value)  # for mypy, types are not hashable
-
-
-@functools.lru_cache(TYPES_CACHED)
-def _has_slot_methods(kind: Any) -> bool:
-    return _has(kind, "get_slot_names", "get_slot")
-
-
 def has_slots(value: Any) -> bool:
     """Return whether the object holds variables for other variables, as optimizers do."""
-    return (isinstance(value, TreeNode) and bool(value.slots)) or _has_slot_methods(_type(value))
+    has_own = isinstance(value, TreeNode) and bool(value.slots)
+    return has_own or _has(type(value), "get_slot_names", "get_slot")
 
 
-@functools.lru_cache(TYPES_CACHED)
+@_of_type
 def _is_value(kind: Any) -> bool:
     parameters = getattr(kind, "__dataclass_params__", None)
     return issubclass(kind, (*_SCALARS, tuple)) or (parameters is not None and parameters.frozen)
@@ -131,7 +130,7 @@ def _is_value(kind: Any) -> bool:
 
 def is_value(value: Any) -> bool:
     """Return whether the object is a value, which belongs to the place where it is stored."""
-    return _is_value(_type(value))
+    return _is_value(type(value))
 
 
 def is_array(value: object) -> bool:
@@ -147,7 +146,7 @@ def is_array(value: object) -> bool:
     return hasattr(value, "shape") and hasattr(value, "dtype")
 
 
-@functools.lru_cache(TYPES_CACHED)
+@_of_type
 def _role_of(kind: Any) -> Role | None:
     """Return the role of objects of this type; None if the type does not decide it."""
     roles = (
@@ -158,7 +157,8 @@ def _role_of(kind: Any) -> Role | None:
         (Role.NOTHING, issubclass(kind, (dict, list, tuple))),
         (Role.PYTHON, _has(kind, "serialize", "deserialize")),
         (Role.TENSORS, _has_tensors(kind)),
-        (Role.NOTHING, _has(kind, "trackable_children") or _has_slot_methods(kind)),
+        (Role.NOTHING, _has(kind, "trackable_children")),
+        (Role.NOTHING, _has(kind, "get_slot_names", "get_slot")),
         (Role.NOTHING, dataclasses.is_dataclass(kind) or issubclass(kind, Mapping)),
     )
     return next((role for role, is_it in roles if is_it), None)
@@ -171,7 +171,7 @@ def role_of(value: Any, path: Iterable[str] = ()) -> Role:
         InvalidError: objects of this type cannot be saved; the message names the path.
     """
     if not isinstance(value, type):
-        role = _role_of(_type(value))
+        role = _role_of(type(value))
         if role is not None:
             return role
         if get_registered_saver_name(value) is not None:
@@ -258,7 +258,7 @@ def children_of(value: Any, path: Iterable[str] = (), *, of_tree: bool = False) 
     Raises:
         InvalidError: a key or name that is not a str.
     """
-    role = _role_of(_type(value))
+    role = _role_of(type(value))
     if value is None or role in (Role.SCALAR, Role.ARRAY, Role.PARALLEL):
         return []
     if isinstance(value, (list, tuple)):
@@ -378,7 +378,7 @@ class Local:
         self.path_text: str | None = None
         self.layout: Layout | None = None
         self._role: Role | None = None
-        self.key: Hashable = self.place if is_value(value) else id(value)
+        self.key: Hashable = self.place if _is_value(type(value)) else id(value)
 
     def child(self, child: Child) -> Local:
         """Return the child as an object of the same traversal."""
@@ -432,7 +432,7 @@ class Local:
         """The name of the object in a name-based checkpoint."""
         unnamed = self.role is Role.SCALAR or isinstance(self.value, TensorHandle)
         name = None if unnamed else getattr(self.value, "name", None)
-        return name if isinstance(name, str) and name else str(self)
+        return name if isinstance(name, str) and name else "/".join(self.path)
 
 
 class Edges(NamedTuple):
@@ -609,7 +609,7 @@ class TreeView(View):
             return
         if scalar_kind(value) is not None or isinstance(value, np.generic):
             return
-        role = None if isinstance(value, type) else _role_of(_type(value))
+        role = None if isinstance(value, type) else _role_of(type(value))
         is_container = isinstance(value, _CONTAINERS) or dataclasses.is_dataclass(value)
         if (
             role in (Role.ARRAY, Role.PARALLEL, Role.NODE)
@@ -636,37 +636,8 @@ def found_at(edges: Edges, path: str) -> int | None:
     return index
 
 
-# ---- what is saved ------------------------------------------------------------------------------
-
-
-class Saved(NamedTuple):
-    """The record of an object in a graph: its role, the kind of Python object, the registered saver
-    that saves it, its escaped path, and its name in a name-based checkpoint. A container has no
-    path here: that of a deep one may be long."""
-
-    role: Role
-    kind: str | None
-    saver_name: str | None
-    path: str
-    name: str
-
-
-def saved_of(found: Iterable[Local]) -> list[Saved]:
-    """Return what a graph records of these objects."""
-    every = []
-    for local in found:
-        if local.value is None:
-            every.append(Saved(Role.NOTHING, NONE, None, "", ""))
-            continue
-        role, kind, saver_name = local.role, _kind_of(local), local.saver_name
-        has_path = role is not Role.NOTHING or saver_name is not None
-        names = (local.key_path, local.full_name) if has_path else ("", "")
-        every.append(Saved(role, kind, saver_name, *names))
-    return every
-
-
-def _kind_of(local: Local) -> str | None:
-    value, role = local.value, local.role
+def kind_of(value: Any, role: Role) -> str | None:
+    """Return the kind of Python object that the graph records of an object with this role."""
     if role is Role.SCALAR:
         return scalar_kind(value)
     if role is not Role.NOTHING or is_array(value):
@@ -676,7 +647,7 @@ def _kind_of(local: Local) -> str | None:
     if isinstance(value, list):
         return "list"
     is_dict = isinstance(value, (Mapping, tuple)) or dataclasses.is_dataclass(value)
-    return "dict" if is_dict and _role_of(_type(value)) is Role.NOTHING else None
+    return "dict" if is_dict and _role_of(type(value)) is Role.NOTHING else None
 
 
 def optimizers_among(found: Iterable[Local]) -> list[tuple[int, Local]]:
