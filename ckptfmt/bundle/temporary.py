@@ -55,17 +55,29 @@ class OwnDescriptor:
 
 
 _open: weakref.WeakSet[OwnDescriptor] = weakref.WeakSet()
+# Held from before a file is opened until its descriptor is known, and during a fork. A child makes
+# its own: if this module was imported during the fork, another thread may have held this one.
 _forking = threading.RLock()
 
 
+def _acquire_before() -> None:
+    _forking.acquire()
+
+
+def _release_in_parent() -> None:
+    with contextlib.suppress(RuntimeError):  # this module was imported during the fork
+        _forking.release()
+
+
 def _close_in_child() -> None:
+    global _open, _forking
     for descriptor in list(_open):
         descriptor.close()
-    _forking.release()
+    _open, _forking = weakref.WeakSet(), threading.RLock()
 
 
 os.register_at_fork(
-    before=_forking.acquire, after_in_parent=_forking.release, after_in_child=_close_in_child
+    before=_acquire_before, after_in_parent=_release_in_parent, after_in_child=_close_in_child
 )
 
 

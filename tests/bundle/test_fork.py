@@ -6,6 +6,8 @@ from __future__ import annotations
 import fcntl
 import os
 import signal
+import subprocess
+import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -80,6 +82,32 @@ def test_writer_of_the_parent_is_left_alone(tmp_path: Path) -> None:
     assert in_child(child) == 0
     writer.commit()
     assert ckptfmt.load(tmp_path / "ck")["x"].tolist() == [0, 1, 2]
+
+
+IMPORTING = """
+import os, threading
+def come():
+    import ckptfmt.bundle.temporary
+os.register_at_fork(before=come)
+pid = os.fork()
+from ckptfmt.bundle.temporary import OwnDescriptor
+def work():
+    OwnDescriptor(lambda: os.open("/", os.O_RDONLY)).close()
+thread = threading.Thread(target=work, daemon=True)
+thread.start()
+thread.join(10)
+if pid == 0:
+    os._exit(int(thread.is_alive()))
+assert os.waitpid(pid, 0)[1] == 0 and not thread.is_alive()
+"""
+
+
+def test_an_import_while_another_thread_forks() -> None:
+    """The module's function for after a fork is called then, and that for before it was not."""
+    ran = subprocess.run(
+        [sys.executable, "-c", IMPORTING], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (ran.returncode, ran.stderr) == (0, "")
 
 
 def test_what_is_remembered_needs_no_thread_of_the_parent(
