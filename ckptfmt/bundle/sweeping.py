@@ -66,12 +66,14 @@ def remove_directory(where: int, name: str, *, dry_run: bool = False) -> bool:
         flags = _DIRECTORY_FLAGS | os.O_NOFOLLOW
         place = OwnDescriptor(partial(os.open, name, flags, dir_fd=where))
         stack.callback(place.close)
+        lock = _locked(place.fd, LOCK_NAME)
+        if lock is not None:
+            stack.callback(lock.close)
+        # Listed under the lock: no process creates a file there any more.
         inside = os.listdir(place.fd)
         if inside:
-            lock = _locked(place.fd, LOCK_NAME)
             if lock is None:
                 return False
-            stack.callback(lock.close)
             parts = [file for file in inside if file != LOCK_NAME]
             if not all(map(is_part, parts)):
                 return False
@@ -111,15 +113,18 @@ def is_held(where: int, name: str) -> bool:
 
 def _locked(where: int, name: str) -> OwnDescriptor | None:
     """Open the regular file `name` and take its exclusive lock; None if that is not possible: its
-    writer is alive, it is not a regular file, or the system reports an error."""
+    writer is alive, it is not a regular file, another file has taken its name meanwhile, or the
+    system reports an error."""
     try:
         file = OwnDescriptor(partial(os.open, name, _FILE_FLAGS, dir_fd=where))
     except OSError:
         return None
     try:
-        if stat.S_ISREG(os.fstat(file.fd).st_mode):
+        opened = os.fstat(file.fd)
+        if stat.S_ISREG(opened.st_mode):
             fcntl.flock(file.fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return file
+            if os.path.samestat(opened, os.stat(name, dir_fd=where, follow_symlinks=False)):
+                return file
     except OSError:
         pass
     file.close()
@@ -132,10 +137,6 @@ def _unlinked(where: int, name: str) -> bool:
     if file is None:
         return False
     try:
-        # Another file may have taken its name meanwhile.
-        now = os.stat(name, dir_fd=where, follow_symlinks=False)
-        if not os.path.samestat(now, os.fstat(file.fd)):
-            return False
         os.unlink(name, dir_fd=where)
     except OSError:
         return False

@@ -84,8 +84,9 @@ os.register_at_fork(
 class TemporaryDirectory:
     """A directory beside a checkpoint for the shards of one save.
 
-    This object holds its lock, which ends with the process at the latest. Directories whose lock is
-    held are not swept.
+    Every process that writes there holds its lock, shared with the others; a lock ends with the
+    process at the latest. While a process holds it, neither a sweep nor `leave` removes the
+    directory, so that no process creates it again without a lock.
 
     Args:
         prefix: of the checkpoint that is saved.
@@ -107,7 +108,8 @@ class TemporaryDirectory:
         self.token, self.path = token, f"{self._prefix}_temp_{token}"
 
     def make(self) -> None:
-        """Create the directory and its missing parents.
+        """Create the directory and its missing parents, unless another process of the save has, and
+        take its lock.
 
         Raises:
             StorageError: it cannot be created.
@@ -121,10 +123,10 @@ class TemporaryDirectory:
                 with contextlib.suppress(FileExistsError):
                     os.mkdir(self.path)
                 path = os.path.join(self.path, LOCK_NAME)
-                # Another process may sweep the directory before it has its lock: try another name.
+                # Another process may remove the directory before it has its lock: try another name.
                 with contextlib.suppress(FileNotFoundError):
                     lock = OwnDescriptor(partial(os.open, path, flags, 0o666))
-                    if _hold(lock.fd, path, fcntl.LOCK_EX):
+                    if _hold(lock.fd, path, fcntl.LOCK_SH):
                         self._lock = lock
                         return
                     lock.close()
@@ -141,22 +143,45 @@ class TemporaryDirectory:
             "another process keeps removing the temporary directory of the save", path=self.path
         )
 
-    def remove(self) -> None:
-        """Remove the directory with its content, as far as that is possible. Raises nothing."""
+    def release(self) -> None:
+        """Release the lock: this process writes nothing more there."""
         lock, self._lock = self._lock, None
-        if lock is not None:
-            # First: there may be no other descriptor to list the directory with. What stays, after
-            # Ctrl-C too, can be swept.
+        if lock is not None and lock.fd >= 0:  # not in a forked child
+            with contextlib.suppress(OSError):
+                # Closing alone releases it later if a program that is being started has a copy.
+                fcntl.flock(lock.fd, fcntl.LOCK_UN)
             lock.close()
+
+    def leave(self) -> None:
+        """Release the lock, and remove the directory as `remove` does if no other process holds it.
+        The last process to leave removes it, or the next sweep."""
+        self.release()
+        if is_url(self.path):
+            self.remove()  # a store has no locks
+            return
+        path = os.path.join(self.path, LOCK_NAME)
+        with contextlib.suppress(OSError):
+            lock = OwnDescriptor(partial(os.open, path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW))
+            try:
+                if _hold(lock.fd, path, fcntl.LOCK_EX):
+                    self._remove(lock)
+            finally:
+                lock.close()
+
+    def remove(self) -> None:
+        """Remove the directory, in which no process writes any more, with its content, as far as
+        that is possible. Raises nothing."""
+        # First: there may be no other descriptor to list the directory with. What stays, after
+        # Ctrl-C too, can be swept.
+        self.release()
         with contextlib.suppress(OSError):
             if is_url(self.path):
                 for name in list_objects(self.path):
                     remove_object(f"{self.path}/{name}")
                 return
-            self._clear()
-            os.rmdir(self.path)
+            self._remove()
 
-    def _clear(self) -> None:
+    def _remove(self, lock: OwnDescriptor | None = None) -> None:
         for entry in os.scandir(self.path):
             if entry.name == LOCK_NAME:
                 continue
@@ -165,8 +190,13 @@ class TemporaryDirectory:
             else:
                 with contextlib.suppress(OSError):
                     os.unlink(entry.path)
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(os.path.join(self.path, LOCK_NAME))
+        # A directory with files and without a lock would stay for good.
+        if set(os.listdir(self.path)) <= {LOCK_NAME}:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(os.path.join(self.path, LOCK_NAME))
+            if lock is not None:
+                lock.close()  # NFS keeps an open file in the directory, under another name
+            os.rmdir(self.path)
 
 
 def make_file(name: str, directory_fd: int) -> tuple[str, OwnDescriptor]:

@@ -189,7 +189,7 @@ class _Save:
             # Process 0 has the metadata, and makes a checkpoint of an empty pytree as well.
             count = int(len(self.content.sources) > 0 or self._team.rank == 0)
             with self._team.guarded() as guard:
-                for part in self._staging.parts(self._team.rank, count):
+                for part in self._staging.parts(count):
                     self._write(part, columns, part_durability(self._options.durability))
             self._staging.merge(guard.error, count, self._options.durability)
         finally:

@@ -125,7 +125,8 @@ def save(
             ckptfmt's) that names that process. What was written is removed, and a previous
             checkpoint of the prefix is unchanged (except after DurabilityUnknownError).
         What the coordinator raises when a process is missing; temporary files
-            (`<prefix>_temp_<hex>`) may then remain. A later save never uses them.
+            (`<prefix>_temp_<hex>`) may then remain. A later save never uses them, and removes them
+            on a local file system.
     """
     team = Team(coordinator, "sharded.save")
     with team.guarded() as guard:
@@ -382,7 +383,7 @@ def _write_and_merge(team: Team, job: Job, description: Description, target: str
             count = max(len(shards), int(needed))
         else:
             count = int(bool(parts) or needed)
-        for number, bundle in enumerate(staging.parts(team.rank, count)):
+        for number, bundle in enumerate(staging.parts(count)):
             with Writer(
                 bundle,
                 metadata=None if number else job.metadata,

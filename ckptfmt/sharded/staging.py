@@ -15,7 +15,8 @@ Error = BaseException | None
 
 
 class TeamStaging:
-    """The temporary directory of a save of several processes, which process 0 creates and removes.
+    """The temporary directory of a save of several processes. Process 0 creates it, all hold its
+    lock while they write, and process 0 removes it, or after a failure the last one to leave.
 
     Args:
         team: the processes.
@@ -41,15 +42,24 @@ class TeamStaging:
         try:
             decided = self._team.round(error, answer, decide_and_start)
         except BaseException:
-            self._staging.remove()  # exists in process 0 only
+            self._staging.leave()  # exists in process 0 only
             raise
         token, _, decision = decided.partition(b"\n")
         if self._team.rank != 0:
             self._staging = Staging(self._target, token.decode())
         return decision
 
-    def parts(self, rank: int, count: int) -> list[str]:
-        """Return the prefixes of the parts of a process that writes this many."""
+    def parts(self, count: int) -> list[str]:
+        """Return the prefixes of the parts of this process, which writes this many now.
+
+        Raises:
+            StorageError: the directory cannot be locked.
+        """
+        if count > 0 and self._team.rank != 0:
+            self._staging.make()
+        return self._parts(self._team.rank, count)
+
+    def _parts(self, rank: int, count: int) -> list[str]:
         world = self._team.world_size
         return [self._staging.part(rank + i * world, world * count) for i in range(count)]
 
@@ -71,11 +81,13 @@ class TeamStaging:
         def join(answers: list[bytes]) -> bytes:
             written = []
             for rank, answer in enumerate(answers):
-                for part in self.parts(rank, int(answer)):
+                for part in self._parts(rank, int(answer)):
                     check_seen(part, self._target, f"process {rank}", "process 0", "processes")
                     written.append(part)
             self._staging.merge([*inputs, *written], durability)
             remove_emptied(inputs, self._target)
             return b""
 
-        self._team.round(error, str(count).encode(), join, self._staging.remove)
+        if self._team.rank != 0:
+            self._staging.release()
+        self._team.round(error, str(count).encode(), join, self._staging.leave)

@@ -304,6 +304,90 @@ def test_a_removal_that_was_interrupted_lets_go(
     assert directory.sweep() == [name]
 
 
+def test_the_last_process_that_leaves_removes_the_directory(
+    directory: CheckpointDirectory, tmp_path: Path
+) -> None:
+    first = TemporaryDirectory(str(tmp_path / "ckpt-1"))
+    second = TemporaryDirectory(str(tmp_path / "ckpt-1"), first.token)
+    first.make()
+    second.make()
+    part_files(Path(first.path))
+    before = files(Path(first.path))
+    first.leave()
+    assert directory.sweep() == []
+    assert files(Path(first.path)) == before
+    second.leave()
+    assert not os.path.exists(first.path)
+
+
+@pytest.mark.parametrize("sweeps", [False, True])
+def test_a_process_that_comes_while_its_directory_is_removed(
+    directory: CheckpointDirectory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sweeps: bool
+) -> None:
+    """It makes the lock again, so that what it leaves can be swept."""
+    first = TemporaryDirectory(str(tmp_path / "ckpt-1"))
+    late = TemporaryDirectory(str(tmp_path / "ckpt-1"), first.token)
+    first.make()
+    rmdir, name = os.rmdir, os.path.basename(first.path)
+
+    def come(path: str, **more: int) -> None:
+        monkeypatch.undo()
+        late.make()
+        part_files(Path(late.path))
+        rmdir(path, **more)
+
+    monkeypatch.setattr(os, "rmdir", come)
+    if sweeps:
+        first.release()
+        assert directory.sweep() == []
+    else:
+        first.leave()
+    assert late.path == first.path
+    assert directory.sweep() == []
+    late.release()
+    assert directory.sweep() == [name]
+    assert files(tmp_path) == []
+
+
+def test_a_part_that_comes_before_the_lock_of_the_sweep(
+    directory: CheckpointDirectory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dead = tmp_path / f"ckpt-1_temp_{HEX}"
+    dead.mkdir()
+    (dead / LOCK_NAME).touch()
+    flock = fcntl.flock
+
+    def lock(fd: int, kind: int) -> None:
+        if os.path.samestat(os.fstat(fd), (dead / LOCK_NAME).stat()):
+            monkeypatch.undo()
+            part_files(dead)
+        flock(fd, kind)
+
+    monkeypatch.setattr(fcntl, "flock", lock)
+    assert directory.sweep() == [dead.name]
+    assert files(tmp_path) == []
+
+
+def test_a_file_that_cannot_be_removed_keeps_the_lock(
+    directory: CheckpointDirectory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    temporary = TemporaryDirectory(str(tmp_path / "ckpt-1"))
+    temporary.make()
+    part_files(Path(temporary.path))
+    unlink = os.unlink
+
+    def refuse(path: str) -> None:
+        if path.endswith("-intent"):
+            raise PermissionError(errno.EACCES, "no")
+        unlink(path)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "unlink", refuse)
+        temporary.remove()
+    assert files(Path(temporary.path)) == ["part-00001-of-00002.merge-intent", LOCK_NAME]
+    assert directory.sweep() == [os.path.basename(temporary.path)]
+
+
 def test_a_part_that_is_being_written_keeps_its_directory(
     directory: CheckpointDirectory, tmp_path: Path
 ) -> None:

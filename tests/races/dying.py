@@ -6,7 +6,7 @@ preload.c is in LD_PRELOAD.
 Three processes overwrite one checkpoint together. One of them is killed before a random one of the
 calls by which it changes files or sends to the others. The others end soon, with an error of the
 documented kind; the old checkpoint is whole, or the new one is in its place; the next save
-succeeds, and a cleaning removes the files of the dead process.
+succeeds, and a cleaning removes the other files of the dead process.
 """
 
 from __future__ import annotations
@@ -27,7 +27,6 @@ from support.forking import forked, wait_for
 from support.jobs import files_of, loads_as, names, others_learned
 
 import ckptfmt
-from ckptfmt.bundle.temporary import LOCK_NAME
 from ckptfmt.manager.directory import CheckpointDirectory
 from ckptfmt.sharded import save as sharded_save
 from ckptfmt.sharded.coordinator import SingleProcess
@@ -81,16 +80,10 @@ def save_whole(root: Path, number: int) -> list[tuple[int, int]]:
     assert [status for status, _ in ended] == [0] * RANKS, ended
     prefix = root / "ckpt" / "model"
     assert loads_as(prefix) == number
+    assert not [name for name in names(prefix.parent) if "_temp_" in name]
     with CheckpointDirectory(str(prefix.parent)) as place, place.lock():
         place.sweep(None)
-    # Rank 0 removes its temporary directory, with the lock in it, when another rank fails. A third
-    # rank that still writes can leave a file there, and a sweep keeps a directory without a lock.
-    left = [
-        name
-        for name in names(prefix.parent)
-        if "_temp_" not in name or (prefix.parent / name / LOCK_NAME).exists()
-    ]
-    assert left == files_of(prefix), left
+    assert names(prefix.parent) == files_of(prefix)
     counts = [int(said.removeprefix(COUNTED)) for _, said in ended]
     return [(rank, at) for rank, count in enumerate(counts) for at in range(1, count + 1)]
 

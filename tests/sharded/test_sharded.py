@@ -7,6 +7,7 @@ import random
 import re
 import secrets
 import shutil
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -363,11 +364,12 @@ def test_a_merge_that_fails(
     assert not list(tmp_path.glob("*_temp_*"))
 
 
-def test_a_process_that_is_gone(tmp_path: Path, before: dict[str, bytes]) -> None:
-    """The coordinator's own error comes through, and process 0 leaves nothing behind."""
+class GoneError(Exception):
+    pass
 
-    class GoneError(Exception):
-        pass
+
+def test_a_process_that_is_gone(tmp_path: Path, before: dict[str, bytes]) -> None:
+    """The coordinator's own error comes through, and the last process leaves nothing behind."""
 
     def save(team: Any) -> None:
         rounds = iter(range(10))
@@ -375,8 +377,6 @@ def test_a_process_that_is_gone(tmp_path: Path, before: dict[str, bytes]) -> Non
 
         def counted(data: bytes, root: int = 0) -> Any:
             if next(rounds) == 1:
-                # Whoever learns of it first removes what the other may still be writing.
-                team.barrier("both have written")
                 raise GoneError(f"{team.rank}")
             return gather(data, root)
 
@@ -385,6 +385,56 @@ def test_a_process_that_is_gone(tmp_path: Path, before: dict[str, bytes]) -> Non
 
     assert [described(error) for error in run_team(2, save)] == [(GoneError, "0"), (GoneError, "1")]
     assert contents(tmp_path) == before
+
+
+@pytest.mark.parametrize("where", ["parts_of", "Writer"])
+def test_a_process_that_writes_late(
+    tmp_path: Path, before: dict[str, bytes], monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    """Process 0 gives up before the other writes, or before it has locked the directory, and the
+    other never learns of it. The next save removes what it wrote."""
+    is_there, given_up = threading.Event(), threading.Event()
+    real = getattr(sharded, where)
+
+    def late(*arguments: Any, **options: Any) -> Any:
+        if threading.current_thread() in others:
+            is_there.set()
+            assert given_up.wait(60)
+        return real(*arguments, **options)
+
+    others: set[threading.Thread] = set()
+    monkeypatch.setattr(sharded, where, late)
+
+    def save(team: Any) -> None:
+        numbers = iter(range(10))
+        gather, broadcast = team.gather, team.broadcast
+
+        def gathered(data: bytes, root: int = 0) -> Any:
+            if next(numbers) == 0:
+                return gather(data, root)
+            if team.rank == 0:
+                assert is_there.wait(60)
+                raise GoneError
+            team.broadcast = gone
+            return None
+
+        def gone(_data: bytes | None, _root: int = 0) -> bytes:
+            raise GoneError
+
+        team.gather, team.broadcast = gathered, broadcast
+        if team.rank == 1:
+            others.add(threading.current_thread())
+        try:
+            sharded_save(tmp_path / "ck", {"w": rows(GOOD, team.rank)}, {"w": ROWS}, team)
+        finally:
+            if team.rank == 0:
+                given_up.set()
+
+    assert [type(error) for error in run_team(2, save)] == [GoneError] * 2
+    assert list(tmp_path.glob("ck_temp_*/part-00001-of-00002.index"))
+    monkeypatch.undo()
+    all_good(save_team(tmp_path / "ck", lambda rank: {"w": rows(GOOD, rank)}, {"w": ROWS}))
+    assert not list(tmp_path.glob("*_temp_*"))
 
 
 def disagreement(tmp_path: Path, given: list[dict[str, Any]], layouts: list[dict[str, Any]]) -> str:

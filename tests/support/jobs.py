@@ -83,9 +83,5 @@ def others_learned(ended: list[tuple[int, str]], victim: int) -> int:
     assert ended[victim] == (-signal.SIGKILL, "")
     failed = [out for rank, (status, out) in enumerate(ended) if rank != victim and status]
     for out in failed:
-        # Process 0 removes the temporary directory at once, perhaps while another still writes, or
-        # looks whether its data file is in place (CMT-7).
-        is_gone = out.startswith("StorageError: OS in ") and "_temp_" in out
-        is_gone |= out.startswith("BusyError: BUSY in ") and "_temp_" in out and ": CMT-7: " in out
-        assert is_gone or out.startswith("BusyError: PEERS_MISSING: another process ended"), out
+        assert out.startswith("BusyError: PEERS_MISSING: another process ended"), out
     return len(failed)
