@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from support import vectors
 
+import ckptfmt
 from ckptfmt import CorruptError
 from ckptfmt.bundle.verify import verify_prefix
 
@@ -201,6 +202,15 @@ def agree(core: set[tuple[str, str]], reference: set[tuple[str, str]]) -> bool:
     return named == ruled and {failure for failure, _ in core - named} == others
 
 
+def read_error(prefix: str) -> tuple[str, str] | None:
+    """The failure of a read of `x`, and its rule."""
+    try:
+        ckptfmt.Reader(prefix, verify="full")["x"].read()
+    except ckptfmt.CkptfmtError as error:
+        return error.failure, vectors.rule_of(error.message)
+    return None
+
+
 @pytest.mark.parametrize("in_slices", [False, True], ids=["whole", "slice"])
 @pytest.mark.parametrize(
     "kind", ["fixed", "strings", "variants", "compressed", "compressed strings"]
@@ -219,5 +229,9 @@ def test_two_faults(kind: str, in_slices: bool, parts: Any, tmp_path: Path) -> N
         found = {(one.failure, one.rule) for one in reference.verify(prefix)[0]}
         assert agree(core, found), (names, sorted(core), sorted(found))
         assert names or not found
+        # Whatever a reader refuses, verify reports; an unknown type alone is no fault.
+        if "DTY-6" not in names and (refused := read_error(prefix)):
+            reported = core if refused[1] else {(failure, "") for failure, _ in core}
+            assert core and (len(names) > 1 or refused in reported), (names, refused, core)
         some += bool(found)
     assert some > 300
