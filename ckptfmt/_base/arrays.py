@@ -297,7 +297,8 @@ class Sources:
     ) -> None:
         if part is not None:
             self.slices[len(self)] = part
-        self._list_runs()
+        if self._runs:
+            self._list_runs()
         self._names.append(name)
         self._codes.append(code)
         self._sizes.append(size)
@@ -314,7 +315,9 @@ class Sources:
         """As `table`, with what must outlive the call in two parts: what keeps the data of the
         arrays, but for strings, and the columns that all else is in."""
         last = len(self.arrays) if last is None else last
-        tables, owners, at = list[NDArray[Any]](), list[Any](), first
+        tables: list[NDArray[Any]] = []
+        owners: list[Any] = []
+        at = first
         for start, run in self._runs:
             begin, end = max(start, at), min(start + run.count, last)
             if begin >= end:
@@ -384,11 +387,11 @@ class Sources:
 
 def batches(sizes: NDArray[np.int64], limit: int) -> list[slice]:
     """Consecutive runs of at most so many bytes, or of one."""
-    ends = np.cumsum(sizes)
+    ends = sizes.cumsum()
     found = []
     first = done = 0
     while first < len(sizes):
-        last = max(int(np.searchsorted(ends, done + limit, "right")), first + 1)
+        last = max(int(ends.searchsorted(done + limit, "right")), first + 1)
         found.append(slice(first, last))
         first, done = last, int(ends[last - 1])
     return found
@@ -402,7 +405,7 @@ def _numbers(rows: Iterable[Sequence[int]]) -> NDArray[np.int64]:
 
 def _starts(sizes: NDArray[Any]) -> NDArray[np.uint64]:
     """Return where each of consecutive runs of these sizes begins."""
-    ends = np.cumsum(sizes, dtype=np.uint64)
+    ends: NDArray[np.uint64] = sizes.cumsum(dtype=np.uint64)
     return ends - sizes.astype(np.uint64)
 
 

@@ -221,6 +221,8 @@ def tensor_name(name: str | bytes, argument: str | None = None) -> str:
     Raises:
         InvalidError: not a name.
     """
+    if isinstance(name, str) and name.isascii():
+        return name
     return tensor_text(tensor_bytes(name, argument))
 
 
@@ -232,9 +234,7 @@ def user_name(name: str | bytes, argument: str | None = None) -> bytes:
     """
     raw = tensor_bytes(name, argument)
     if raw.startswith(_RESERVED):
-        raise invalid(
-            argument, f"names beginning with {RESERVED} are reserved", tensor=tensor_text(raw)
-        )
+        raise _reserved(tensor_text(raw), argument)
     return raw
 
 
@@ -244,10 +244,16 @@ def saved_name(name: str | bytes) -> str:
     Raises:
         InvalidError: as `user_name`, or the name is empty.
     """
-    text = tensor_text(user_name(name))
+    text = tensor_name(name)
+    if text.startswith(RESERVED):
+        raise _reserved(text, None)
     if not text:
         raise InvalidError("TAB-12: a tensor's name is empty", tensor="")
     return text
+
+
+def _reserved(name: str, argument: str | None) -> InvalidError:
+    return invalid(argument, f"names beginning with {RESERVED} are reserved", tensor=name)
 
 
 def printable(text: str) -> str:

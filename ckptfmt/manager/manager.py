@@ -345,7 +345,13 @@ class CheckpointManager:
             As `save`; errors of writing and recording are raised by the future.
         """
         begun = self._begin(checkpoint_number, check_interval, options, metrics, is_async=True)
-        return None if begun is None else begun[1]
+        if begun is None:
+            return None
+        prefix, future = begun
+        if future is None:
+            future = Future()
+            future.set_result(prefix)
+        return future
 
     def sync(self) -> None:
         """Wait for background saves, if the checkpoint has a method `sync`, and raise their
@@ -361,10 +367,12 @@ class CheckpointManager:
         metrics: Mapping[str, Any] | None,
         *,
         is_async: bool = False,
-    ) -> tuple[str, Future[Any]] | None:
-        """Save, or begin to: the prefix and a future of it. None if no checkpoint is due."""
+    ) -> tuple[str, Future[Any] | None] | None:
+        """Save, or begin to: the prefix, and its future if it is saved in the background. None if
+        no checkpoint is due."""
         before = step = self._last_checkpoint_step
-        chosen, given = self._options, check_metrics(None)
+        chosen = self._options
+        given: Mapping[str, float] | None = None
 
         def choose() -> str | None:
             nonlocal chosen, given, step
@@ -393,15 +401,17 @@ class CheckpointManager:
             name = self._decisions.same(choose)
             if name is None:
                 return None
-            counter = getattr(self._checkpoint, "save_counter", None)
-            if counter is not None and not self._decisions.is_alone:
-                counter[...] = counter + 1
+            if not self._decisions.is_alone:
+                counter = getattr(self._checkpoint, "save_counter", None)
+                if counter is not None:
+                    counter[...] = counter + 1
             save = _Save(name, self._path(name), given)
             future = self._write(save, chosen)
         except BaseException:
             self._last_checkpoint_step = before
             raise
-        future.add_done_callback(check)
+        if future is not None:
+            future.add_done_callback(check)
         return save.prefix, future
 
     def _make_directory(self) -> None:
@@ -412,7 +422,7 @@ class CheckpointManager:
         except OSError as error:
             raise_storage(error, self._directory)
 
-    def _write(self, save: _Save, options: CheckpointOptions) -> Future[Any]:
+    def _write(self, save: _Save, options: CheckpointOptions) -> Future[Any] | None:
         if options.enable_async or not self._decisions.is_alone:
             note = self._record if self._decisions.is_first else self._follow
             record: Callable[..., object] = functools.partial(note, save)
@@ -426,9 +436,7 @@ class CheckpointManager:
             return written
         if self._decisions.is_alone:
             self._record(save)
-        future: Future[Any] = Future()
-        future.set_result(save.prefix)
-        return future
+        return None
 
     def _is_due(self, check_interval: bool) -> bool:
         check_switch("check_interval", check_interval)

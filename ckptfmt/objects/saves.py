@@ -149,8 +149,9 @@ class Together:
         inputs: list[str] = []
         if first and content.registered:
             saver = Saver({}, content.registered)
-            claims, inputs, _ = self._claims.enter_context(saver.collected(path, options))
-            self._claims.push(claims.pop_all())
+            with contextlib.ExitStack() as claims:
+                inputs, _ = saver.collected(claims, path, options)
+                self._claims.push(claims.pop_all())
         self._job = Job(
             path,
             options,

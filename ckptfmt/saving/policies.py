@@ -42,9 +42,8 @@ class ShardByTaskPolicy(ShardingCallback):
 
     def __call__(self, shardable_tensors: Sequence[ShardableTensor]) -> list[Shard]:
         """Return one shard for each task, with whole tensors."""
-        return list(
-            _grouped(shardable_tensors, lambda tensor: task_of(tensor.device)).values(),
-        )
+        tasks = [task_of(tensor.device) for tensor in shardable_tensors]
+        return list(_grouped(shardable_tensors, tasks).values())
 
 
 ShardByTaskPolicy.__module__ = "ckptfmt.tf"
@@ -91,9 +90,8 @@ class ShardByDevicePolicy(ShardingCallback):
         """
         key_fn = self.key_fn or (lambda tensor: canonical(tensor.device))
         try:
-            shards = _grouped(
-                shardable_tensors, lambda tensor: (key_fn(tensor), task_of(tensor.device))
-            )
+            keys = [(key_fn(tensor), task_of(tensor.device)) for tensor in shardable_tensors]
+            shards = _grouped(shardable_tensors, keys)
             if self.order == "sorted":
                 return [shards[key] for key in sorted(shards, key=operator.itemgetter(0))]
         except TypeError as error:
@@ -106,13 +104,11 @@ class ShardByDevicePolicy(ShardingCallback):
 ShardByDevicePolicy.__module__ = "ckptfmt.tf"
 
 
-def _grouped(
-    tensors: Iterable[ShardableTensor], key_fn: Callable[[ShardableTensor], Any]
-) -> dict[Any, Shard]:
+def _grouped(tensors: Iterable[ShardableTensor], keys: Iterable[Any]) -> dict[Any, Shard]:
     shards: dict[Any, Shard] = {}
-    for tensor in tensors:
-        shard = shards.setdefault(key_fn(tensor), {})
-        _put(shard, tensor, tensor.slice_spec, tensor.tensor)
+    for tensor, key in zip(tensors, keys, strict=True):
+        pieces = shards.setdefault(key, {}).setdefault(tensor.checkpoint_key, {})
+        pieces[tensor.slice_spec] = tensor.tensor
     return shards
 
 

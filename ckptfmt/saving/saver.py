@@ -114,7 +114,7 @@ class Saver:
             for key, slice_spec, spec in _specs(tensors):
                 item = _Item(key, slice_spec, spec, owner)
                 first = seen.setdefault((key, slice_spec), item)
-                if first is not item and not item.is_empty:
+                if first is not item and not spec.is_empty:
                     if not _are_replicas(first.spec, spec):
                         raise InvalidError(
                             f"the slice '{slice_spec}' is given twice: one would overwrite the "
@@ -227,7 +227,8 @@ class Saver:
         """
         if options.enable_async:
             return self.run_async(path, options, finish).prefix
-        with self.collected(path, options) as (_, inputs, shards):
+        with contextlib.ExitStack() as claims:
+            inputs, shards = self.collected(claims, path, options)
             write_checkpoint(path, options, inputs, shards)
         options.after_write(path)
         if finish is not None:
@@ -238,7 +239,8 @@ class Saver:
         self, path: str, options: CheckpointOptions, finish: Work | None = None
     ) -> SaveFuture:
         """As `run`, in the background."""
-        with self.collected(path, options) as (claims, inputs, shards):
+        with contextlib.ExitStack() as claims:
+            inputs, shards = self.collected(claims, path, options)
 
             def copy() -> Work:
                 target, bundles = absolute(path), list(map(absolute, inputs))
@@ -256,17 +258,15 @@ class Saver:
 
             return self._queue.begin(path, copy)
 
-    @contextlib.contextmanager
     def collected(
-        self, path: str, options: CheckpointOptions
-    ) -> Iterator[tuple[contextlib.ExitStack, list[str], list[Sources]]]:
-        """Return a context with the claims of the registered savers, the bundles that they wrote,
-        and the shards. The claims end with it unless they are moved (`pop_all`)."""
-        with contextlib.ExitStack() as claims:
-            if self._registered:
-                claims.enter_context(claimed(path, [saver.name for saver, _ in self._registered]))
-            inputs = self._save_registered(path)
-            yield claims, inputs, cut(self._tensors(options), options, self._tasks)
+        self, claims: contextlib.ExitStack, path: str, options: CheckpointOptions
+    ) -> tuple[list[str], list[Sources]]:
+        """Return the bundles that the registered savers wrote, whose claims `claims` holds from now
+        on, and the shards."""
+        if self._registered:
+            claims.enter_context(claimed(path, [saver.name for saver, _ in self._registered]))
+        inputs = self._save_registered(path)
+        return inputs, cut(self._tensors(options), options, self._tasks)
 
     def restore(self, prefix: Path, options: CheckpointOptions | None = None) -> dict[str, Any]:
         """Read the tensors of all objects, one batch per task, and pass them to the objects.
@@ -401,16 +401,11 @@ class _Item:
 
     def shardable(self) -> ShardableTensor | None:
         """Return the tensor for a policy, calling its callable; None if it has no value."""
-        if self.is_empty:
+        if self.spec.is_empty:
             return None
         # A spec keeps what its callable returned. The copy lets the next save call it again, and
         # lets the memory go meanwhile.
         return ShardableTensor.from_spec(self.spec.fresh(), self.key, self.owner.trackable)
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether it is an empty block of a layout."""
-        return isinstance(self.spec, DSaveSpec) and self.spec.is_empty
 
     def is_wanted(self, reader: Reader) -> bool:
         """Return whether a restore from this checkpoint reads it."""
@@ -488,7 +483,7 @@ def _specs(tensors: Mapping[str, Any]) -> Iterator[tuple[str, str, SaveSpec]]:
             if not isinstance(slice_spec, str):
                 raise InvalidError(f"a slice text must be a str, not {slice_spec!r}", tensor=key)
             text = slice_spec.strip()
-            if text and not (isinstance(value, DSaveSpec) and value.is_empty):
+            if text and not (isinstance(value, SaveSpec) and value.is_empty):
                 with about(key):
                     parse_spec(text)
             if not isinstance(value, SaveSpec):
@@ -518,7 +513,7 @@ def _check_slices(items: Iterable[_Item]) -> None:
                     tensor=key,
                 )
         if len(pieces) > 1:
-            _check_boxes(key, [one for one in pieces if not (one.is_empty or one.is_replica)])
+            _check_boxes(key, [one for one in pieces if not (one.spec.is_empty or one.is_replica)])
 
 
 def _check_boxes(key: str, pieces: Sequence[_Item]) -> None:
@@ -633,9 +628,9 @@ def _flattened(returned: Any) -> Iterator[Any]:
 
 def _read(reader: Reader, items: Sequence[_Item]) -> list[Any]:
     """Read the arrays of these items in one batch, with RestoreV2's checks."""
-    if any(item.is_empty for item in items):
-        found = iter(_read(reader, [item for item in items if not item.is_empty]))
-        return [_nothing(item.spec) if item.is_empty else next(found) for item in items]
+    if any(item.spec.is_empty for item in items):
+        found = iter(_read(reader, [item for item in items if not item.spec.is_empty]))
+        return [_nothing(item.spec) if item.spec.is_empty else next(found) for item in items]
     batch = select_batch(reader, [names.tensor_bytes(item.key) for item in items])
     check_dtypes(batch, [item.spec.dtype for item in items])
     for position, item in enumerate(items):

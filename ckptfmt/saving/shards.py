@@ -67,7 +67,7 @@ def _sources(shard: Shard, stored: Mapping[str, Any]) -> Sources:
         raw = names.tensor_bytes(key)
         for slice_spec, array in pieces.items():
             dtype = stored[key]
-            if getattr(array, "dtype", None) == dtype and array.dtype != object:
+            if getattr(array, "dtype", None) == dtype:
                 dtype = None  # the fast path of `add`
             sources.add(raw, array, dtype)
             if text := slice_spec.strip():

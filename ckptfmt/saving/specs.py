@@ -57,6 +57,8 @@ class SaveSpec:
             or a function without dtype or device. It names the tensor.
     """
 
+    is_empty = False  # only a block of a layout can be
+
     def __init__(
         self,
         tensor: Any | Callable[[], Any],
@@ -200,7 +202,7 @@ class DSaveSpec(SaveSpec):
         if given is None:
             self.slice_spec = "" if block[1:] == whole else text_of(block)
         self._block = block
-        self.is_empty: bool = 0 in block.lengths
+        self.is_empty = 0 in block.lengths
 
     @property
     def tensor(self) -> Any:
@@ -226,7 +228,7 @@ class DSaveSpec(SaveSpec):
     @property
     def box(self) -> SliceSpec | None:
         """As in SaveSpec; it may be empty."""
-        return self._block if getattr(self, "is_empty", False) else super().box
+        return self._block if self.is_empty else super().box
 
     @property
     def block_shape(self) -> tuple[int, ...]:
@@ -444,7 +446,7 @@ def as_array(name: str, tensor: Any, dtype: Any = None) -> tuple[Any, Dtype]:
     Raises:
         InvalidError: as `Writer.add`, naming the tensor.
     """
-    if type(tensor) is np.ndarray and tensor.dtype == dtype and tensor.dtype in dtypes.CODES:
+    if type(tensor) is np.ndarray and tensor.dtype == dtype:
         return tensor, tensor.dtype
     sources = Sources()
     sources.add(tensor_bytes(name), tensor, dtype)
@@ -452,9 +454,10 @@ def as_array(name: str, tensor: Any, dtype: Any = None) -> tuple[Any, Dtype]:
 
 
 def _dtype_of(name: str, tensor: Any, dtype: Any) -> Dtype:
-    if dtype is None and type(tensor) is np.ndarray and tensor.dtype in dtypes.CODES:
+    if dtype is None and type(tensor) is np.ndarray:
         found: np.dtype[Any] = tensor.dtype
-        return found
+        if found in dtypes.CODES or found.kind == "O":
+            return found
     with about(name):
         if dtype is not None:
             return _dtype_of_code(dtypes.code_of(dtype))
