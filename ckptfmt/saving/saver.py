@@ -405,7 +405,7 @@ class _Item:
             return None
         # A spec keeps what its callable returned. The copy lets the next save call it again, and
         # lets the memory go meanwhile.
-        return ShardableTensor.from_spec(self.spec.fresh(), self.key, self.owner.trackable)
+        return ShardableTensor.from_spec(self.spec.fresh(), trackable=self.owner.trackable)
 
     def is_wanted(self, reader: Reader) -> bool:
         """Return whether a restore from this checkpoint reads it."""
