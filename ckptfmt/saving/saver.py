@@ -47,14 +47,13 @@ from ckptfmt.saving.claims import claimed
 from ckptfmt.saving.devices import task_of
 from ckptfmt.saving.options import CheckpointOptions
 from ckptfmt.saving.registration import RegisteredSaver, get_registered_saver
+from ckptfmt.saving.replicas import COMPARED_BYTES, same_bytes, stored_bytes
 from ckptfmt.saving.sharding import Box, overlapping
 from ckptfmt.saving.shards import cut, write_checkpoint
 from ckptfmt.saving.specs import DSaveSpec, SaveableObject, SaveSpec, ShardableTensor
 
 Path = str | bytes | os.PathLike[Any]
 RestoreFn = Callable[[Mapping[str, Any]], Any]
-# Replicas up to this size are compared without being asked, as `ckptfmt.sharded.save` does.
-REPLICA_BYTES_MAX = 1 << 20
 
 
 class Saver:
@@ -552,11 +551,11 @@ def _are_replicas(first: SaveSpec, second: SaveSpec) -> bool:
 
 def _compare(first: ShardableTensor | None, replica: ShardableTensor, of_any_size: bool) -> None:
     """Raise InvalidError if two replicas differ."""
-    arrays = [np.ravel(one.tensor) for one in (first, replica) if one is not None]
-    if not of_any_size and arrays[-1].nbytes > REPLICA_BYTES_MAX:
+    if not of_any_size and replica.tensor.nbytes > COMPARED_BYTES:
         return
-    contents = [one.tolist() if one.dtype == object else one.tobytes() for one in arrays]
-    if contents[0] != contents[-1] or first is None:
+    if first is None or not same_bytes(
+        *(stored_bytes(one.name, one.tensor, one.dtype) for one in (first, replica))
+    ):
         raise InvalidError(
             f"the devices '{first and first.device}' and '{replica.device}' hold the same part of "
             "it, but their arrays differ",

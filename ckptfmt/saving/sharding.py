@@ -27,7 +27,6 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ckptfmt import _core
 from ckptfmt._base import dtypes
@@ -37,6 +36,7 @@ from ckptfmt._base.slices import SaveSliceInfo
 from ckptfmt._base.targets import same_elements
 from ckptfmt.errors import InvalidError, ShardingError
 from ckptfmt.saving.devices import device_in_task, device_of, task_of
+from ckptfmt.saving.replicas import same_bytes, stored_bytes
 from ckptfmt.saving.specs import ShardableTensor, as_array, parsed_text, whole_box
 
 # The content of one data file in order: {checkpoint key: {slice spec: array}}.
@@ -452,12 +452,12 @@ class _Check:
         if isinstance(array, np.ndarray) and same_elements(array, given):
             return
         try:
-            same = _same_bytes(name, array, given, tensor.dtype)
+            one, other = (stored_bytes(name, each, tensor.dtype) for each in (array, given))
         except InvalidError as error:
             raise self.broken(
                 f"gave something other than an array ({error.message})", name, spec
             ) from None
-        if not same:
+        if not same_bytes(one, other):
             raise self.broken("changed a tensor's values", name, spec)
 
     def located(self, name: str, key: _Key, spec: str) -> tuple[_Origin, Box]:
@@ -522,18 +522,6 @@ def _attribute(array: Any, what: str) -> Any:
     """Return an array's `shape` or `dtype`; None for other objects."""
     found = getattr(array, what, None)
     return tuple(found) if what == "shape" and found is not None else found
-
-
-def _same_bytes(name: str, first: Any, second: NDArray[Any], dtype: Any) -> bool:
-    """Return whether two arrays of one shape would be stored as the same bytes."""
-    sources = Sources()
-    for array in (first, second):
-        sources.add(tensor_bytes(name), array, dtype)
-    if sources.elements:
-        return sources.elements[0] == sources.elements[1]
-    native = (a.astype(a.dtype.newbyteorder("="), copy=False) for a in sources.arrays)
-    one, other = map(dtypes.little_endian, native, sources.codes)
-    return np.array_equal(one, other)
 
 
 def _same_dtype(first: Any, second: Any) -> bool:

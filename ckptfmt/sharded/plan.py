@@ -11,8 +11,10 @@ from __future__ import annotations
 import itertools
 import json
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 from ckptfmt._base import dtypes, names
@@ -22,11 +24,10 @@ from ckptfmt._base.slices import SliceSpec
 from ckptfmt.bundle.tensor import TensorHandle
 from ckptfmt.errors import InvalidError, about
 from ckptfmt.saving.mesh import Layout, Mesh, blocks
-from ckptfmt.sharded.replicas import STRING_BYTES, sums_of_replicas
+from ckptfmt.saving.replicas import element_bytes, sums_of_replicas
 
 Shape = tuple[int, ...]
-# Block number along a dimension -> its length, and the position of a device that reported it.
-_Lengths = dict[int, tuple[int, int]]
+_Ranks = tuple[int, ...]
 
 
 class Held(NamedTuple):
@@ -65,13 +66,9 @@ class Description:
     def to_bytes(self) -> bytes:
         """Encode the description without placement and checksums: processes with blocks of the same
         shapes have equal bytes, which `join` handles once."""
-        numbers = _numbers(self.held.values())
-        rows = []
-        for name, one in self.held.items():
-            shapes = list(one.shapes.values())
-            distinct = shapes[:1] if len(set(shapes)) == 1 else shapes
-            rows.append([name, one.code, numbers[one.layout], distinct])
-        return _packed({**_tables(self.placement, numbers), "tensors": rows, "unused": self.unused})
+        given = [list(one.shapes.values()) for one in self.held.values()]
+        shapes = [[some[:1] if len(set(some)) == 1 else some] for some in given]
+        return _encoded(list(self.placement), self.held, shapes, unused=self.unused)
 
     def sums_text(self) -> str:
         """Encode the checksums: (index of the tensor, position, checksum). Processes with the same
@@ -108,21 +105,11 @@ class Plan:
 
     def to_bytes(self) -> bytes:
         """Encode the plan."""
-        numbers = _numbers(self.tensors.values())
-        holders: dict[tuple[int, ...], int] = {}
-        rows = [
-            [
-                name,
-                one.code,
-                numbers[one.layout],
-                one.shape,
-                holders.setdefault(one.holders, len(holders)),
-            ]
-            for name, one in self.tensors.items()
-        ]
-        tables = _tables(self.placement, numbers)
-        owners = list(self.placement.values())
-        return _packed({**tables, "placement": owners, "tensors": rows, "holders": list(holders)})
+        holders = list(dict.fromkeys(one.holders for one in self.tensors.values()))
+        groups = {ranks: group for group, ranks in enumerate(holders)}
+        rest = [[one.shape, groups[one.holders]] for one in self.tensors.values()]
+        meshes, owners = list(self.placement), list(self.placement.values())
+        return _encoded(meshes, self.tensors, rest, placement=owners, holders=holders)
 
     @classmethod
     def from_bytes(cls, content: bytes) -> Plan:
@@ -194,8 +181,6 @@ def layouts_by_name(layouts: Mapping[Any, Any]) -> dict[str, Layout | None]:
 
 
 def _held(name: str, value: Any, layout: Layout | None, check_replicas: bool) -> Held:
-    arrays: dict[int, Any]
-    labels: dict[int, str]
     if not isinstance(value, Mapping):
         if layout is not None and not layout.is_replicated:
             raise InvalidError(
@@ -203,23 +188,17 @@ def _held(name: str, value: Any, layout: Layout | None, check_replicas: bool) ->
                 "not one array",
                 tensor=name,
             )
-        layout, arrays, labels = None, {0: value}, {0: ""}
+        layout, value = None, {"": value}
     elif not value:
         raise InvalidError("it has no array for any device", tensor=name)
-    elif layout is None:
-        labels = dict(enumerate(map(str, value)))
-        arrays = dict(enumerate(value.values()))
+    if layout is None:
+        labels = dict(enumerate(value))
     else:
-        try:
-            labels = {layout.mesh.index_of(device): device for device in value}
-        except InvalidError as error:
-            error.tensor = name
-            raise
-        labels = dict(sorted(labels.items()))
-        arrays = {position: value[device] for position, device in labels.items()}
-    codes, shapes = {}, {}
-    for position, array in arrays.items():
-        codes[position], shapes[position], arrays[position] = _facts(name, array)
+        with about(name):
+            labels = dict(sorted((layout.mesh.index_of(device), device) for device in value))
+    codes, shapes, arrays = {}, {}, {}
+    for position, device in labels.items():
+        codes[position], shapes[position], arrays[position] = _facts(name, value[device])
     first = next(iter(codes))
     for position, code in codes.items():
         if code != codes[first]:
@@ -280,18 +259,22 @@ def _check_placement(
 # ---- all processes -------------------------------------------------------------------------------
 
 
+@dataclass(slots=True)
 class _Joined:
-    """The reports of all processes on one tensor; `rank` is the first process that has it."""
+    """The reports of all processes on one tensor.
 
-    __slots__ = ("code", "holders", "layout", "lengths", "positions", "rank", "shape", "sums")
+    Attributes:
+        rank: the first process that has it; code, layout and shape are as it reports them.
+        held: groups of processes, with the shapes of the local arrays in each of them.
+        sums: the first position of a block -> checksum -> groups of processes.
+    """
 
-    def __init__(self, rank: int, code: int, layout: Layout | None, shape: Shape) -> None:
-        self.rank, self.code, self.layout, self.shape = rank, code, layout, shape
-        self.holders: list[int] = []
-        # First position of a block -> checksum -> processes.
-        self.sums: dict[int, dict[int, list[int]]] = {}
-        self.positions: set[int] = set()
-        self.lengths: list[_Lengths] = [{} for _ in shape]
+    rank: int
+    code: int
+    layout: Layout | None
+    shape: Shape
+    held: list[tuple[_Ranks, tuple[Shape, ...]]] = field(default_factory=list)
+    sums: dict[int, dict[int, list[_Ranks]]] = field(default_factory=dict)
 
 
 def join(
@@ -318,75 +301,53 @@ def join(
     for content, ranks in _ranks_of(range(len(descriptions)), descriptions).items():
         document = json.loads(content)
         unused.update(document["unused"])
-        _add_equal(document, ranks, placements, by_mesh, joined)
+        meshes, layouts = _decoded(document)
+        for number, mesh in enumerate(meshes):
+            positions = by_mesh.setdefault(mesh, [()] * len(placements))
+            for rank in ranks:
+                positions[rank] = placements[rank][number]
+        for name, code, number, given in document["tensors"]:
+            shapes = tuple(map(tuple, given))
+            report = _Joined(ranks[0], code, layouts[number], shapes[0])
+            one = joined.setdefault(name, report)
+            _compare(name, one, report)
+            one.held.append((ranks, shapes))
         for text, which in _ranks_of(ranks, sums).items():
             for index, position, total in json.loads(text):
                 found = joined[document["tensors"][index][0]].sums.setdefault(position, {})
-                found.setdefault(total, []).extend(which)
+                found.setdefault(total, []).append(which)
     for name in sorted(unused):
         # A misspelt name would make its tensor a replicated one, of which only one block is saved.
         if name not in joined:
             raise InvalidError("it has a layout, but no process has an array of it", tensor=name)
     placement = {mesh: _owners(mesh, parts) for mesh, parts in by_mesh.items()}
     tensors = {}
+    # Many tensors have the same layout and local shapes.
+    known: dict[Any, Shape] = {}
     for name, one in sorted(joined.items()):
-        _check_sums(name, one, by_mesh)
         if one.layout is None:
-            tensors[name] = Planned(one.code, None, one.shape, tuple(sorted(one.holders)))
+            holders = _all_ranks(ranks for ranks, _ in one.held)
+            tensors[name] = Planned(one.code, None, one.shape, holders)
         else:
-            shape = _global_shape(name, one, one.layout, placement)
-            tensors[name] = Planned(one.code, one.layout, shape, ())
+            key = one.layout, *one.held
+            if key not in known:
+                positions = by_mesh[one.layout.mesh]
+                known[key] = _global_shape(name, one, one.layout, positions, placement)
+            tensors[name] = Planned(one.code, one.layout, known[key], ())
+        _check_sums(name, one, by_mesh)
     return Plan(tensors, placement)
 
 
-def _ranks_of(ranks: Iterable[int], given: Sequence[Any]) -> dict[Any, list[int]]:
+def _ranks_of(ranks: Iterable[int], given: Sequence[Any]) -> dict[Any, _Ranks]:
     """Return the processes, of these, that give each value."""
     found: dict[Any, list[int]] = {}
     for rank in ranks:
         found.setdefault(given[rank], []).append(rank)
-    return found
+    return {value: tuple(which) for value, which in found.items()}
 
 
-def _add_equal(
-    document: Mapping[str, Any],
-    ranks: list[int],
-    placements: Sequence[Sequence[Sequence[int]]],
-    by_mesh: dict[Mesh, list[Sequence[int]]],
-    joined: dict[str, _Joined],
-) -> None:
-    """Add the description that these processes have in common to what was joined before."""
-    meshes, layouts = _decoded(document)
-    for number, mesh in enumerate(meshes):
-        positions = by_mesh.setdefault(mesh, [()] * len(placements))
-        for rank in ranks:
-            positions[rank] = placements[rank][number]
-    # Many tensors have the same layout and local shapes.
-    known: dict[tuple[int, tuple[Shape, ...]], tuple[list[int], list[_Lengths]]] = {}
-    for name, code, number, distinct in document["tensors"]:
-        layout, shapes = layouts[number], tuple(tuple(shape) for shape in distinct)
-        one = joined.get(name)
-        if one is None:
-            one = joined[name] = _Joined(ranks[0], code, layout, shapes[0])
-        _compare(name, one, ranks[0], code, layout, shapes[0])
-        one.holders += ranks
-        if layout is None:
-            continue
-        if (number, shapes) not in known:
-            local = [
-                pair
-                for rank in ranks
-                for pair in zip(by_mesh[layout.mesh][rank], itertools.cycle(shapes), strict=False)
-            ]
-            held = [position for position, _ in local]
-            known[number, shapes] = held, _lengths(name, layout, local)
-        held, found = known[number, shapes]
-        one.positions.update(held)
-        for axis, lengths in enumerate(found):
-            if not one.lengths[axis]:
-                one.lengths[axis] = dict(lengths)
-                continue
-            for block, length in lengths.items():
-                _add_length(name, one.lengths[axis], layout, axis, block, length)
+def _all_ranks(groups: Iterable[_Ranks]) -> _Ranks:
+    return tuple(sorted(itertools.chain.from_iterable(groups)))
 
 
 def _owners(mesh: Mesh, parts: Sequence[Sequence[int]]) -> list[int]:
@@ -408,32 +369,29 @@ def _owners(mesh: Mesh, parts: Sequence[Sequence[int]]) -> list[int]:
     return owners
 
 
-def _compare(
-    name: str, one: _Joined, rank: int, code: int, layout: Layout | None, shape: Shape
-) -> None:
+def _compare(name: str, one: _Joined, other: _Joined) -> None:
     def differ(what: str, here: object, there: object) -> InvalidError:
         return InvalidError(
-            f"process {one.rank} has it with {what} {here}, process {rank} with {there}",
+            f"process {one.rank} has it with {what} {here}, process {other.rank} with {there}",
             tensor=name,
         )
 
-    if code != one.code:
-        first, second = map(dtypes.numpy_name_of, (one.code, code))
-        raise differ("dtype", first, second)
-    if layout != one.layout:
-        texts = ["none" if its is None else its.text for its in (one.layout, layout)]
+    if other.code != one.code:
+        raise differ("dtype", *map(dtypes.numpy_name_of, (one.code, other.code)))
+    if other.layout != one.layout:
+        texts = ["none" if its is None else its.text for its in (one.layout, other.layout)]
         if texts[0] == texts[1]:
             texts = [f"{texts[0]}, with other devices"] * 2
         raise differ("layout", *texts)
-    if layout is None and shape != one.shape:
-        raise differ("shape", one.shape, shape)
+    if one.layout is None and other.shape != one.shape:
+        raise differ("shape", one.shape, other.shape)
 
 
 def _check_sums(name: str, one: _Joined, by_mesh: Mapping[Mesh, Sequence[Sequence[int]]]) -> None:
     for first, sums in sorted(one.sums.items()):
         if len(sums) == 1:
             continue
-        groups = sorted(map(sorted, sums.values()))
+        groups = sorted(map(_all_ranks, sums.values()))
         if one.layout is None:
             raise InvalidError(
                 "it is replicated, but its elements differ between these processes: "
@@ -442,57 +400,51 @@ def _check_sums(name: str, one: _Joined, by_mesh: Mapping[Mesh, Sequence[Sequenc
             )
         mesh = one.layout.mesh
         replicas = next(group for group in one.layout.replica_groups if first in group)
-        devices = [
-            next(mesh.devices[at] for at in by_mesh[mesh][ranks[0]] if at in replicas)
-            for ranks in groups
-        ]
-        texts = [
-            f"{device} (process {some(ranks)})"
-            for device, ranks in zip(devices, groups, strict=True)
-        ]
+        texts = []
+        for ranks in groups:
+            at = next(at for at in by_mesh[mesh][ranks[0]] if at in replicas)
+            texts.append(f"{mesh.devices[at]} (process {some(ranks)})")
         raise InvalidError(
             f"{texts[0]} and {texts[1]} hold the same part of it, but their arrays differ",
             tensor=name,
         )
 
 
-def _lengths(name: str, layout: Layout, local: Iterable[tuple[int, Shape]]) -> list[_Lengths]:
-    """Return the lengths of blocks in each dimension that these local arrays (position, shape)
-    have."""
-    found: list[_Lengths] = [{} for _ in range(layout.rank)]
-    for position, shape in local:
-        for axis, (block, length) in enumerate(zip(layout.block_of(position), shape, strict=True)):
-            _add_length(name, found[axis], layout, axis, block, (length, position))
-    return found
-
-
-def _add_length(
-    name: str, lengths: _Lengths, layout: Layout, axis: int, block: int, found: tuple[int, int]
-) -> None:
-    known, other = lengths.setdefault(block, found)
-    length, position = found
-    if known != length:
-        devices = layout.mesh.devices
-        raise InvalidError(
-            f"{devices[other]} has {known} elements in dimension {axis}, and "
-            f"{devices[position]}, which shares this block of it, {length}",
-            tensor=name,
-        )
-
-
 def _global_shape(
-    name: str, one: _Joined, layout: Layout, placement: Mapping[Mesh, Sequence[int]]
+    name: str,
+    one: _Joined,
+    layout: Layout,
+    positions: Sequence[Sequence[int]],
+    placement: Mapping[Mesh, Sequence[int]],
 ) -> Shape:
+    """Return the shape of a tensor whose blocks these are; `positions` are those of the devices of
+    each process."""
     mesh = layout.mesh
-    if len(one.positions) != mesh.size:
-        position = min(set(range(mesh.size)) - one.positions)
+    # For each dimension: block -> its length, and the position of a device that reported it.
+    found: list[dict[int, tuple[int, int]]] = [{} for _ in range(layout.rank)]
+    missing = set(range(mesh.size))
+    for ranks, shapes in one.held:
+        local = (zip(positions[rank], itertools.cycle(shapes), strict=False) for rank in ranks)
+        for position, shape in itertools.chain.from_iterable(local):
+            missing.discard(position)
+            blocks_here = zip(layout.block_of(position), shape, strict=True)
+            for axis, (block, length) in enumerate(blocks_here):
+                known, other = found[axis].setdefault(block, (length, position))
+                if known != length:
+                    raise InvalidError(
+                        f"{mesh.devices[other]} has {known} elements in dimension {axis}, and "
+                        f"{mesh.devices[position]}, which shares this block of it, {length}",
+                        tensor=name,
+                    )
+    if missing:
+        position = min(missing)
         raise InvalidError(
             f"process {placement[mesh][position]} has no array for {mesh.devices[position]}",
             tensor=name,
         )
     sizes = []
     for axis, parts in enumerate(layout.num_shards):
-        lengths = [one.lengths[axis][row][0] for row in range(parts)]
+        lengths = [found[axis][row][0] for row in range(parts)]
         size = sum(lengths)
         if lengths != blocks(size, parts):
             raise InvalidError(
@@ -521,13 +473,13 @@ class Part(NamedTuple):
     position: int
 
 
-class _Shared(NamedTuple):
-    """A slice, and the processes that hold it. `order` sorts by size, the largest first."""
+class _Slice(NamedTuple):
+    """A box (None: the whole tensor) of `size` elements, and a position that holds it for each
+    process with one."""
 
-    order: tuple[int, str, int]
-    ranks: tuple[int, ...]
-    part: Part
-    positions: tuple[int, ...]
+    size: int
+    box: SliceSpec | None
+    holders: dict[int, int]
 
 
 def parts_of(plan: Plan, rank: int) -> list[Part]:
@@ -538,110 +490,80 @@ def parts_of(plan: Plan, rank: int) -> list[Part]:
     the largest first, each to the process with the fewest bytes of such slices so far. That depends
     on layouts, shapes and dtypes only, so every process computes the same.
     """
+    # Many tensors have the same layout and shape.
+    known: dict[Any, list[_Slice]] = {}
+    waiting = []
+    for name, one in plan.tensors.items():
+        key = one.layout, one.shape, one.holders
+        if key not in known:
+            every = _slices(one, plan.placement)
+            known[key] = [its for its in every if len(its.holders) > 1 or rank in its.holders]
+        width = element_bytes(one.code)
+        waiting += [
+            ((-its.size * width, name, min(its.holders.values())), its) for its in known[key]
+        ]
     found: list[Part] = []
-    loads: dict[int, int] = {}
-    for order, ranks, part, positions in sorted(_shared(plan, rank)):
-        chosen = ranks[0]
-        if len(ranks) > 1:
-            chosen = min(ranks, key=lambda one: (loads.get(one, 0), one))
-            loads[chosen] = loads.get(chosen, 0) - order[0]
-        if chosen != rank:
-            continue
-        layout = plan.tensors[part.name].layout
-        if layout is None:
-            found.append(part)
-            continue
-        owners = plan.placement[layout.mesh]
-        here = next(position for position in positions if owners[position] == rank)
-        found.append(part._replace(position=here))
+    loads: Counter[int] = Counter()
+    for (size, name, _), (_, box, holders) in sorted(waiting, key=itemgetter(0)):
+        chosen = min(holders, key=lambda one: (loads[one], one))
+        if len(holders) > 1:
+            loads[chosen] -= size
+        if chosen == rank:
+            found.append(Part(name, box, holders[rank]))
     return sorted(found, key=lambda part: (part.name, part.box.start if part.box else ()))
 
 
-def _shared(plan: Plan, rank: int) -> list[_Shared]:
-    """Return the slices that several processes hold, and those that only this process holds."""
-    found: list[_Shared] = []
-    # Many tensors have the same layout and shape.
-    known: dict[tuple[Layout, Shape], list[_Group]] = {}
-    for name, one in plan.tensors.items():
-        info = dtypes.info_of(one.code)
-        itemsize = info.size if info is not None and info.size else STRING_BYTES
-        if one.layout is None:
-            order = (-one.size * itemsize, name, 0)
-            found.append(_Shared(order, one.holders, Part(name, None, 0), (0,)))
-            continue
-        groups = known.get((one.layout, one.shape))
-        if groups is None:
-            owners = plan.placement[one.layout.mesh]
-            groups = [
-                group
-                for group in _groups(one.layout, one.shape, owners)
-                if group.ranks == (rank,) or len(group.ranks) > 1
-            ]
-            known[one.layout, one.shape] = groups
-        for size, ranks, box, positions in groups:
-            order = (-size * itemsize, name, positions[0])
-            found.append(_Shared(order, ranks, Part(name, box, positions[0]), positions))
-    return found
-
-
-class _Group(NamedTuple):
-    """A box (None: the whole tensor) of `size` elements, and the processes and positions that hold
-    it."""
-
-    size: int
-    ranks: tuple[int, ...]
-    box: SliceSpec | None
-    positions: tuple[int, ...]
-
-
-def _groups(layout: Layout, shape: Shape, owners: Sequence[int]) -> list[_Group]:
-    """Return the groups to write of a tensor: its boxes that are not empty, or all of a tensor
-    without elements."""
-    if math.prod(shape) == 0:
-        return [_Group(0, tuple(sorted(set(owners))), None, tuple(range(layout.mesh.size)))]
+def _slices(one: Planned, placement: Mapping[Mesh, Sequence[int]]) -> list[_Slice]:
+    """Return the slices to write of a tensor: those that are not empty, or all of a tensor without
+    elements."""
+    if one.layout is None:
+        return [_Slice(one.size, None, dict.fromkeys(one.holders, 0))]
+    owners = placement[one.layout.mesh]
+    if one.size == 0:
+        return [_Slice(0, None, _firsts(owners, range(len(owners))))]
     found = []
-    for positions in layout.replica_groups:
-        box = layout.slice_at(shape, positions[0])
-        size = math.prod(box.shape)
-        if size:
-            ranks = tuple(sorted({owners[position] for position in positions}))
-            found.append(_Group(size, ranks, None if box.shape == shape else box, positions))
+    for positions in one.layout.replica_groups:
+        box = one.layout.slice_at(one.shape, positions[0])
+        if size := math.prod(box.shape):
+            whole = box.shape == one.shape
+            found.append(_Slice(size, None if whole else box, _firsts(owners, positions)))
     return found
+
+
+def _firsts(owners: Sequence[int], positions: Sequence[int]) -> dict[int, int]:
+    """Return the first of these positions for each process with one."""
+    return {owners[position]: position for position in reversed(positions)}
 
 
 # ---- encoding ------------------------------------------------------------------------------------
 
 
-def _numbers(tensors: Iterable[Held | Planned]) -> dict[Layout | None, int]:
-    """Number the layouts of tensors; no layout is the last item of `_decoded`'s list."""
-    layouts = dict.fromkeys(one.layout for one in tensors if one.layout is not None)
-    return {**{layout: number for number, layout in enumerate(layouts)}, None: -1}
-
-
-def _tables(
-    placement: Mapping[Mesh, Any], numbers: Mapping[Layout | None, int]
-) -> dict[str, list[Any]]:
-    """Return the meshes and layouts that tensors refer to by number."""
-    meshes = list(placement)
-    return {
+def _encoded(
+    meshes: list[Mesh],
+    tensors: Mapping[str, Held | Planned],
+    rest: Iterable[Sequence[Any]],
+    **more: Any,
+) -> bytes:
+    """Encode tensors as rows of name, dtype, number of the layout and what `rest` has for each. No
+    layout is the last item of `_decoded`'s list."""
+    layouts = dict.fromkeys(one.layout for one in tensors.values() if one.layout is not None)
+    numbers: dict[Layout | None, int] = {layout: number for number, layout in enumerate(layouts)}
+    numbers[None] = -1
+    rows = zip(tensors.items(), rest, strict=True)
+    document = {
         "meshes": [[mesh.dim_names, mesh.shape, mesh.devices] for mesh in meshes],
-        "layouts": [
-            [meshes.index(layout.mesh), layout.sharding_specs]
-            for layout in numbers
-            if layout is not None
-        ],
+        "layouts": [[meshes.index(one.mesh), one.sharding_specs] for one in layouts],
+        "tensors": [[name, one.code, numbers[one.layout], *its] for (name, one), its in rows],
+        **more,
     }
+    return json.dumps(document, separators=(",", ":")).encode()
 
 
 def _decoded(document: Mapping[str, Any]) -> tuple[list[Mesh], list[Layout | None]]:
-    """Decode what `_tables` encoded. Index -1 is no layout."""
+    """Decode what `_encoded` encoded. Index -1 is no layout."""
     meshes = [
         Mesh(list(zip(dim_names, shape, strict=True)), devices)
         for dim_names, shape, devices in document["meshes"]
     ]
     layouts = [Layout(specs, meshes[number]) for number, specs in document["layouts"]]
     return meshes, [*layouts, None]
-
-
-def _packed(document: Any) -> bytes:
-    return json.dumps(document, separators=(",", ":")).encode()

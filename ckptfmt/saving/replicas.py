@@ -22,8 +22,8 @@ Shape = tuple[int, ...]
 
 # The assumed size of a string when work is distributed: a layout does not state the real one.
 STRING_BYTES = 16
-# The processes compare replicas up to this size without being asked.
-SUMMED_BYTES = 1 << 20
+# Replicas up to this size are compared without being asked.
+COMPARED_BYTES = 1 << 20
 
 
 def sums_of_replicas(
@@ -56,13 +56,13 @@ def sums_of_replicas(
     sums: dict[int, int] = {}
     for first, *others in groups.values():
         pieces: list[NDArray[np.uint8]] | None = None
-        checked = check_all or _size(code, shapes[first]) <= SUMMED_BYTES
+        checked = check_all or math.prod(shapes[first]) * element_bytes(code) <= COMPARED_BYTES
         for other in others:
             pair = [arrays[first], arrays[other]]
             if pair[0] is pair[1] or not (checked or all(type(a) is np.ndarray for a in pair)):
                 continue
-            pieces = pieces or _pieces(name, arrays[first])
-            if _bytes_differ(pieces, _pieces(name, arrays[other])):
+            pieces = pieces or stored_bytes(name, arrays[first])
+            if not same_bytes(pieces, stored_bytes(name, arrays[other])):
                 raise InvalidError(
                     f"{labels[first]} and {labels[other]} hold the same part of it, but their "
                     "arrays differ",
@@ -70,7 +70,7 @@ def sums_of_replicas(
                 )
         if checked and first in firsts:
             total = 0
-            for piece in pieces or _pieces(name, arrays[first]):
+            for piece in pieces or stored_bytes(name, arrays[first]):
                 total = _core.crc32c(piece, total)
             sums[firsts[first]] = total
     return sums
@@ -83,31 +83,29 @@ def _firsts(layout: Layout) -> dict[int, int]:
     return {position: group[0] for group in groups for position in group}
 
 
-def _size(code: int, shape: Shape) -> int:
+def element_bytes(code: int) -> int:
+    """Return the bytes of an element, for the distribution of work."""
     info = dtypes.info_of(code)
-    return math.prod(shape) * (info.size if info is not None and info.size else STRING_BYTES)
+    return info.size if info is not None and info.size else STRING_BYTES
 
 
-def _pieces(name: str, data: Any) -> list[NDArray[np.uint8]]:
+def stored_bytes(name: str, data: Any, dtype: Any = None) -> list[NDArray[np.uint8]]:
     """Return the bytes of an array as they would be stored; of strings, sizes and bytes."""
     sources = Sources()
-    sources.add(names.tensor_bytes(name), data)
+    sources.add(names.tensor_bytes(name), data, dtype)
     if sources.elements:
         elements = sources.elements[0]
         sizes = np.fromiter(map(len, elements), np.uint64, len(elements)).view(np.uint8)
         return [sizes, np.frombuffer(b"".join(elements), np.uint8)]
     array = sources.arrays[0]
-    if sources.swapped:
-        array = array.astype(array.dtype.newbyteorder("="))
-    return [np.ascontiguousarray(array).reshape(-1).view(np.uint8)]
+    native = array.astype(array.dtype.newbyteorder("="), copy=False)
+    return [dtypes.little_endian(native, sources.codes[0])]
 
 
-def _bytes_differ(one: list[NDArray[np.uint8]], other: list[NDArray[np.uint8]]) -> bool:
-    return any(
-        left.size != right.size
-        or any(
-            not np.array_equal(left[at : at + SUMMED_BYTES], right[at : at + SUMMED_BYTES])
-            for at in range(0, left.size, SUMMED_BYTES)
-        )
+def same_bytes(one: list[NDArray[np.uint8]], other: list[NDArray[np.uint8]]) -> bool:
+    """Return whether two arrays have the same `stored_bytes`, compared a MiB at a time."""
+    return len(one) == len(other) and all(
+        np.array_equal(left[at : at + COMPARED_BYTES], right[at : at + COMPARED_BYTES])
         for left, right in zip(one, other, strict=True)
+        for at in range(0, max(left.size, right.size), COMPARED_BYTES)
     )
