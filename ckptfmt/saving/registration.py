@@ -3,18 +3,24 @@
 TensorFlow's `saved_model.registration.register_checkpoint_saver`.
 
 The registry belongs to the process. A name is `<package>.<name>`, becomes part of file names, and
-can be registered once.
+can be registered once. A save claims the names of the files that its savers write.
 """
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
+import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from ckptfmt._base.arguments import check_switch, invalid, wrong
-from ckptfmt.errors import InvalidError
+from ckptfmt._base.names import is_url
+from ckptfmt.bundle.temporary import OwnDescriptor, make_directory
+from ckptfmt.errors import BusyError, InvalidError, StorageError
 
 _VALID_NAME = re.compile(r"[a-zA-Z0-9._-]+")
 
@@ -62,11 +68,15 @@ def register_checkpoint_saver(
         InvalidError: an argument of the wrong type, a name with other characters, or one that is
             registered.
     """
-    if not isinstance(package, str):
-        raise wrong("package", "a str", package)
-    if not isinstance(name, str):
-        raise wrong("name", "a str", name)
-    for what, given in (("predicate", predicate), ("save_fn", save_fn), ("restore_fn", restore_fn)):
+    for what, text in (("package", package), ("name", name)):
+        if not isinstance(text, str):
+            raise wrong(what, "a str", text)
+    functions: dict[str, Any] = {
+        "predicate": predicate,
+        "save_fn": save_fn,
+        "restore_fn": restore_fn,
+    }
+    for what, given in functions.items():
         if not callable(given):
             raise wrong(what, "a function", given)
     check_switch("strict_predicate_restore", strict_predicate_restore)
@@ -77,10 +87,9 @@ def register_checkpoint_saver(
             f"the name of a registered saver must consist of letters, digits, '.', '_' and '-', "
             f"not '{full_name}'",
         )
-    assert predicate is not None
-    assert save_fn is not None
-    assert restore_fn is not None
-    saver = RegisteredSaver(full_name, predicate, save_fn, restore_fn, strict_predicate_restore)
+    saver = RegisteredSaver(
+        full_name, strict_predicate_restore=strict_predicate_restore, **functions
+    )
     if _registry.setdefault(full_name, saver) is not saver:
         raise invalid("name", f"a checkpoint saver is already registered as '{full_name}'")
 
@@ -124,17 +133,76 @@ def validate_restore_function(trackable: Any, registered_name: str) -> None:
         InvalidError: the saver is not registered, or its predicate is false for the object.
     """
     saver = _registry.get(registered_name)
-    if saver is None:
+    if saver is None or not saver.predicate(trackable):
+        why = "which is not registered here" if saver is None else "whose predicate is false for it"
         raise InvalidError(
-            f"{trackable!r} was saved with the registered saver '{registered_name}', which is not "
-            "registered here"
-        )
-    if not saver.predicate(trackable):
-        raise InvalidError(
-            f"{trackable!r} was saved with the registered saver '{registered_name}', whose "
-            "predicate is false for it"
+            f"{trackable!r} was saved with the registered saver '{registered_name}', {why}"
         )
 
 
 def _unknown(registered_name: str) -> InvalidError:
     return invalid("registered_name", f"no checkpoint saver is registered as {registered_name!r}")
+
+
+# ---- claims --------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def claimed(prefix: str, savers: Iterable[str]) -> Iterator[None]:
+    """Claim the names `<prefix>-<name>` of registered savers against other threads and processes.
+
+    A claim is an advisory lock on a file `<prefix>-<name>.claim` (the merge locks the directory).
+    The file is removed before the lock is released. The lock ends with the process: a forked child
+    closes its copy.
+
+    Raises:
+        BusyError: another thread or process has claimed one; it names the prefix and the saver.
+        StorageError: the file cannot be created or locked.
+    """
+    with contextlib.ExitStack() as stack:
+        # Object stores have no locks.
+        for name in () if is_url(prefix) else sorted(savers):
+            stack.enter_context(_claim(prefix, name))
+        yield
+
+
+@contextlib.contextmanager
+def _claim(prefix: str, saver: str) -> Iterator[None]:
+    path = f"{prefix}-{saver}.claim"
+    try:
+        make_directory(os.path.dirname(path), "full")
+        while (lock := _locked(path)) is None:
+            pass
+    except BlockingIOError:
+        raise BusyError(
+            f"another save to '{prefix}' is running the registered saver '{saver}'",
+            path=path,
+        ) from None
+    except OSError as error:
+        raise StorageError(
+            f"cannot claim the files of the registered saver '{saver}': {error.strerror}",
+            path=path,
+            errno=error.errno,
+        ) from None
+    try:
+        yield
+    finally:
+        if lock.fd >= 0:  # not in a child that was forked inside
+            with contextlib.suppress(OSError):
+                os.unlink(path)
+            lock.close()
+
+
+def _locked(path: str) -> OwnDescriptor | None:
+    """Lock the file without waiting; None if its previous owner removed it since it was opened."""
+    lock = OwnDescriptor(partial(os.open, path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666))
+    try:
+        fcntl.flock(lock.fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        with contextlib.suppress(FileNotFoundError):
+            if os.path.samestat(os.fstat(lock.fd), os.stat(path)):
+                return lock
+    except BaseException:
+        lock.close()
+        raise
+    lock.close()
+    return None

@@ -43,10 +43,9 @@ from ckptfmt.errors import (
     InvalidError,
     about,
 )
-from ckptfmt.saving.claims import claimed
 from ckptfmt.saving.devices import task_of
 from ckptfmt.saving.options import CheckpointOptions
-from ckptfmt.saving.registration import RegisteredSaver, get_registered_saver
+from ckptfmt.saving.registration import RegisteredSaver, claimed, get_registered_saver
 from ckptfmt.saving.replicas import COMPARED_BYTES, same_bytes, stored_bytes
 from ckptfmt.saving.sharding import Box, overlapping
 from ckptfmt.saving.shards import cut, write_checkpoint

@@ -26,9 +26,9 @@ from ckptfmt._base.background import SaveFuture, wait_for_saves
 from ckptfmt.bundle import snapshot
 from ckptfmt.errors import BusyError, InvalidError, StorageError
 from ckptfmt.saving import registration
-from ckptfmt.saving.claims import claimed
 from ckptfmt.saving.mesh import Layout, Mesh
 from ckptfmt.saving.options import CheckpointOptions
+from ckptfmt.saving.registration import claimed
 from ckptfmt.saving.saver import Saver
 from ckptfmt.saving.specs import SaveSpec
 from ckptfmt.sharded import restore as sharded_restore

@@ -28,8 +28,7 @@ from ckptfmt.errors import (
 )
 from ckptfmt.saving import registration
 from ckptfmt.saving import saver as saving
-from ckptfmt.saving.claims import claimed
-from ckptfmt.saving.registration import register_checkpoint_saver
+from ckptfmt.saving.registration import claimed, register_checkpoint_saver
 from ckptfmt.saving.saver import Saver
 from ckptfmt.saving.specs import SaveableObject, SaveSpec
 
@@ -401,7 +400,7 @@ def test_from_saveables_refuses() -> None:
 
 CLAIM_AND_FORK = """
 import os, signal, sys
-from ckptfmt.saving.claims import claimed
+from ckptfmt.saving.registration import claimed
 with claimed(sys.argv[1], ["Custom.Part"]):
     child = os.fork()
     if child == 0:
