@@ -22,7 +22,7 @@ import math
 import secrets
 import sys
 from collections import defaultdict
-from collections.abc import Mapping, MutableMapping, Sequence
+from collections.abc import Iterable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple
 
@@ -210,7 +210,7 @@ def _inside(box: Box, whole: Box) -> bool:
     )
 
 
-def _tile(pieces: Sequence[Box], whole: Box) -> bool:
+def _tile(pieces: Iterable[Box], whole: Box) -> bool:
     """Return whether each element of `whole` is in exactly one of these boxes inside it.
 
     Each start or end on an axis is replaced by a random number. With these, the volume of a box is
@@ -252,31 +252,24 @@ def overlapping(pieces: Sequence[Box]) -> tuple[int, int] | None:
 
 @dataclass(slots=True)
 class _Origin:
-    """One tensor given to a callback, and its returned pieces."""
+    """One tensor given to a callback, and the boxes of its returned pieces with their specs."""
 
     tensor: ShardableTensor
     full_shape: tuple[int, ...]
     box: Box
-    pieces: list[Box] = field(default_factory=list)
-    specs: list[str] = field(default_factory=list)
+    pieces: dict[Box, str] = field(default_factory=dict)
 
 
-@dataclass(slots=True)
 class _Key:
-    """The tensors given to a callback under one key, and the spec of each box that it was given or
-    returned. `index` sorts them by their first indices, from the axis with the most of these on."""
+    """The tensors given to a callback under one key; `ordered` sorts them by first index, from the
+    axis with the most different ones on."""
 
-    origins: list[_Origin] = field(default_factory=list)
-    seen: dict[Box, str] = field(default_factory=dict)
-    ordered: list[_Origin] = field(default_factory=list)
-    axis: int = 0
-
-    def index(self) -> None:
-        self.seen.clear()
-        starts = zip(*(origin.box.start for origin in self.origins), strict=False)
+    def __init__(self, origins: list[_Origin]) -> None:
+        self.origins = origins
+        starts = zip(*(origin.box.start for origin in origins), strict=False)
         counts = [len(set(column)) for column in starts]
         self.axis = max(range(len(counts)), key=counts.__getitem__, default=0)
-        self.ordered = sorted(self.origins, key=lambda origin: self.order(origin.box))
+        self.ordered = sorted(origins, key=lambda origin: self.order(origin.box))
 
     def order(self, box: Box) -> tuple[int, ...]:
         return box.start[self.axis :] + box.start[: self.axis]
@@ -344,41 +337,39 @@ def validate_shards(
 
 
 def _indexed(shardable_tensors: Sequence[ShardableTensor]) -> dict[str, _Key]:
-    keys: dict[str, _Key] = {}
+    keys: dict[str, dict[Box, _Origin]] = {}
     for tensor in shardable_tensors:
         full_shape, start, shape, _ = tensor.box
         box = Box(start, shape)
-        key = keys.setdefault(tensor.checkpoint_key, _Key())
-        if box in key.seen:
+        origins = keys.setdefault(tensor.checkpoint_key, {})
+        if box in origins:
             raise ShardingError(
                 "Received multiple tensors with the same checkpoint key and slice spec: "
                 f"'{tensor.slice_spec}'",
                 tensor=tensor.checkpoint_key,
             )
-        key.seen[box] = tensor.slice_spec
-        key.origins.append(_Origin(tensor, full_shape, box))
-    for key in keys.values():
-        key.index()
-    return keys
+        origins[box] = _Origin(tensor, full_shape, box)
+    return {name: _Key(list(origins.values())) for name, origins in keys.items()}
 
 
 class _Check:
-    """One validation of the shards of a callback."""
+    """One validation of the shards of a callback; `place` is the key and the slice spec that is
+    being checked."""
 
     def __init__(self, description: str, keys: dict[str, _Key]) -> None:
         self.description = description
         self.keys = keys
+        self.place: tuple[str, str] = "", ""
 
     def malformed(self, what: str) -> ShardingError:
         return ShardingError(f"sharding callback '{self.description}' {what}")
 
-    def broken(self, what: str, key: str, spec: str) -> ShardingError:
+    def broken(self, what: str) -> ShardingError:
+        key, spec = self.place
         text = tensor_text(key) if isinstance(key, (str, bytes)) else repr(key)
-        return ShardingError(
-            f"sharding callback '{self.description}' {what}: "
-            f"checkpoint key '{text}', slice spec '{spec}'",
-            tensor=text,
-        )
+        error = self.malformed(f"{what}: checkpoint key '{text}', slice spec '{spec}'")
+        error.tensor = text
+        return error
 
     def shard(self, shard: Mapping[str, Mapping[str, Any]]) -> None:
         first: tuple[str, str, str] | None = None  # task, key, slice
@@ -389,58 +380,45 @@ class _Check:
                     "specs to arrays"
                 )
             for spec, array in parts.items():
-                origin = self.piece(name, spec, array)
-                task = task_of(origin.tensor.device)
-                if first is None:
-                    first = task, name, spec
-                elif task != first[0]:
+                self.place = name, spec
+                task = task_of(self.piece(name, spec, array).tensor.device)
+                first = first or (task, name, spec)
+                if task != first[0]:
                     raise self.broken(
                         f"put tensors of different tasks into one shard: '{first[0]}' (checkpoint "
-                        f"key '{first[1]}', slice spec '{first[2]}') and '{task}'",
-                        name,
-                        spec,
+                        f"key '{first[1]}', slice spec '{first[2]}') and '{task}'"
                     )
 
     def piece(self, name: str, spec: str, array: Any) -> _Origin:
         """Check one array and record it with the tensor that contains it."""
         key = self.keys.get(name)
         if key is None:
-            raise self.broken("added a tensor that was not there", name, spec)
-        origin, box = self.located(name, key, spec)
-        if box in key.seen:
-            also = f" (also as '{key.seen[box]}')" if key.seen[box] != spec else ""
-            raise self.broken(f"gave the same slice of a tensor twice{also}", name, spec)
-        key.seen[box] = spec
+            raise self.broken("added a tensor that was not there")
+        origin, box = self.located(key, spec)
+        if box in origin.pieces:
+            other = origin.pieces[box]
+            also = f" (also as '{other}')" if other != spec else ""
+            raise self.broken(f"gave the same slice of a tensor twice{also}")
+        origin.pieces[box] = spec
         tensor = origin.tensor
-        if not _same_dtype(array, tensor.tensor):
-            raise self.broken(
-                f"changed a tensor's dtype from {_attribute(tensor.tensor, 'dtype')} to "
-                f"{_attribute(array, 'dtype')}",
-                name,
-                spec,
-            )
-        shape = _attribute(array, "shape")
+        kinds = [getattr(one, "dtype", None) for one in (tensor.tensor, array)]
+        if not _same_dtype(*kinds):
+            raise self.broken(f"changed a tensor's dtype from {kinds[0]} to {kinds[1]}")
+        shape = getattr(array, "shape", None)
+        shape = None if shape is None else tuple(shape)
         if shape != box.shape:
             raise self.broken(
                 f"changed a tensor's shape: an array of shape {shape} for a slice of shape "
-                f"{box.shape}",
-                name,
-                spec,
+                f"{box.shape}"
             )
-        device = device_of(array)
-        if device and task_of(device) != task_of(tensor.device):
-            raise self.broken(
-                f"changed a tensor's task from '{task_of(tensor.device)}' to '{task_of(device)}'",
-                name,
-                spec,
-            )
+        tasks = [task_of(tensor.device), task_of(device_of(array) or tensor.device)]
+        if tasks[0] != tasks[1]:
+            raise self.broken(f"changed a tensor's task from '{tasks[0]}' to '{tasks[1]}'")
         if not (array is tensor.tensor and box == origin.box):
-            self.values(name, spec, array, origin, box)
-        origin.pieces.append(box)
-        origin.specs.append(spec)
+            self.values(name, array, origin, box)
         return origin
 
-    def values(self, name: str, spec: str, array: Any, origin: _Origin, box: Box) -> None:
+    def values(self, name: str, array: Any, origin: _Origin, box: Box) -> None:
         """Check that an array of the right shape and dtype has the elements of its slice."""
         tensor = origin.tensor
         given = tensor.tensor
@@ -454,16 +432,14 @@ class _Check:
         try:
             one, other = (stored_bytes(name, each, tensor.dtype) for each in (array, given))
         except InvalidError as error:
-            raise self.broken(
-                f"gave something other than an array ({error.message})", name, spec
-            ) from None
+            raise self.broken(f"gave something other than an array ({error.message})") from None
         if not same_bytes(one, other):
-            raise self.broken("changed a tensor's values", name, spec)
+            raise self.broken("changed a tensor's values")
 
-    def located(self, name: str, key: _Key, spec: str) -> tuple[_Origin, Box]:
+    def located(self, key: _Key, spec: str) -> tuple[_Origin, Box]:
         """Return the tensor that contains the box of a slice spec, and the box."""
         if not isinstance(spec, str):
-            raise self.broken(f"gave a slice spec that is a {type(spec).__name__}", name, spec)
+            raise self.broken(f"gave a slice spec that is a {type(spec).__name__}")
         origin = key.origins[0]
         whole = len(key.origins) == 1 and not origin.tensor.slice_spec
         if whole and (not spec or spec == _whole_text(origin.full_shape)):
@@ -471,9 +447,7 @@ class _Check:
         try:
             parsed = parsed_text(spec.strip()) or whole_box(origin.full_shape)
         except InvalidError as error:
-            raise self.broken(
-                f"gave a slice spec that says no slice ({error.message})", name, spec
-            ) from None
+            raise self.broken(f"gave a slice spec that says no slice ({error.message})") from None
         box = Box(parsed.start, parsed.shape)
         found = key.find(parsed.full_shape, box)
         if found is None:
@@ -481,9 +455,7 @@ class _Check:
             given += ", ..." if len(key.origins) > 3 else ""
             raise self.broken(
                 "changed a tensor's shape: the slice is inside none of those that it was given "
-                f"({given} of shape {origin.full_shape})",
-                name,
-                spec,
+                f"({given} of shape {origin.full_shape})"
             )
         return found, box
 
@@ -492,40 +464,30 @@ class _Check:
         lost = []
         for name, key in self.keys.items():
             for origin in key.origins:
+                self.place = name, origin.tensor.slice_spec
                 if not origin.pieces:
-                    lost.append((name, origin.tensor.slice_spec))
-                elif not (origin.pieces == [origin.box] or _tile(origin.pieces, origin.box)):
-                    raise self.not_tiled(name, origin)
+                    lost.append(self.place)
+                elif list(origin.pieces) != [origin.box] and not _tile(origin.pieces, origin.box):
+                    raise self.broken(f"changed a tensor's shape: its {_fault(origin)}")
         if lost:
+            self.place = lost[0]
             more = f" (and {len(lost) - 1} more)" if len(lost) > 1 else ""
-            raise self.broken(f"lost a tensor{more}", *lost[0])
-
-    def not_tiled(self, name: str, origin: _Origin) -> ShardingError:
-        spec = origin.tensor.slice_spec
-        overlap = overlapping(origin.pieces)
-        if overlap is not None:
-            first, second = (origin.specs[row] for row in overlap)
-            return self.broken(
-                f"changed a tensor's shape: its pieces '{first}' and '{second}' overlap", name, spec
-            )
-        elements = math.prod(origin.box.shape)
-        present = sum(math.prod(piece.shape) for piece in origin.pieces)
-        return self.broken(
-            f"changed a tensor's shape: its {len(origin.pieces)} pieces have {present} of its "
-            f"{elements} elements",
-            name,
-            spec,
-        )
+            raise self.broken(f"lost a tensor{more}")
 
 
-def _attribute(array: Any, what: str) -> Any:
-    """Return an array's `shape` or `dtype`; None for other objects."""
-    found = getattr(array, what, None)
-    return tuple(found) if what == "shape" and found is not None else found
+def _fault(origin: _Origin) -> str:
+    """Say why the pieces of a tensor do not tile it."""
+    pieces = list(origin.pieces)
+    overlap = overlapping(pieces)
+    if overlap is not None:
+        first, second = (origin.pieces[pieces[row]] for row in overlap)
+        return f"pieces '{first}' and '{second}' overlap"
+    present = sum(math.prod(piece.shape) for piece in pieces)
+    elements = math.prod(origin.box.shape)
+    return f"{len(pieces)} pieces have {present} of its {elements} elements"
 
 
-def _same_dtype(first: Any, second: Any) -> bool:
-    ours, theirs = _attribute(first, "dtype"), _attribute(second, "dtype")
+def _same_dtype(ours: Any, theirs: Any) -> bool:
     if ours is theirs or ours is None or theirs is None:
         return ours is theirs
     try:

@@ -156,10 +156,19 @@ def describe(
             )
         if isinstance(value, Mapping) and not value and layout is not None:
             continue  # all of its devices are elsewhere
-        one = _held(name, value, layout, check_replicas)
-        found.held[name] = one
-        if layout is not None:
-            _check_placement(name, one, layout, found.placement)
+        one = found.held[name] = _held(name, value, layout, check_replicas)
+        if layout is None:
+            continue
+        positions = list(one.shapes)
+        known = found.placement.setdefault(layout.mesh, positions)
+        if known != positions:
+            different = min(set(known) ^ set(positions))
+            device = layout.mesh.devices[different]
+            here, there = ("no", "have one") if different in known else ("an", "have none")
+            raise InvalidError(
+                f"there is {here} array for {device}, but other tensors of its mesh {there}",
+                tensor=name,
+            )
     found.unused = sorted(set(by_name) - set(found.held))
     return found
 
@@ -238,22 +247,6 @@ def _facts(name: str, data: Any) -> tuple[int, Shape, Any]:
     sources.add(names.tensor_bytes(name), data)
     array = sources.arrays[0]
     return sources.codes[0], array.shape, data if sources.elements else array
-
-
-def _check_placement(
-    name: str, one: Held, layout: Layout, placement: dict[Mesh, list[int]]
-) -> None:
-    """Check that all tensors of a mesh have arrays for the same devices of this process."""
-    positions = list(one.shapes)
-    known = placement.setdefault(layout.mesh, positions)
-    if known != positions:
-        different = min(set(known) ^ set(positions))
-        device = layout.mesh.devices[different]
-        here, there = ("no", "have one") if different in known else ("an", "have none")
-        raise InvalidError(
-            f"there is {here} array for {device}, but other tensors of its mesh {there}",
-            tensor=name,
-        )
 
 
 # ---- all processes -------------------------------------------------------------------------------
