@@ -161,17 +161,26 @@ static void check_extensions(const cf_entry *entry, cf_buffer *contents)
 
 /* ---- what is decoded ---- */
 
-/* CMP-1 to CMP-5. Whoever trusts the ends reads no byte outside of the value. */
-static void check_chunks(const cf_entry *entry)
+/* EXT-2 to EXT-5, CMP-1 to CMP-5. Whoever trusts the ends reads no byte outside of the value. */
+static void check_form(const cf_entry *entry)
 {
 	cf_buffer ends = CF_BUFFER_EMPTY;
 	ckptfmt_error err;
 	cf_stored_form form = cf_entry_form(entry, &ends);
-	uint64_t before = 0, count = ends.size / sizeof before;
+	uint64_t before = 0, count = ends.size / sizeof before, crcs = entry->chunk_crcs.size;
 	if (form != CF_STORED_SOUND) {
 		FUZZ_CHECK(cf_form_fail(form, 0, &err) != CKPTFMT_OK && count == 0);
 		FUZZ_CHECK((form == CF_STORED_EXT_3) == (err.failure == CKPTFMT_FAIL_UNSUPPORTED));
 		cf_buffer_free(&ends);
+		return;
+	}
+	FUZZ_CHECK((entry->feature_flags & ~CF_FEATURE_COMPRESSED) == 0);
+	if ((entry->feature_flags & CF_FEATURE_COMPRESSED) == 0) {
+		uint64_t size = (uint64_t)entry->size, chunk = entry->chunk_size;
+		bool chunked = chunk != 0 || crcs != 0;
+		FUZZ_CHECK(count == 0);
+		FUZZ_CHECK(!chunked || entry->size < 0 || (chunk != 0 && chunk < size && chunk <= UINT32_MAX &&
+			crcs == 4 * (size / chunk + (size % chunk != 0))));
 		return;
 	}
 	FUZZ_CHECK(count != 0 && count == entry->chunk_crcs.size / 4 && entry->chunk_crcs.size % 4 == 0);
@@ -268,7 +277,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	FUZZ_CHECK(lies_within(one.entry.chunk_crcs, one.entry.bytes));
 	FUZZ_CHECK(lies_within(one.entry.chunk_sizes, one.entry.bytes));
 	check_extensions(&one.entry, &extensions);
-	check_chunks(&one.entry);
+	check_form(&one.entry);
 	check_unknown_before(&one);
 	check_merged(&one, check_slices(&one.entry), &extensions);
 	cf_buffer_free(&extensions);
