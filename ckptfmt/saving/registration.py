@@ -71,11 +71,8 @@ def register_checkpoint_saver(
     for what, text in (("package", package), ("name", name)):
         if not isinstance(text, str):
             raise wrong(what, "a str", text)
-    functions: dict[str, Any] = {
-        "predicate": predicate,
-        "save_fn": save_fn,
-        "restore_fn": restore_fn,
-    }
+    functions: dict[str, Any]
+    functions = {"predicate": predicate, "save_fn": save_fn, "restore_fn": restore_fn}
     for what, given in functions.items():
         if not callable(given):
             raise wrong(what, "a function", given)
@@ -120,10 +117,8 @@ def get_registered_saver(registered_name: str) -> RegisteredSaver:
 def get_registered_saver_name(trackable: Any) -> str | None:
     """Return the name of the last registered saver whose predicate is true for this object; None if
     there is none."""
-    if not _registry:
-        return None
-    savers = list(_registry.values())
-    return next((saver.name for saver in reversed(savers) if saver.predicate(trackable)), None)
+    savers = reversed(list(_registry.values()))
+    return next((saver.name for saver in savers if saver.predicate(trackable)), None)
 
 
 def validate_restore_function(trackable: Any, registered_name: str) -> None:

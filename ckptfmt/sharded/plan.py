@@ -66,9 +66,9 @@ class Description:
     def to_bytes(self) -> bytes:
         """Encode the description without placement and checksums: processes with blocks of the same
         shapes have equal bytes, which `join` handles once."""
-        given = [list(one.shapes.values()) for one in self.held.values()]
-        shapes = [[some[:1] if len(set(some)) == 1 else some] for some in given]
-        return _encoded(list(self.placement), self.held, shapes, unused=self.unused)
+        shapes = [list(one.shapes.values()) for one in self.held.values()]
+        rest = [[its[:1] if len(set(its)) == 1 else its] for its in shapes]
+        return _encoded(list(self.placement), self.held, rest, unused=self.unused)
 
     def sums_text(self) -> str:
         """Encode the checksums: (index of the tensor, position, checksum). Processes with the same
