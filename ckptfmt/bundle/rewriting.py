@@ -25,6 +25,9 @@ from ckptfmt.errors import CorruptError, StorageError
 
 # Bytes of arrays that are collected before they are written.
 BATCH_BYTES = 64 << 20
+# Memory of a string beside its bytes, of which the writer gets a copy: an object, two references to
+# it, and its row in a table.
+STRING_BYTES = 64
 # Larger values go through a temporary file, which the system can page out.
 HELD_MAX = 256 << 20
 # Bytes that are compared at once.
@@ -104,11 +107,18 @@ def rewrite(
             writer._add(sources)
             sources, held = Sources(), 0
         sources.add(value.name, value.read(), value.code, value.part)
-        held += value.nbytes
+        held += _held_by_last(sources)
         if report is not None:
             report(value.nbytes)
     if len(sources):
         writer._add(sources)
+
+
+def _held_by_last(sources: Sources) -> int:
+    """Return the memory that the last row takes until it is written. Only what was read says how
+    long strings are."""
+    size, elements = sources.sizes[-1], sources.elements.get(len(sources) - 1)
+    return size if elements is None else 2 * size + STRING_BYTES * len(elements)
 
 
 def folder_of(prefix: str) -> str | None:

@@ -3,12 +3,14 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import ckptfmt
+from ckptfmt.bundle import rewriting
 from ckptfmt.cli import main
 from ckptfmt.formats import tensors as boxes
 from ckptfmt.huggingface import BERT
@@ -58,6 +60,31 @@ def test_boxes_of_a_transformed_tensor(tmp_path: Path, monkeypatch: pytest.Monke
     assert all(np.array_equal(one, array.T[1:]) for one in loaded.values())
     done = ckptfmt.convert(tmp_path / "x", tmp_path / "x.safetensors", rename={"a": "b", "b": "a"})
     assert load_file(tmp_path / "x.safetensors")["a"].dtype == np.float32
+
+
+@pytest.mark.parametrize(("count", "length"), [(16, 16 << 10), (4096, 4)])
+def test_memory_of_strings(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, count: int, length: int
+) -> None:
+    """They count with what they take in memory, not with that of their references."""
+    monkeypatch.setattr(rewriting, "BATCH_BYTES", 1 << 20)
+    tensors = {
+        f"t{number}": np.array([b"%0*d" % (length, at) for at in range(count)], object)
+        for number in range(48)
+    }
+    ckptfmt.save(tmp_path / "ck", tensors, durability="none")
+
+    def convert() -> None:
+        ckptfmt.convert(tmp_path / "ck", tmp_path / "x", rename=[("t", "u")], durability="none")
+
+    convert()  # imports what is needed
+    tracemalloc.start()
+    convert()
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 3 << 20
+    loaded = ckptfmt.load(tmp_path / "x")
+    assert all(loaded[f"u{name[1:]}"].tolist() == one.tolist() for name, one in tensors.items())
 
 
 def test_names_that_cannot_be(bert: Path, tmp_path: Path) -> None:
