@@ -211,17 +211,19 @@ def tensor_bytes(name: str | bytes, argument: str | None = None) -> bytes:
 
 
 def tensor_text(name: str | bytes) -> str:
-    """Return a tensor name as str; the inverse of `tensor_bytes`."""
-    return name if isinstance(name, str) else name.decode("utf-8", "surrogateescape")
+    """Return a tensor name as plain str, not of a derived class; the inverse of `tensor_bytes`."""
+    if isinstance(name, str):
+        return str.__str__(name)
+    return name.decode("utf-8", "surrogateescape")
 
 
 def tensor_name(name: str | bytes, argument: str | None = None) -> str:
-    """Return a tensor name as str.
+    """Return a tensor name as plain str.
 
     Raises:
         InvalidError: not a name.
     """
-    if isinstance(name, str) and name.isascii():
+    if type(name) is str and name.isascii():
         return name
     return tensor_text(tensor_bytes(name, argument))
 

@@ -179,8 +179,7 @@ class Reader(Mapping[str, TensorHandle]):
             selection = self._handle.select_one(names.tensor_bytes(name, "name"))
         except TensorNotFoundError as error:
             raise self._with_near_names(error) from None
-        text = name if isinstance(name, str) else names.tensor_text(name)
-        return TensorHandle(self, selection, 0, text)
+        return TensorHandle(self, selection, 0, names.tensor_text(name))
 
     def read(self, name: str | bytes, *, verify: Verify | None = None) -> NDArray[Any]:
         """Return the whole tensor `name` as a new array: `reader[name].read()` without the handle.

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import enum
 import random
 import re
 from pathlib import Path
@@ -13,7 +14,9 @@ import pytest
 from support import index
 
 import ckptfmt
+from ckptfmt import tf
 from ckptfmt._base import names
+from ckptfmt.saving.specs import SaveSpec
 
 # ---- files ---------------------------------------------------------------------------------------
 
@@ -231,3 +234,48 @@ def test_one_name_in_two_forms_is_a_duplicate(tmp_path: Path) -> None:
         ckptfmt.save_v2(tmp_path / "ck", ["ä", "ä".encode()], ["", ""], [np.arange(2)] * 2)
     assert caught.value.tensor == "ä"
     assert not list(tmp_path.iterdir())
+
+
+# ---- classes derived from str --------------------------------------------------------------------
+
+
+class Name(str, enum.Enum):  # noqa: UP042 (str() of a StrEnum is its value, which hides much)
+    OLD = "w"
+    NEW = "v"
+    OTHER = "\N{GREEK SMALL LETTER LAMDA}"
+
+
+@pytest.mark.parametrize("old", [np.str_("w"), Name.OLD, Name.OTHER])
+@pytest.mark.parametrize("new", [np.str_("v"), Name.NEW])
+def test_names_of_other_classes_are_plain_afterwards(tmp_path: Path, old: str, new: str) -> None:
+    def plain(found: Any, name: str) -> bool:
+        """Return whether the only name that was found is this one, as str."""
+        return [type(one) for one in found] == [str] and list(found) == [str.__str__(name)]
+
+    path = tmp_path / "ck"
+    ckptfmt.save(path, {old: np.zeros(2)}, durability="none")
+    with ckptfmt.open(path) as reader:
+        assert plain(reader, old) and plain([reader[old].name], old)
+        assert repr(str.__str__(old)) in repr(reader[old])
+    assert plain(ckptfmt.load(path, names=[old]), old)
+    for rename in ({old: new}, lambda _: new, lambda _: (new, np.copy)):
+        assert plain(ckptfmt.load(path, rename=rename), new)
+        ckptfmt.convert(path, tmp_path / "x", rename=rename, durability="none")
+        assert plain(ckptfmt.load(tmp_path / "x"), new)
+    for one in (old, new):
+        for function in (names.tensor_name, names.saved_name, names.tensor_text):
+            assert plain([function(one)], one)
+        assert plain([tf.SaveableObject(None, [SaveSpec(0.0, "", one)], "s").specs[0].name], one)
+    for call in (
+        lambda: ckptfmt.load(path, names=[new]),
+        lambda: tf.load_variable(path, new),
+        lambda: tf.load_checkpoint(path).get_tensor(new),
+        lambda: ckptfmt.open(path)[new],
+        lambda: ckptfmt.save(tmp_path / "y", [(new, np.zeros(1)), (new, np.zeros(1))]),
+        lambda: ckptfmt.save(tmp_path / "y", {new: np.zeros(1, "M8[s]")}),
+    ):
+        with pytest.raises(ckptfmt.CkptfmtError) as caught:
+            call()
+        assert plain([caught.value.tensor], new) and "tensor 'v'" in str(caught.value)
+    with pytest.raises(ckptfmt.InvalidError, match=r"missing in the checkpoint \(1\): 'v'"):
+        ckptfmt.load_into(path, {new: np.zeros(2)})
