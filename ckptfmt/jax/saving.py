@@ -23,12 +23,11 @@ from ckptfmt._base.adapters import refused
 from ckptfmt._base.arrays import Sources, as_source
 from ckptfmt.errors import InvalidError, about
 from ckptfmt.jax.pytrees import Box, box_of, is_key, key_impl, named_leaves, optimizer_paths
+from ckptfmt.saving.replicas import COMPARED_BYTES
 from ckptfmt.sharded.rounds import compare_all, unpacked
 
 # Metadata: names and implementations of the tensors that are typed PRNG keys.
 IMPLS = "jax_prng_impls"
-# Values that every process has on its own are compared up to this size.
-COMPARED_BYTES = 1 << 20
 # Leaves other than arrays, and what objects have that are arrays.
 _LEAVES = (bool, int, float, complex, str, bytes, bytearray, memoryview)
 _EXPORTS = ("__array__", "__array_interface__", "__dlpack__", "__buffer__")

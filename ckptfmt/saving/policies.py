@@ -107,8 +107,7 @@ ShardByDevicePolicy.__module__ = "ckptfmt.tf"
 def _grouped(tensors: Iterable[ShardableTensor], keys: Iterable[Any]) -> dict[Any, Shard]:
     shards: dict[Any, Shard] = {}
     for tensor, key in zip(tensors, keys, strict=True):
-        pieces = shards.setdefault(key, {}).setdefault(tensor.checkpoint_key, {})
-        pieces[tensor.slice_spec] = tensor.tensor
+        _put(shards.setdefault(key, {}), tensor, tensor.slice_spec, tensor.tensor)
     return shards
 
 

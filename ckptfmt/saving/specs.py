@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from ckptfmt._base import dtypes
 from ckptfmt._base.arguments import invalid, listed, wrong
 from ckptfmt._base.arrays import Sources
-from ckptfmt._base.names import tensor_bytes, tensor_name, tensor_text
+from ckptfmt._base.names import tensor_bytes, tensor_name
 from ckptfmt._base.slices import SliceSpec, parse_spec
 from ckptfmt.errors import InvalidError, about
 from ckptfmt.saving.devices import canonical, device_of, device_text
@@ -354,14 +354,11 @@ class ShardableTensor:
     alignment: int | None = None
 
     @classmethod
-    def from_spec(
-        cls, spec: SaveSpec, checkpoint_key: str | None = None, trackable: Any = None
-    ) -> ShardableTensor | None:
+    def from_spec(cls, spec: SaveSpec, trackable: Any = None) -> ShardableTensor | None:
         """Return the tensor of a SaveSpec, whose function is called now; None without a value.
 
         Args:
-            spec: the SaveSpec.
-            checkpoint_key: name in the checkpoint; default `spec.name`.
+            spec: the SaveSpec, whose name is also that in the checkpoint.
             trackable: the object that owns it.
 
         Raises:
@@ -386,7 +383,7 @@ class ShardableTensor:
             name=spec.name,
             shape=array.shape,
             slice_spec=spec.slice_spec.strip(),
-            checkpoint_key=spec.name if checkpoint_key is None else tensor_text(checkpoint_key),
+            checkpoint_key=spec.name,
             trackable=trackable,
         )
 

@@ -59,7 +59,7 @@ def test_from_spec() -> None:
     array = np.zeros((2, 6), np.float32)
     spec = SaveSpec(array, " ", "w", device="/cpu:0")
     trackable = object()
-    found = ShardableTensor.from_spec(spec, "m/w/.ATTRIBUTES/VARIABLE_VALUE", trackable)
+    found = ShardableTensor.from_spec(spec, trackable)
     assert found is not None
     assert found.tensor_save_spec is spec
     assert found.tensor is array
@@ -67,7 +67,7 @@ def test_from_spec() -> None:
         *(np.float32, "/cpu:0", "w"),
         (2, 6),
     )
-    assert (found.slice_spec, found.checkpoint_key) == ("", "m/w/.ATTRIBUTES/VARIABLE_VALUE")
+    assert (found.slice_spec, found.checkpoint_key) == ("", "w")
     assert found.trackable is trackable
     assert found._tensor_save_spec is spec
     assert repr(found).splitlines()[:5] == [
@@ -78,7 +78,7 @@ def test_from_spec() -> None:
     ]
     for field in dataclasses.fields(found):
         assert f"\n  {field.name}={getattr(found, field.name)!r}" in repr(found)
-    again = ShardableTensor.from_spec(spec, "m/w/.ATTRIBUTES/VARIABLE_VALUE", trackable)
+    again = ShardableTensor.from_spec(spec, trackable)
     assert hash(again) == hash(found) and again != found
     assert hash(dataclasses.replace(found, device="/gpu:0")) != hash(found)
     with pytest.raises(dataclasses.FrozenInstanceError):
