@@ -39,6 +39,11 @@ def test_faults_differ() -> None:
     assert len({(row.file, row.old, row.new) for row in ROWS}) == len(ROWS)
 
 
+def test_the_page_counts_them() -> None:
+    page = (ROOT / "docs" / "guarantees.md").read_text(encoding="utf-8")
+    assert f"| {len(ROWS)} faults | `make mutants` |" in page
+
+
 def test_a_short_run_begins_with_rows_that_need_no_build() -> None:
     chosen = sample(ROWS, 60, seed=1)
     assert sorted(chosen, key=lambda row: row.is_c) == chosen
