@@ -169,7 +169,7 @@ static void check_form(const cf_entry *entry)
 	cf_stored_form form = cf_entry_form(entry, &ends);
 	uint64_t before = 0, count = ends.size / sizeof before, crcs = entry->chunk_crcs.size;
 	if (form != CF_STORED_SOUND) {
-		FUZZ_CHECK(cf_form_fail(form, 0, &err) != CKPTFMT_OK && count == 0);
+		FUZZ_CHECK(cf_form_fail(form, (uint64_t)entry->size, 0, &err) != CKPTFMT_OK && count == 0);
 		FUZZ_CHECK((form == CF_STORED_EXT_3) == (err.failure == CKPTFMT_FAIL_UNSUPPORTED));
 		cf_buffer_free(&ends);
 		return;
@@ -179,7 +179,7 @@ static void check_form(const cf_entry *entry)
 		uint64_t size = (uint64_t)entry->size, chunk = entry->chunk_size;
 		bool chunked = chunk != 0 || crcs != 0;
 		FUZZ_CHECK(count == 0);
-		FUZZ_CHECK(!chunked || entry->size < 0 || (chunk != 0 && chunk < size && chunk <= UINT32_MAX &&
+		FUZZ_CHECK(!chunked || (entry->size >= 0 && chunk != 0 && chunk < size && chunk <= UINT32_MAX &&
 			crcs == 4 * (size / chunk + (size % chunk != 0))));
 		return;
 	}

@@ -7,7 +7,8 @@
 #include "ckptfmt.h"
 
 typedef struct cf_chunk_sum {
-	uint64_t size, left;        /* bytes of the current chunk, and of these still to come */
+	uint64_t size;              /* of the current chunk, */
+	uint64_t left;              /* and how many of its bytes are still to come */
 	uint32_t crc;               /* of the current chunk so far */
 	uint32_t total;             /* of all chunks before it */
 } cf_chunk_sum;

@@ -256,7 +256,7 @@ ckptfmt_status cf_check_place(int32_t shard, int64_t offset, int64_t size, int32
 	return CKPTFMT_OK;
 }
 
-ckptfmt_status cf_form_fail(cf_stored_form rule, uint64_t origin, ckptfmt_error *err)
+ckptfmt_status cf_form_fail(cf_stored_form rule, uint64_t size, uint64_t origin, ckptfmt_error *err)
 {
 	static const char *const texts[] = {
 		[CF_STORED_EXT_2] = "EXT-2: the chunk checksums are not of 4 bytes each",
@@ -269,8 +269,8 @@ ckptfmt_status cf_form_fail(cf_stored_form rule, uint64_t origin, ckptfmt_error 
 		[CF_STORED_CMP_4] = "CMP-4: the numbers of chunk checksums and sizes are not that of the chunks",
 		[CF_STORED_CMP_5] = "CMP-5: a stored chunk is empty, or more than one byte larger than its raw bytes",
 	};
-	return cf_fail(err, rule == CF_STORED_EXT_3 ? CKPTFMT_FAIL_UNSUPPORTED : CKPTFMT_FAIL_BAD_ENTRY, origin, "%s",
-		texts[rule]);
+	return cf_fail(err, rule == CF_STORED_EXT_3 ? CKPTFMT_FAIL_UNSUPPORTED : CKPTFMT_FAIL_BAD_ENTRY, origin,
+		"%s (%lld bytes are stored)", texts[rule], (long long)size);
 }
 
 /* CMP-4: as many varints as there are chunks, and nothing else. */
@@ -329,14 +329,11 @@ cf_stored_form cf_entry_form(const cf_entry *entry, cf_buffer *ends)
 		return compressed_form(entry, ends);
 	if (chunk == 0 && entry->chunk_crcs.size == 0)
 		return CF_STORED_SOUND;
-	/* A negative size breaks ENT-4; how many chunks there are then nobody can tell. */
-	if (entry->size < 0)
-		return CF_STORED_SOUND;
 	if (entry->chunk_crcs.size % 4 != 0)
 		return CF_STORED_EXT_2;
-	if (size <= chunk)
+	if (entry->size >= 0 && size <= chunk)
 		return CF_STORED_EXT_5;
-	if (chunk == 0 || chunk > UINT32_MAX ||
+	if (entry->size < 0 || chunk == 0 || chunk > UINT32_MAX ||
 		entry->chunk_crcs.size / 4 != size / chunk + (size % chunk != 0))
 		return CF_STORED_EXT_4;
 	return CF_STORED_SOUND;

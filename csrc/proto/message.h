@@ -97,8 +97,8 @@ typedef enum cf_stored_form {
  * others EXT-2, EXT-5 and EXT-4. If it breaks none, the ends of its compressed chunks, relative to its offset, are
  * appended to `ends` (unless NULL), whose status the caller checks. REQUIRES: it owns bytes. */
 cf_stored_form cf_entry_form(const cf_entry *entry, cf_buffer *ends);
-/* Fails for a rule that is broken. BAD_ENTRY, UNSUPPORTED (EXT-3). */
-CF_MUST_CHECK ckptfmt_status cf_form_fail(cf_stored_form rule, uint64_t origin, ckptfmt_error *err);
+/* Fails for a rule that a value of `size` stored bytes breaks. BAD_ENTRY, UNSUPPORTED (EXT-3). */
+CF_MUST_CHECK ckptfmt_status cf_form_fail(cf_stored_form rule, uint64_t size, uint64_t origin, ckptfmt_error *err);
 
 /* ENT-3 and ENT-4. BAD_ENTRY. */
 CF_MUST_CHECK ckptfmt_status cf_check_place(int32_t shard, int64_t offset, int64_t size, int32_t num_shards,

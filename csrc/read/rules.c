@@ -54,18 +54,16 @@ ckptfmt_status cf_value_check_rule(const ckptfmt_selection *selection, const ckp
 	case CF_VALUE_DTYPE:
 		return !compressed || dtype != NULL ? CKPTFMT_OK : cf_fail(err, CKPTFMT_FAIL_UNSUPPORTED, CF_NO_OFFSET,
 			"DTY-6: a compressed value of data type %d, which is not known", (int)row->dtype);
-	case CF_VALUE_VARIANT:
-		return storage != CKPTFMT_STORAGE_VARIANT || !selection->big_endian ? CKPTFMT_OK : cf_fail(err,
-			CKPTFMT_FAIL_UNSUPPORTED, CF_NO_OFFSET, "VAR-6: variants of a big-endian bundle");
 	case CF_VALUE_FEATURES:
-		return stored->broken_rule != CF_STORED_EXT_3 ? CKPTFMT_OK : cf_form_fail(CF_STORED_EXT_3, CF_NO_OFFSET, err);
+		return stored->broken_rule != CF_STORED_EXT_3 ? CKPTFMT_OK
+			: cf_form_fail(CF_STORED_EXT_3, stored->size, CF_NO_OFFSET, err);
 	case CF_VALUE_BYTE_ORDER:
 		return !compressed || !selection->big_endian ? CKPTFMT_OK : cf_fail(err, CKPTFMT_FAIL_UNSUPPORTED,
 			CF_NO_OFFSET, "CMP-9: compressed values of a big-endian bundle");
 	case CF_VALUE_CHUNKS:
-		/* Of CMP-9 nothing is known but that no writer makes them. */
+		/* Chunks of a compressed value in a big-endian bundle have no defined form: CMP-9 says all. */
 		return stored->broken_rule == CF_STORED_SOUND || (compressed && selection->big_endian) ? CKPTFMT_OK
-			: cf_form_fail((cf_stored_form)stored->broken_rule, CF_NO_OFFSET, err);
+			: cf_form_fail((cf_stored_form)stored->broken_rule, stored->size, CF_NO_OFFSET, err);
 	case CF_VALUE_PLACE:
 		return cf_check_place(stored->shard, (int64_t)stored->offset, (int64_t)stored->size, selection->num_shards,
 			CF_NO_OFFSET, err);
@@ -76,6 +74,9 @@ ckptfmt_status cf_value_check_rule(const ckptfmt_selection *selection, const ckp
 		return (stored->flags & CKPTFMT_STORED_EXPANDS) == 0 ? CKPTFMT_OK : cf_fail(err, CKPTFMT_FAIL_LIMIT,
 			CF_NO_OFFSET, "CMP-20: %llu stored bytes claim to be %llu, more than limit expansion_max allows",
 			(unsigned long long)stored->size, (unsigned long long)stored->raw_size);
+	case CF_VALUE_VARIANT:
+		return storage != CKPTFMT_STORAGE_VARIANT || !selection->big_endian ? CKPTFMT_OK : cf_fail(err,
+			CKPTFMT_FAIL_UNSUPPORTED, CF_NO_OFFSET, "VAR-6: variants of a big-endian bundle");
 	case CF_VALUE_COUNT:
 		return storage != CKPTFMT_STORAGE_STRING && storage != CKPTFMT_STORAGE_VARIANT ? CKPTFMT_OK
 			: cf_string_tensor_check_count(storage, count_elements(selection, row, slice), stored->raw_size,
@@ -91,7 +92,11 @@ ckptfmt_status cf_value_check_rule(const ckptfmt_selection *selection, const ckp
 ckptfmt_status cf_value_check(const ckptfmt_selection *selection, const ckptfmt_row *row, uint64_t slice,
 	ckptfmt_error *err)
 {
-	for (uint32_t rule = CF_VALUE_LISTED; rule <= CF_VALUE_EXPANSION; rule++)
+	const ckptfmt_stored *stored = cf_value_stored(selection, row, slice);
+	/* Nearly every value is uncompressed and has no mark, which leaves its place and size. */
+	bool plain = stored->flags == 0 && stored->broken_rule == CF_STORED_SOUND;
+	uint32_t first = plain ? CF_VALUE_PLACE : CF_VALUE_LISTED, last = plain ? CF_VALUE_SIZE : CF_VALUE_EXPANSION;
+	for (uint32_t rule = first; rule <= last; rule++)
 		CF_TRY(cf_value_check_rule(selection, row, slice, (cf_value_rule)rule, err));
 	return CKPTFMT_OK;
 }

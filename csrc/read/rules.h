@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The rules about one stored value, without its bytes. A reader fails with the first that is broken; a verifier asks
- * for each one. So a rule has one place, and neither can miss what the other knows. */
+/* The rules about one stored value, without its bytes. A reader fails with the first that is broken, a verifier reports
+ * each one. */
 #ifndef CKPTFMT_READ_RULES_H
 #define CKPTFMT_READ_RULES_H
 
@@ -10,14 +10,14 @@
 typedef enum cf_value_rule {
 	CF_VALUE_LISTED,        /* SLC-7 to SLC-9: the index holds it, as its tensor lists it */
 	CF_VALUE_DTYPE,         /* DTY-6 of a compressed value (CMP-8) */
-	CF_VALUE_VARIANT,       /* VAR-6: TensorFlow refuses them, so their payloads are unspecified */
 	CF_VALUE_FEATURES,      /* EXT-3 */
 	CF_VALUE_BYTE_ORDER,    /* CMP-9 */
 	CF_VALUE_CHUNKS,        /* EXT-2, EXT-4, EXT-5, CMP-1 to CMP-5 */
 	CF_VALUE_PLACE,         /* ENT-3, ENT-4 */
 	CF_VALUE_SIZE,          /* ENT-5 */
 	CF_VALUE_EXPANSION,     /* CMP-20: checked before memory for the raw bytes is allocated */
-	/* What only some reads ask, later: */
+	/* Asked by reads of strings and variants, and where checksums are compared: */
+	CF_VALUE_VARIANT,       /* VAR-6: TensorFlow refuses them, so their payloads are unspecified */
 	CF_VALUE_COUNT,         /* STR-2, VAR-2: room for the elements of a string or variant tensor */
 	CF_VALUE_EMPTY,         /* ENT-8: the checksum of no bytes */
 	CF_VALUE_RULES

@@ -78,7 +78,7 @@ void cf_verify_add_row(cf_verifier *v, cf_bytes_view key, cf_bytes_view value, u
 static ckptfmt_status check_no_form(const cf_entry *entry, ckptfmt_error *err)
 {
 	if (entry->feature_flags & ~CF_FEATURE_COMPRESSED)
-		return cf_form_fail(CF_STORED_EXT_3, entry->origin, err);
+		return cf_form_fail(CF_STORED_EXT_3, 0, entry->origin, err);
 	/* EXT-5 */
 	if (entry->feature_flags != 0 || entry->chunk_size != 0 || entry->chunk_crcs.size != 0)
 		return cf_fail(err, CKPTFMT_FAIL_BAD_ENTRY, entry->origin, "EXT-5: chunks of an entry that owns no bytes");
@@ -228,7 +228,7 @@ static bool check_block(cf_verifier *v)
 void cf_verify_index(cf_verifier *v)
 {
 	cf_verify_place place = {cf_verify_index_path(v), {NULL, 0}, 0};
-	/* Until there is one; without it no entry's data file is blamed. */
+	/* Until the header is read, any number of a data file is allowed. */
 	v->reader->header = (cf_header){.num_shards = INT32_MAX};
 	while (!cf_verify_failed(v) && check_block(v)) {
 	}

@@ -168,6 +168,28 @@ static void test_extension(void)
 }
 
 /* Random bytes: a result or a failure, and never a byte too far (the bytes end at a guard page). */
+/* EXT-2, EXT-4 and EXT-5 of a value that is not compressed. What is sound has a checksum for each chunk. */
+static void test_form(void)
+{
+	static const struct {
+		int64_t size;
+		uint64_t chunk_size, crcs_size;
+		cf_stored_form form;
+	} rows[] = {
+		{10, 0, 0, CF_STORED_SOUND}, {10, 4, 12, CF_STORED_SOUND}, {-1, 0, 0, CF_STORED_SOUND},
+		{10, 4, 11, CF_STORED_EXT_2}, {-1, 16, 1, CF_STORED_EXT_2}, {-1, 0, 3, CF_STORED_EXT_2},
+		{10, 10, 4, CF_STORED_EXT_5}, {0, 0, 4, CF_STORED_EXT_5}, {0, 1, 0, CF_STORED_EXT_5},
+		{10, 4, 8, CF_STORED_EXT_4}, {10, 0, 12, CF_STORED_EXT_4}, {-1, 16, 4, CF_STORED_EXT_4},
+		{-10, 4, 12, CF_STORED_EXT_4}, {INT64_MAX, (uint64_t)UINT32_MAX + 1, 4, CF_STORED_EXT_4},
+	};
+	static const uint8_t crcs[12];
+	for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+		const cf_entry entry = {.size = rows[i].size, .chunk_size = rows[i].chunk_size,
+			.chunk_crcs = {crcs, rows[i].crcs_size}, .has_extension = true};
+		CHECK_EQ(cf_entry_form(&entry, NULL), rows[i].form);
+	}
+}
+
 static void test_random_bytes(void)
 {
 	uint8_t *bytes = test_guarded(64);
@@ -219,6 +241,7 @@ int main(void)
 	test_dimension_names();
 	test_slices();
 	test_extension();
+	test_form();
 	test_random_bytes();
 	return test_finish("message");
 }

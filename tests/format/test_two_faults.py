@@ -205,7 +205,8 @@ def agree(core: set[tuple[str, str]], reference: set[tuple[str, str]]) -> bool:
 def read_error(prefix: str) -> tuple[str, str] | None:
     """The failure of a read of `x`, and its rule."""
     try:
-        ckptfmt.Reader(prefix, verify="full")["x"].read()
+        with ckptfmt.Reader(prefix, verify="full") as reader:
+            reader["x"].read()
     except ckptfmt.CkptfmtError as error:
         return error.failure, vectors.rule_of(error.message)
     return None
@@ -232,6 +233,8 @@ def test_two_faults(kind: str, in_slices: bool, parts: Any, tmp_path: Path) -> N
         # Whatever a reader refuses, verify reports; an unknown type alone is no fault.
         if "DTY-6" not in names and (refused := read_error(prefix)):
             reported = core if refused[1] else {(failure, "") for failure, _ in core}
-            assert core and (len(names) > 1 or refused in reported), (names, refused, core)
+            # Of a negative size with chunks a reader says EXT-4, which comes first; verify ENT-4.
+            some_other = len(names) > 1 or names == ("ENT-4 size",)
+            assert core and (some_other or refused in reported), (names, refused, core)
         some += bool(found)
     assert some > 300
