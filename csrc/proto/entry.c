@@ -331,9 +331,9 @@ cf_stored_form cf_entry_form(const cf_entry *entry, cf_buffer *ends)
 		return CF_STORED_SOUND;
 	if (entry->chunk_crcs.size % 4 != 0)
 		return CF_STORED_EXT_2;
-	if (entry->size >= 0 && size <= chunk)
+	if (entry->size < 0 || size <= chunk)
 		return CF_STORED_EXT_5;
-	if (entry->size < 0 || chunk == 0 || chunk > UINT32_MAX ||
+	if (chunk == 0 || chunk > UINT32_MAX ||
 		entry->chunk_crcs.size / 4 != size / chunk + (size % chunk != 0))
 		return CF_STORED_EXT_4;
 	return CF_STORED_SOUND;

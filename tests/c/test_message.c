@@ -179,8 +179,8 @@ static void test_form(void)
 		{10, 0, 0, CF_STORED_SOUND}, {10, 4, 12, CF_STORED_SOUND}, {-1, 0, 0, CF_STORED_SOUND},
 		{10, 4, 11, CF_STORED_EXT_2}, {-1, 16, 1, CF_STORED_EXT_2}, {-1, 0, 3, CF_STORED_EXT_2},
 		{10, 10, 4, CF_STORED_EXT_5}, {0, 0, 4, CF_STORED_EXT_5}, {0, 1, 0, CF_STORED_EXT_5},
-		{10, 4, 8, CF_STORED_EXT_4}, {10, 0, 12, CF_STORED_EXT_4}, {-1, 16, 4, CF_STORED_EXT_4},
-		{-10, 4, 12, CF_STORED_EXT_4}, {INT64_MAX, (uint64_t)UINT32_MAX + 1, 4, CF_STORED_EXT_4},
+		{10, 4, 8, CF_STORED_EXT_4}, {10, 0, 12, CF_STORED_EXT_4}, {-1, 16, 4, CF_STORED_EXT_5},
+		{-10, 4, 12, CF_STORED_EXT_5}, {INT64_MAX, (uint64_t)UINT32_MAX + 1, 4, CF_STORED_EXT_4},
 	};
 	static const uint8_t crcs[12];
 	for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {

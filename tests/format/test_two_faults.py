@@ -202,6 +202,15 @@ def agree(core: set[tuple[str, str]], reference: set[tuple[str, str]]) -> bool:
     return named == ruled and {failure for failure, _ in core - named} == others
 
 
+def reference_read_error(reference: Any, prefix: str) -> tuple[str, str] | None:
+    """The same of the reference."""
+    try:
+        reference.Bundle(prefix).read(b"x")
+    except reference.Violation as violation:
+        return violation.failure, violation.rule
+    return None
+
+
 def read_error(prefix: str) -> tuple[str, str] | None:
     """The failure of a read of `x`, and its rule."""
     try:
@@ -230,10 +239,14 @@ def test_two_faults(kind: str, in_slices: bool, parts: Any, tmp_path: Path) -> N
         found = {(one.failure, one.rule) for one in reference.verify(prefix)[0]}
         assert agree(core, found), (names, sorted(core), sorted(found))
         assert names or not found
+        refused = read_error(prefix)
+        told = reference_read_error(reference, prefix)
+        assert (refused and refused[0]) == (told and told[0]), (names, refused, told)
+        assert not refused or not refused[1] or refused == told, (names, refused, told)
         # Whatever a reader refuses, verify reports; an unknown type alone is no fault.
-        if "DTY-6" not in names and (refused := read_error(prefix)):
+        if "DTY-6" not in names and refused:
             reported = core if refused[1] else {(failure, "") for failure, _ in core}
-            # Of a negative size with chunks a reader says EXT-4, which comes first; verify ENT-4.
+            # Of a negative size with chunks a reader says EXT-5, which comes first; verify ENT-4.
             some_other = len(names) > 1 or names == ("ENT-4 size",)
             assert core and (some_other or refused in reported), (names, refused, core)
         some += bool(found)
