@@ -16,17 +16,9 @@ import stat
 from collections.abc import Sequence
 from functools import partial
 
+from ckptfmt.bundle.mounts import is_remote
 from ckptfmt.bundle.orphans import is_part, temporary_directories
 from ckptfmt.bundle.temporary import LOCK_NAME, OwnDescriptor
-
-# Network file systems, by their names in Linux.
-REMOTE = frozenset(
-    [
-        *("9p", "afs", "beegfs", "ceph", "cifs", "coda", "gfs2", "glusterfs", "gpfs", "lustre"),
-        *("ncpfs", "nfs", "nfs4", "ocfs2", "orangefs", "panfs", "pvfs2", "smb2", "smb3", "smbfs"),
-        *("virtiofs", "wekafs"),
-    ]
-)
 
 _DIRECTORY_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _FILE_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY
@@ -143,17 +135,3 @@ def _unlinked(where: int, name: str) -> bool:
     finally:
         file.close()
     return True
-
-
-def is_remote(fd: int) -> bool:
-    """Return whether Linux lists the file system of the directory as one that other machines may
-    write to, which may not see our locks."""
-    try:
-        with open(f"/proc/self/fdinfo/{fd}", "rb") as stream:
-            mount = next(line.split()[1] for line in stream if line.startswith(b"mnt_id:"))
-        with open("/proc/self/mountinfo", "rb") as stream:
-            line = next(line for line in stream if line.split(b" ", 1)[0] == mount)
-    except (OSError, StopIteration, IndexError):
-        return False
-    kind = line.partition(b" - ")[2].split(b" ")[0].decode(errors="replace")
-    return kind.startswith("fuse") or kind in REMOTE

@@ -17,6 +17,7 @@ from functools import partial
 from typing import NoReturn
 
 from ckptfmt._base.names import is_url
+from ckptfmt.bundle.mounts import shares_locks
 from ckptfmt.bundle.places import list_objects, remove_object
 from ckptfmt.errors import DurabilityUnknownError, StorageError
 
@@ -86,21 +87,24 @@ class TemporaryDirectory:
 
     Every process that writes there holds its lock, shared with the others; a lock ends with the
     process at the latest. While a process holds it, neither a sweep nor `leave` removes the
-    directory, so that no process creates it again without a lock.
+    directory, so that no process creates it again without a lock. Where locks do not work, or only
+    one machine sees them, and in an object store, no sweep removes it; the process that has drawn
+    its name does when it leaves, and the others never do.
 
     Args:
         prefix: of the checkpoint that is saved.
-        token: the random part of the name, if another process has drawn it.
+        token: the random part of the name, if another process (process 0) has drawn it.
         durability: of the save; see `make_directory`.
 
     Attributes:
-        token: the random part of the name; `make` may change it.
+        token: the random part of the name; `make` may change one that it has drawn.
         path: of the directory.
     """
 
     def __init__(self, prefix: str, token: str | None = None, *, durability: str = "full") -> None:
         self._prefix = prefix
         self._durability = durability
+        self._joins = token is not None
         self._lock: OwnDescriptor | None = None
         self._name(token or secrets.token_hex(8))
 
@@ -112,7 +116,8 @@ class TemporaryDirectory:
         take its lock.
 
         Raises:
-            StorageError: it cannot be created.
+            StorageError: it cannot be created, or it is being removed and another process has drawn
+                its name.
         """
         if is_url(self.path):
             return  # a store has no directories
@@ -123,13 +128,16 @@ class TemporaryDirectory:
                 with contextlib.suppress(FileExistsError):
                     os.mkdir(self.path)
                 path = os.path.join(self.path, LOCK_NAME)
-                # Another process may remove the directory before it has its lock: try another name.
+                # Another process may sweep the directory before this one has its lock: try another
+                # name. One that process 0 has drawn cannot change: it merges from there.
                 with contextlib.suppress(FileNotFoundError):
                     lock = OwnDescriptor(partial(os.open, path, flags, 0o666))
                     if _hold(lock.fd, path, fcntl.LOCK_SH):
                         self._lock = lock
                         return
                     lock.close()
+                if self._joins:
+                    break
                 self._name(secrets.token_hex(8))
         except OSError as error:
             with contextlib.suppress(OSError):
@@ -140,7 +148,10 @@ class TemporaryDirectory:
                 errno=error.errno,
             ) from None
         raise StorageError(
-            "another process keeps removing the temporary directory of the save", path=self.path
+            "process 0 has ended, or another process is removing its temporary directory"
+            if self._joins
+            else "another process keeps removing the temporary directory of the save",
+            path=self.path,
         )
 
     def release(self) -> None:
@@ -154,16 +165,22 @@ class TemporaryDirectory:
 
     def leave(self) -> None:
         """Release the lock, and remove the directory as `remove` does if no other process holds it.
-        The last process to leave removes it, or the next sweep."""
+        The last process to leave removes it, or the next sweep. Where no lock shows whether others
+        write there, the process that has drawn the name removes it at once."""
         self.release()
-        if is_url(self.path):
-            self.remove()  # a store has no locks
+        if is_url(self.path):  # a store has no locks
+            if not self._joins:
+                self.remove()
             return
         path = os.path.join(self.path, LOCK_NAME)
         with contextlib.suppress(OSError):
             lock = OwnDescriptor(partial(os.open, path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW))
             try:
-                if _hold(lock.fd, path, fcntl.LOCK_EX):
+                if shares_locks(lock.fd):
+                    is_last = _hold(lock.fd, path, fcntl.LOCK_EX, without_locks=not self._joins)
+                else:
+                    is_last = not self._joins
+                if is_last:
                     self._remove(lock)
             finally:
                 lock.close()
@@ -217,15 +234,17 @@ def make_file(name: str, directory_fd: int) -> tuple[str, OwnDescriptor]:
     raise FileExistsError(errno.EEXIST, "cannot find a free temporary name")
 
 
-def _hold(fd: int, name: str, kind: int, directory_fd: int | None = None) -> bool:
-    """Take the lock of a new file; False if another process is sweeping it. True on a file system
-    without locks."""
+def _hold(
+    fd: int, name: str, kind: int, directory_fd: int | None = None, *, without_locks: bool = True
+) -> bool:
+    """Take the lock of a file. Returns whether this process has it and the file its name: no other
+    process is removing it. Returns `without_locks` on a file system without locks."""
     try:
         fcntl.flock(fd, kind | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
     except OSError:
-        return True
+        return without_locks
     try:
         return os.path.samestat(os.fstat(fd), os.stat(name, dir_fd=directory_fd))
     except FileNotFoundError:

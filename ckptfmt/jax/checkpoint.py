@@ -191,7 +191,7 @@ class _Save:
             with self._team.guarded() as guard:
                 for part in self._staging.parts(count):
                     self._write(part, columns, part_durability(self._options.durability))
-            self._staging.merge(guard.error, count, self._options.durability)
+            self._staging.merge(guard.error, count)
         finally:
             if self._own is not None:
                 self._own.close()

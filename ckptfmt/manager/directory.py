@@ -24,6 +24,7 @@ from ckptfmt import _core
 from ckptfmt._base.arguments import Durability
 from ckptfmt._base.names import index_name, parse_data_name
 from ckptfmt._base.untrusted import open_regular
+from ckptfmt.bundle.mounts import is_remote
 from ckptfmt.bundle.orphans import (
     DATA,
     INTENT,
@@ -31,7 +32,7 @@ from ckptfmt.bundle.orphans import (
     of_managed,
     state_temporaries,
 )
-from ckptfmt.bundle.sweeping import is_held, is_remote, remove_dead, remove_directory
+from ckptfmt.bundle.sweeping import is_held, remove_dead, remove_directory
 from ckptfmt.bundle.temporary import OwnDescriptor, replace_file
 from ckptfmt.errors import BusyError, CkptfmtError, InvalidError, StorageError
 

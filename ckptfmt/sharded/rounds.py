@@ -65,8 +65,8 @@ class Team:
             answer: the answer of this process.
             decide: called in process 0 with the answers by rank, if all have answered.
             clean: called in process 0 before the others continue, and in the others if the
-                operation failed. It is not called where the decision is lost: process 0 may still
-                be working.
+                operation failed or the decision is lost. Then process 0 may still be working:
+                `clean` must not remove what process 0 uses.
 
         Raises:
             `error`, or the error of the process that failed.
@@ -86,11 +86,11 @@ class Team:
             else:
                 try:
                     self._coordinator.gather(message)
+                    decision = _decision(self._coordinator.broadcast(None))
                 except BaseException:
                     if clean is not None:
                         clean()
                     raise
-                decision = _decision(self._coordinator.broadcast(None))
                 # Process 0 removed what it sees; on another file system that is not all.
                 if clean is not None and decision[:1] == _BAD:
                     clean()

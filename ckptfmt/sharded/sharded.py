@@ -370,7 +370,8 @@ def save_job_async(team: Team, job: Job, description: Description, queue: SaveQu
 
 
 def _write_and_merge(team: Team, job: Job, description: Description, target: str) -> None:
-    plan, staging = _agree(team, target, description, job.common(target))
+    staging = TeamStaging(team, target, job.options.durability)
+    plan = _agree(team, staging, description, job.common(target))
     count = 0
     with team.guarded() as guard:
         parts = parts_of(plan, team.rank)
@@ -396,7 +397,7 @@ def _write_and_merge(team: Team, job: Job, description: Description, target: str
                     _write_parts(writer, parts, plan, description)
                 elif number < len(shards):
                     writer._add(shards[number])
-    staging.merge(guard.error, count, job.options.durability, job.inputs)
+    staging.merge(guard.error, count, job.inputs)
 
 
 def _copied(description: Description, queue: SaveQueue) -> tuple[Snapshot, Description]:
@@ -424,10 +425,8 @@ def _copied(description: Description, queue: SaveQueue) -> tuple[Snapshot, Descr
     return snapshot, replace(description, held=held, copied=True)
 
 
-def _agree(
-    team: Team, target: str, mine: Description, options: dict[str, str]
-) -> tuple[Plan, TeamStaging]:
-    """Return the common plan and the temporary directory, which process 0 creates."""
+def _agree(team: Team, staging: TeamStaging, mine: Description, options: dict[str, str]) -> Plan:
+    """Create the temporary directory in process 0; return the common plan."""
 
     def decide(answers: list[bytes]) -> bytes:
         heads, descriptions = [], []
@@ -447,8 +446,7 @@ def _agree(
     placements = list(mine.placement.values())
     head = zlib.compress(json.dumps([options, placements, mine.sums_text()]).encode(), 1)
     answer = len(head).to_bytes(8) + head + zlib.compress(mine.to_bytes(), 1)
-    staging = TeamStaging(team, target)
-    return Plan.from_bytes(unpacked(staging.start(None, answer, decide))), staging
+    return Plan.from_bytes(unpacked(staging.start(None, answer, decide)))
 
 
 def _write_parts(

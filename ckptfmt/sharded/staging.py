@@ -16,16 +16,17 @@ Error = BaseException | None
 
 class TeamStaging:
     """The temporary directory of a save of several processes. Process 0 creates it, all hold its
-    lock while they write, and process 0 removes it, or after a failure the last one to leave.
+    lock while they write, process 0 until it has merged their parts. Process 0 removes it, or after
+    a failure the last one to leave.
 
     Args:
         team: the processes.
         target: the checkpoint's prefix.
-        durability: for the parents of the directory that are created with it.
+        durability: of the checkpoint.
     """
 
-    def __init__(self, team: Team, target: str, durability: Durability = "full") -> None:
-        self._team, self._target = team, target
+    def __init__(self, team: Team, target: str, durability: Durability) -> None:
+        self._team, self._target, self._durability = team, target, durability
         self._staging = Staging(target, durability=durability)
 
     def start(
@@ -42,11 +43,12 @@ class TeamStaging:
         try:
             decided = self._team.round(error, answer, decide_and_start)
         except BaseException:
-            self._staging.leave()  # exists in process 0 only
+            # Process 0 may have created the directory. The others have not learned its name.
+            self._staging.leave()
             raise
         token, _, decision = decided.partition(b"\n")
         if self._team.rank != 0:
-            self._staging = Staging(self._target, token.decode())
+            self._staging = Staging(self._target, token.decode(), durability=self._durability)
         return decision
 
     def parts(self, count: int) -> list[str]:
@@ -63,15 +65,12 @@ class TeamStaging:
         world = self._team.world_size
         return [self._staging.part(rank + i * world, world * count) for i in range(count)]
 
-    def merge(
-        self, error: Error, count: int, durability: Durability, inputs: Sequence[str] = ()
-    ) -> None:
+    def merge(self, error: Error, count: int, inputs: Sequence[str] = ()) -> None:
         """Make the checkpoint of the parts of all processes, and remove the directory.
 
         Args:
             error: why this process has not written its parts, or None.
             count: how many it has written.
-            durability: of the checkpoint.
             inputs: prefixes of further bundles, in process 0; they come first.
 
         Raises:
@@ -84,7 +83,7 @@ class TeamStaging:
                 for part in self._parts(rank, int(answer)):
                     check_seen(part, self._target, f"process {rank}", "process 0", "processes")
                     written.append(part)
-            self._staging.merge([*inputs, *written], durability)
+            self._staging.merge([*inputs, *written], self._durability)
             remove_emptied(inputs, self._target)
             return b""
 

@@ -23,6 +23,7 @@ from support.saving import on
 import ckptfmt
 from ckptfmt.errors import BusyError, InvalidError, StorageError
 from ckptfmt.manager.directory import CheckpointDirectory
+from ckptfmt.sharded.coordinator import SingleProcess
 
 
 @pytest.fixture
@@ -49,7 +50,7 @@ def touch(directory: CheckpointDirectory, *names: str) -> list[str]:
 
 
 @pytest.mark.parametrize("durability", ["full", "rename", "none"])
-@pytest.mark.parametrize("kind", ["manager", "saver"])
+@pytest.mark.parametrize("kind", ["manager", "saver", "sharded"])
 def test_a_new_directory_is_synced_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, durability: str
 ) -> None:
@@ -71,6 +72,9 @@ def test_a_new_directory_is_synced_once(
             ckptfmt.CheckpointManager(
                 checkpoint, place, 1, options=ckptfmt.tf.CheckpointOptions(durability=durability)
             ).save()
+        elif kind == "sharded":
+            prefix, team = tmp_path / "a" / "b" / "ckpt", SingleProcess()
+            ckptfmt.sharded.save(prefix, {"x": np.ones(1)}, {}, team, durability=durability)
         else:
             parts = {name: on(task, np.ones(1), name) for task, name in enumerate("xy")}
             ckptfmt.Saver({"all": parts}).save(tmp_path / "a" / "b" / "ckpt", options)

@@ -16,9 +16,10 @@ from support.child import Child
 from support.manager import files
 
 import ckptfmt
-from ckptfmt.bundle import orphans, sweeping
+from ckptfmt.bundle import mounts, orphans, sweeping
 from ckptfmt.bundle.temporary import LOCK_NAME, TemporaryDirectory
 from ckptfmt.cli import main
+from ckptfmt.errors import StorageError
 from ckptfmt.manager.directory import CheckpointDirectory
 
 HEX = "a123456789abcdef"
@@ -320,6 +321,67 @@ def test_the_last_process_that_leaves_removes_the_directory(
     assert not os.path.exists(first.path)
 
 
+@pytest.mark.parametrize("why", ["no locks", "own locks only"])
+def test_where_locks_show_nothing_the_creator_removes_the_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, why: str
+) -> None:
+    """Whether others still write there or not; the others never remove it."""
+
+    def refuse(_fd: int, _kind: int) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    if why == "no locks":
+        monkeypatch.setattr(fcntl, "flock", refuse)
+    else:
+        monkeypatch.setattr(mounts, "_mount", lambda _fd: ("nfs4", frozenset(["local_lock=all"])))
+    creator = TemporaryDirectory(str(tmp_path / "ckpt-1"))
+    others = [TemporaryDirectory(str(tmp_path / "ckpt-1"), creator.token) for _ in range(2)]
+    for one in (creator, *others):
+        one.make()
+    part_files(Path(creator.path))
+    before = files(Path(creator.path))
+    creator.release()
+    others[0].leave()
+    assert files(Path(creator.path)) == before
+    creator.leave()
+    assert files(tmp_path) == []
+
+
+def test_mounts_that_share_locks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with open(tmp_path / "x", "w") as stream:
+        assert mounts.shares_locks(stream.fileno())
+    for kind, options, shared in (
+        ("nfs4", "rw,vers=4.2,local_lock=none", True),
+        ("nfs", "rw,local_lock=posix,addr=1.2.3.4", True),
+        ("nfs", "rw,local_lock=flock", False),
+        ("nfs", "rw,nolock,local_lock=all", False),
+        ("lustre", "rw,flock,lazystatfs", True),
+        ("lustre", "rw,localflock", False),
+        ("lustre", "rw", False),
+        ("ceph", "rw,acl", True),
+        ("gfs2", "rw,localflocks", False),
+        ("cifs", "rw", False),
+        ("fuse.sshfs", "rw", False),
+        ("ext4", "rw", True),
+    ):
+        found = (kind, frozenset(options.split(",")))
+        monkeypatch.setattr(mounts, "_mount", lambda _fd, found=found: found)
+        assert mounts.shares_locks(0) is shared, found
+
+
+def test_a_process_never_changes_the_name_that_process_0_has_drawn(tmp_path: Path) -> None:
+    first = TemporaryDirectory(str(tmp_path / "ckpt-1"))
+    late = TemporaryDirectory(str(tmp_path / "ckpt-1"), first.token)
+    first.make()
+    first.release()
+    with open(os.path.join(first.path, LOCK_NAME)) as stream:
+        fcntl.flock(stream, fcntl.LOCK_EX)  # as a sweep does
+        with pytest.raises(StorageError, match="process 0 has ended, or another") as caught:
+            late.make()
+    assert late.path == first.path == caught.value.path
+    assert files(tmp_path) == [os.path.basename(first.path)]
+
+
 @pytest.mark.parametrize("sweeps", [False, True])
 def test_a_process_that_comes_while_its_directory_is_removed(
     directory: CheckpointDirectory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sweeps: bool
@@ -522,10 +584,10 @@ def test_clean_refuses_where_locks_show_nothing(
 ) -> None:
     dead = tmp_path / f"ckpt_temp_{HEX}"
     dead.mkdir()
-    mounts = Path("/proc/self/mountinfo").read_text().splitlines()
-    kinds = {line.partition(" - ")[2].split()[0] for line in mounts}
+    lines = Path("/proc/self/mountinfo").read_text().splitlines()
+    kinds = {line.partition(" - ")[2].split()[0] for line in lines}
     with monkeypatch.context() as patch:
-        patch.setattr(sweeping, "REMOTE", kinds)
+        patch.setattr(mounts, "REMOTE", kinds)
         assert main(["clean", str(tmp_path)]) == 2
     assert "nothing can be removed here" in capsys.readouterr().err
     for path in ("nul\0byte", "s3://bucket"):
@@ -633,15 +695,15 @@ def test_other_machines(directory: CheckpointDirectory, monkeypatch: pytest.Monk
     """Where their locks may not be seen here nothing goes."""
     touch(directory, *OURS)
     record(directory)
-    mounts = Path("/proc/self/mountinfo").read_text().splitlines()
+    lines = Path("/proc/self/mountinfo").read_text().splitlines()
     (mount,) = (
         line.split()[1]
         for line in Path(f"/proc/self/fdinfo/{directory._fd}").read_text().splitlines()
         if line.startswith("mnt_id:")
     )
-    (kind,) = (line.partition(" - ")[2].split()[0] for line in mounts if line.split()[0] == mount)
+    (kind,) = (line.partition(" - ")[2].split()[0] for line in lines if line.split()[0] == mount)
     with monkeypatch.context() as patch:
-        patch.setattr(sweeping, "REMOTE", frozenset([kind]))
+        patch.setattr(mounts, "REMOTE", frozenset([kind]))
         assert directory.sweep() == []
     assert sorted(directory.sweep()) == sorted(OURS)
 

@@ -391,8 +391,8 @@ def test_a_process_that_is_gone(tmp_path: Path, before: dict[str, bytes]) -> Non
 def test_a_process_that_writes_late(
     tmp_path: Path, before: dict[str, bytes], monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:
-    """Process 0 gives up before the other writes, or before it has locked the directory, and the
-    other never learns of it. The next save removes what it wrote."""
+    """Process 0 gives up before the other writes, or before it has locked the directory. The other
+    gets no decision, and removes what it wrote."""
     is_there, given_up = threading.Event(), threading.Event()
     real = getattr(sharded, where)
 
@@ -431,9 +431,44 @@ def test_a_process_that_writes_late(
                 given_up.set()
 
     assert [type(error) for error in run_team(2, save)] == [GoneError] * 2
-    assert list(tmp_path.glob("ck_temp_*/part-00001-of-00002.index"))
-    monkeypatch.undo()
-    all_good(save_team(tmp_path / "ck", lambda rank: {"w": rows(GOOD, rank)}, {"w": ROWS}))
+    assert contents(tmp_path) == before
+
+
+def test_a_process_that_gets_no_decision_while_process_0_merges(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It leaves the parts of the others alone."""
+    has_given_up = threading.Event()
+    merge = Staging.merge
+
+    def late(staging: Staging, parts: list[str], durability: Any) -> None:
+        assert has_given_up.wait(60)
+        merge(staging, parts, durability)
+
+    monkeypatch.setattr(Staging, "merge", late)
+
+    def save(team: Any) -> None:
+        numbers = iter(range(10))
+        broadcast = team.broadcast
+
+        def lost(data: bytes | None, root: int = 0) -> bytes:
+            if next(numbers) == 0:
+                return broadcast(data, root)
+            if team.rank == 0:
+                return data or b""
+            raise GoneError
+
+        team.broadcast = lost
+        try:
+            sharded_save(tmp_path / "ck", {"w": rows(GOOD, team.rank)}, {"w": ROWS}, team)
+        finally:
+            if team.rank == 1:
+                has_given_up.set()
+
+    outcomes = run_team(2, save)
+    assert outcomes[0] is None
+    assert type(outcomes[1]) is GoneError
+    assert np.array_equal(ckptfmt.load(tmp_path / "ck")["w"], GOOD)
     assert not list(tmp_path.glob("*_temp_*"))
 
 

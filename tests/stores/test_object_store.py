@@ -15,6 +15,7 @@ from support.dict_client import DictClient, mount
 
 import ckptfmt
 from ckptfmt import errors
+from ckptfmt.bundle.temporary import TemporaryDirectory
 from ckptfmt.sharded.coordinator import SingleProcess
 from ckptfmt.stores import objects, waiting
 from ckptfmt.stores.client import BodyError
@@ -482,3 +483,14 @@ def test_sharded(client: DictClient) -> None:
     found = ckptfmt.sharded.restore(URL, {"w": layout}, alone)
     assert found["w"]["b"].tolist() == [2, 3]
     assert all(key.startswith("model.") for key in keys(client))
+
+
+def test_only_the_creator_removes_the_parts_of_a_save(client: DictClient) -> None:
+    """A store has no locks that show whether another process writes or merges parts."""
+    creator = TemporaryDirectory(URL)
+    other = TemporaryDirectory(URL, creator.token)
+    client.set(f"run/model_temp_{creator.token}/part", b"x")
+    other.leave()
+    assert keys(client) == [f"model_temp_{creator.token}/part"]
+    creator.leave()
+    assert keys(client) == []
