@@ -17,7 +17,7 @@ from functools import partial
 from typing import NoReturn
 
 from ckptfmt._base.names import is_url
-from ckptfmt.bundle.mounts import shares_locks
+from ckptfmt.bundle.mounts import is_remote
 from ckptfmt.bundle.places import list_objects, remove_object
 from ckptfmt.errors import DurabilityUnknownError, StorageError
 
@@ -176,10 +176,10 @@ class TemporaryDirectory:
         with contextlib.suppress(OSError):
             lock = OwnDescriptor(partial(os.open, path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW))
             try:
-                if shares_locks(lock.fd):
-                    is_last = _hold(lock.fd, path, fcntl.LOCK_EX, without_locks=not self._joins)
-                else:
-                    is_last = not self._joins
+                # On a network file system other machines may not see the lock.
+                is_last = not self._joins
+                if not is_remote(lock.fd):
+                    is_last = _hold(lock.fd, path, fcntl.LOCK_EX, without_locks=is_last)
                 if is_last:
                     self._remove(lock)
             finally:

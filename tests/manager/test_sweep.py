@@ -16,7 +16,7 @@ from support.child import Child
 from support.manager import files
 
 import ckptfmt
-from ckptfmt.bundle import mounts, orphans, sweeping
+from ckptfmt.bundle import mounts, orphans, sweeping, temporary
 from ckptfmt.bundle.temporary import LOCK_NAME, TemporaryDirectory
 from ckptfmt.cli import main
 from ckptfmt.errors import StorageError
@@ -333,7 +333,7 @@ def test_where_locks_show_nothing_the_creator_removes_the_directory(
     if why == "no locks":
         monkeypatch.setattr(fcntl, "flock", refuse)
     else:
-        monkeypatch.setattr(mounts, "_mount", lambda _fd: ("nfs4", frozenset(["local_lock=all"])))
+        monkeypatch.setattr(temporary, "is_remote", lambda _fd: True)
     creator = TemporaryDirectory(str(tmp_path / "ckpt-1"))
     others = [TemporaryDirectory(str(tmp_path / "ckpt-1"), creator.token) for _ in range(2)]
     for one in (creator, *others):
@@ -345,28 +345,6 @@ def test_where_locks_show_nothing_the_creator_removes_the_directory(
     assert files(Path(creator.path)) == before
     creator.leave()
     assert files(tmp_path) == []
-
-
-def test_mounts_that_share_locks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with open(tmp_path / "x", "w") as stream:
-        assert mounts.shares_locks(stream.fileno())
-    for kind, options, shared in (
-        ("nfs4", "rw,vers=4.2,local_lock=none", True),
-        ("nfs", "rw,local_lock=posix,addr=1.2.3.4", True),
-        ("nfs", "rw,local_lock=flock", False),
-        ("nfs", "rw,nolock,local_lock=all", False),
-        ("lustre", "rw,flock,lazystatfs", True),
-        ("lustre", "rw,localflock", False),
-        ("lustre", "rw", False),
-        ("ceph", "rw,acl", True),
-        ("gfs2", "rw,localflocks", False),
-        ("cifs", "rw", False),
-        ("fuse.sshfs", "rw", False),
-        ("ext4", "rw", True),
-    ):
-        found = (kind, frozenset(options.split(",")))
-        monkeypatch.setattr(mounts, "_mount", lambda _fd, found=found: found)
-        assert mounts.shares_locks(0) is shared, found
 
 
 def test_a_process_never_changes_the_name_that_process_0_has_drawn(tmp_path: Path) -> None:
