@@ -93,8 +93,8 @@ typedef struct cf_os {
 		uint64_t offset, ckptfmt_error *err);
 	/* Renames a file. With `replaces` the target is replaced atomically; otherwise it never is: OK with *exists if the
 	 * name is taken. File systems without that call link and unlink; those without links create an empty file of the
-	 * new name and replace it. After a failure the file has its old name, and the new one is free unless removing it
-	 * failed as well. */
+	 * new name and replace it. After a failure the file has its old name. The target is then as it was: the old one
+	 * with `replaces`, else free, unless removing it failed as well. */
 	CF_MUST_CHECK ckptfmt_status (*publish)(const cf_directory *directory, const char *from, const char *to,
 		bool replaces, bool *exists, ckptfmt_error *err);
 	/* Hard-links a file (of a symbolic link: its target). OK for every *result. */
