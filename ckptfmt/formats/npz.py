@@ -32,6 +32,8 @@ from ckptfmt.formats.tensors import Box, Kind, Places, Read, slabs
 
 _END = ".npy"
 _SKIPPED = 1 << 20
+# Bytes of a name in a zip archive.
+_NAME_MAX = (1 << 16) - 1
 
 
 def holds(dtype: np.dtype[Any]) -> bool:
@@ -224,7 +226,8 @@ def write(path: str, kinds: Sequence[Kind], metadata: Mapping[str, str], read: R
     """
     with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED, allowZip64=True) as archive:
         for kind in kinds:
-            if not kind.name.isprintable() or "\0" in kind.name:
+            size = len(kind.name.encode(errors="replace")) + len(_END)
+            if not kind.name.isprintable() or "\0" in kind.name or size > _NAME_MAX:
                 raise InvalidError("the name cannot be a file name in an archive", tensor=kind.name)
             with archive.open(zipfile.ZipInfo(kind.name + _END), "w", force_zip64=True) as stream:
                 header = {

@@ -306,13 +306,15 @@ def write(path: str, kinds: Sequence[Kind], metadata: Mapping[str, str], read: R
     header: dict[str, Any] = {METADATA: dict(metadata)} if metadata else {}
     end = 0
     for kind in ordered:
+        if not _is_utf8(kind.name):
+            raise InvalidError("safetensors names must be UTF-8", tensor=kind.name)
         header[kind.name] = {
             "dtype": code_of(kind.dtype),
             "shape": list(kind.shape),
             "data_offsets": [end, end + kind.nbytes],
         }
         end += kind.nbytes
-    text = _text(header, path)
+    text = _text(header)
     with open(path, "wb", buffering=0) as file:
         _put(file, memoryview(len(text).to_bytes(8, "little") + text))
         for kind in ordered:
@@ -324,15 +326,21 @@ def write(path: str, kinds: Sequence[Kind], metadata: Mapping[str, str], read: R
                 _put(file, raw.data)
 
 
-def _text(header: dict[str, Any], path: str) -> bytes:
+def _is_utf8(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _text(header: dict[str, Any]) -> bytes:
     try:
         text = json.dumps(header, ensure_ascii=False, separators=(",", ":")).encode()
-    except UnicodeEncodeError as error:
-        raise InvalidError(
-            f"safetensors names must be UTF-8: {error.object[error.start :][:20]!r}", path=path
-        ) from None
+    except UnicodeEncodeError:
+        raise InvalidError("the texts of safetensors' metadata must be UTF-8") from None
     if len(text) > HEADER_MAX:
-        raise LimitError(f"a header of {len(text)} bytes", path=path)
+        raise LimitError(f"a safetensors header of {len(text)} bytes")
     return text + b" " * (-len(text) % ALIGNMENT)
 
 

@@ -199,6 +199,33 @@ def test_wrong_arguments(tmp_path: Path, options: Any, message: str) -> None:
     assert not (tmp_path / "other.index").exists()
 
 
+@pytest.mark.parametrize(
+    ("name", "formats"),
+    [
+        ("\udcff", ["npz", "safetensors"]),
+        ("x" * 65_531, []),
+        ("x" * 65_532, ["npz"]),
+        ("é" * 33_000, ["npz"]),
+        ("a\0b", ["npz"]),
+    ],
+)
+def test_names_that_a_format_lacks(tmp_path: Path, name: str, formats: list[str]) -> None:
+    """The error names the tensor, and nothing is left."""
+    ckptfmt.save(tmp_path / "ck", {name: np.ones(3)})
+    before = sorted(os.listdir(tmp_path))
+    for end in ("npz", "safetensors"):
+        result = tmp_path / f"x.{end}"
+        if end not in formats:
+            ckptfmt.convert(tmp_path / "ck", result)
+            os.unlink(result)
+            continue
+        with pytest.raises(ckptfmt.InvalidError) as caught:
+            ckptfmt.convert(tmp_path / "ck", result)
+        assert caught.value.tensor == name
+        assert "temp" not in str(caught.value.path)
+    assert sorted(os.listdir(tmp_path)) == before
+
+
 def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     ckptfmt.save(tmp_path / "ck", {"a": np.arange(300), "b": np.arange(3).astype(ml_dtypes.int4)})
     source, result = str(tmp_path / "ck"), str(tmp_path / "x.safetensors")
