@@ -261,16 +261,18 @@ ckptfmt_status cf_form_fail(cf_stored_form rule, uint64_t size, uint64_t origin,
 	static const char *const texts[] = {
 		[CF_STORED_EXT_2] = "EXT-2: the chunk checksums are not of 4 bytes each",
 		[CF_STORED_EXT_3] = "EXT-3: the value is stored in a way that a newer version knows",
-		[CF_STORED_EXT_4] = "EXT-4: the chunk checksums do not fit the size of the value",
-		[CF_STORED_EXT_5] = "EXT-5: chunk checksums of a value that has not more than one chunk",
+		[CF_STORED_EXT_4] = "EXT-4: the chunk checksums do not fit the value",
+		[CF_STORED_EXT_5] = "EXT-5: checksums of chunks, but a chunk would hold all of the value",
 		[CF_STORED_CMP_1] = "CMP-1: the sizes of the stored chunks do not add up to that of the value",
 		[CF_STORED_CMP_2] = "CMP-2: the chunk size is not a multiple of 16 from 4096 to 2^24",
 		[CF_STORED_CMP_3] = "CMP-3: the raw size is not from 1 to 2^63 - 1",
 		[CF_STORED_CMP_4] = "CMP-4: the numbers of chunk checksums and sizes are not that of the chunks",
 		[CF_STORED_CMP_5] = "CMP-5: a stored chunk is empty, or more than one byte larger than its raw bytes",
 	};
-	return cf_fail(err, rule == CF_STORED_EXT_3 ? CKPTFMT_FAIL_UNSUPPORTED : CKPTFMT_FAIL_BAD_ENTRY, origin,
-		"%s (%lld bytes are stored)", texts[rule], (long long)size);
+	if (rule == CF_STORED_EXT_4 || rule == CF_STORED_EXT_5)
+		return cf_fail(err, CKPTFMT_FAIL_BAD_ENTRY, origin, "%s, which has %lld bytes", texts[rule], (long long)size);
+	return cf_fail(err, rule == CF_STORED_EXT_3 ? CKPTFMT_FAIL_UNSUPPORTED : CKPTFMT_FAIL_BAD_ENTRY, origin, "%s",
+		texts[rule]);
 }
 
 /* CMP-4: as many varints as there are chunks, and nothing else. */
