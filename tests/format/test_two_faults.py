@@ -4,6 +4,7 @@ section 3 of `spec/conformance.md` says are still checked after a failure."""
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import itertools
 from collections.abc import Callable, Mapping
@@ -205,7 +206,8 @@ def agree(core: set[tuple[str, str]], reference: set[tuple[str, str]]) -> bool:
 def reference_read_error(reference: Any, prefix: str) -> tuple[str, str] | None:
     """The same of the reference."""
     try:
-        reference.Bundle(prefix).read(b"x")
+        with contextlib.closing(reference.Bundle(prefix)) as bundle:
+            bundle.read(b"x")
     except reference.Violation as violation:
         return violation.failure, violation.rule
     return None

@@ -181,10 +181,12 @@ class Directory(RuleBasedStateMachine):
     @rule(keep=st.integers(1, 3))
     def prune(self, keep: int) -> None:
         self.settle()
+        # A flipped byte may be one that says nothing, as in the padding of a footer.
+        sound = sorted(number for number, is_sound in self.there().items() if is_sound)
         status = self.command("prune", "--keep", str(keep), "-q", str(self.runs))
         assert status in ((0, 1) if (self.runs / "checkpoint").exists() else (2,))
         if status != 2:
-            self.sure = set(sorted(self.sure)[-keep:])
+            self.sure &= set(sound[-keep:])
 
     @rule()
     def clean(self) -> None:
