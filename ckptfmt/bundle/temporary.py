@@ -19,7 +19,7 @@ from typing import NoReturn
 from ckptfmt._base.names import is_url
 from ckptfmt.bundle.mounts import is_remote
 from ckptfmt.bundle.places import list_objects, remove_object
-from ckptfmt.errors import DurabilityUnknownError, StorageError
+from ckptfmt.errors import BusyError, DurabilityUnknownError, StorageError
 
 # The lock file in a temporary directory. It is created first and removed last.
 LOCK_NAME = "writer.lock"
@@ -116,8 +116,8 @@ class TemporaryDirectory:
         take its lock.
 
         Raises:
-            StorageError: it cannot be created, or it is being removed and another process has drawn
-                its name.
+            StorageError: it cannot be created.
+            BusyError: process 0, which has drawn its name, has left it (failure "PEERS_MISSING").
         """
         if is_url(self.path):
             return  # a store has no directories
@@ -147,11 +147,14 @@ class TemporaryDirectory:
                 path=self.path,
                 errno=error.errno,
             ) from None
+        if self._joins:
+            # While process 0 holds the lock, nobody removes the directory.
+            raise BusyError(
+                "another process ended: process 0 has left the temporary directory of the save",
+                failure="PEERS_MISSING",
+            )
         raise StorageError(
-            "process 0 has ended, or another process is removing its temporary directory"
-            if self._joins
-            else "another process keeps removing the temporary directory of the save",
-            path=self.path,
+            "another process keeps removing the temporary directory of the save", path=self.path
         )
 
     def release(self) -> None:

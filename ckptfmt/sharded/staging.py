@@ -56,6 +56,7 @@ class TeamStaging:
 
         Raises:
             StorageError: the directory cannot be locked.
+            BusyError: process 0 has left it.
         """
         if count > 0 and self._team.rank != 0:
             self._staging.make()

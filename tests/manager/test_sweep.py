@@ -19,7 +19,7 @@ import ckptfmt
 from ckptfmt.bundle import mounts, orphans, sweeping, temporary
 from ckptfmt.bundle.temporary import LOCK_NAME, TemporaryDirectory
 from ckptfmt.cli import main
-from ckptfmt.errors import StorageError
+from ckptfmt.errors import BusyError
 from ckptfmt.manager.directory import CheckpointDirectory
 
 HEX = "a123456789abcdef"
@@ -354,9 +354,10 @@ def test_a_process_never_changes_the_name_that_process_0_has_drawn(tmp_path: Pat
     first.release()
     with open(os.path.join(first.path, LOCK_NAME)) as stream:
         fcntl.flock(stream, fcntl.LOCK_EX)  # as a sweep does
-        with pytest.raises(StorageError, match="process 0 has ended, or another") as caught:
+        with pytest.raises(BusyError) as caught:
             late.make()
-    assert late.path == first.path == caught.value.path
+    assert caught.value.failure == "PEERS_MISSING"
+    assert late.path == first.path
     assert files(tmp_path) == [os.path.basename(first.path)]
 
 
