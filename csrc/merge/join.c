@@ -52,26 +52,13 @@ static void free_group(group *g)
 	cf_buffer_free(&g->canonical);
 }
 
-/* Names the tensor in an error; for the key of a slice, the tensor that it is a slice of. */
-static void name_tensor(ckptfmt_error *err, const uint8_t *key, uint64_t size)
-{
-	int64_t starts[CKPTFMT_RANK_MAX], lengths[CKPTFMT_RANK_MAX];
-	cf_buffer name = CF_BUFFER_EMPTY;
-	int32_t rank;
-	if (cf_slice_key_looks_like(key, size) &&
-		cf_slice_key_decode(key, size, &name, &rank, starts, lengths, NULL) == CKPTFMT_OK)
-		cf_error_tensor(err, name.data, name.size);
-	cf_error_tensor(err, key, size);
-	cf_buffer_free(&name);
-}
-
 static ckptfmt_status conflict(const group *g, uint32_t first, uint32_t second, cf_bytes_view key, const char *what,
 	ckptfmt_error *err)
 {
 	const cf_merge_input *a = &g->inputs->rows[first], *b = &g->inputs->rows[second];
 	ckptfmt_status status = cf_fail(err, CKPTFMT_FAIL_MERGE_CONFLICT, CF_NO_OFFSET, "%s in %s and %s", what,
 		cf_merge_name(a->name), cf_merge_name(b->name));
-	name_tensor(err, key.data, key.size);
+	cf_slice_key_error(err, key.data, key.size);
 	cf_error_path(err, b->prefix.index_path);
 	return status;
 }
@@ -308,7 +295,7 @@ static ckptfmt_status join_entries(group *g, ckptfmt_error *err)
 			break;
 		status = take_entry(g, &walk, err);
 		if (status != CKPTFMT_OK) {
-			name_tensor(err, walk.at->key, walk.at->key_size);
+			cf_slice_key_error(err, walk.at->key, walk.at->key_size);
 			cf_error_path(err, g->inputs->rows[walk.input].prefix.index_path);
 		}
 	}

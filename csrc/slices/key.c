@@ -95,34 +95,23 @@ void cf_slice_key_encode(cf_buffer *out, const uint8_t *name, uint64_t name_size
 	}
 }
 
-/* One way to say no: every refusal of the code itself names the place in the key. */
-static CF_MUST_CHECK ckptfmt_status bad_code(ckptfmt_error *err, const char *rule, size_t position, const char *what)
+static bool take_number(cf_cursor *in, uint64_t *out)
 {
-	return cf_fail(err, CKPTFMT_FAIL_BAD_SLICE, CF_NO_OFFSET, "%s: byte %zu of a slice key: %s", rule, position,
-		what);
-}
-
-static CF_MUST_CHECK ckptfmt_status take_number(cf_cursor *in, uint64_t *out, ckptfmt_error *err)
-{
-	size_t position = in->position;
 	const uint8_t *bytes;
 	uint8_t count;
 	*out = 0;
-	if (!cf_take_u8(in, &count) || !cf_take_bytes(in, count, &bytes))
-		return bad_code(err, "KEY-2", position, "a number goes past the end");
-	if (count > 8)
-		return bad_code(err, "KEY-2", position, "a number of more than 8 bytes");
-	if (count != 0 && bytes[0] == 0)
-		return bad_code(err, "KEY-8", position, "a number longer than it need be");
+	/* KEY-2, KEY-8 */
+	if (!cf_take_u8(in, &count) || !cf_take_bytes(in, count, &bytes) || count > 8 || (count != 0 && bytes[0] == 0))
+		return false;
 	for (uint8_t i = 0; i < count; i++)
 		*out = *out << 8 | bytes[i];
-	return CKPTFMT_OK;
+	return true;
 }
 
-static CF_MUST_CHECK ckptfmt_status take_text(cf_cursor *in, cf_buffer *out, ckptfmt_error *err)
+/* KEY-3 */
+static bool take_text(cf_cursor *in, cf_buffer *out)
 {
 	for (;;) {
-		size_t position;
 		uint8_t byte, after;
 		size_t plain = 0;
 		size_t left = cf_cursor_left(in);
@@ -131,13 +120,12 @@ static CF_MUST_CHECK ckptfmt_status take_text(cf_cursor *in, cf_buffer *out, ckp
 			plain++;
 		cf_put_bytes(out, from, plain);
 		in->position += plain;
-		position = in->position;
 		if (!cf_take_u8(in, &byte) || !cf_take_u8(in, &after))
-			return bad_code(err, "KEY-3", position, "the name has no end");
+			return false;
 		if (byte == ESCAPE_LOW && after == AFTER_LOW_END)
-			return cf_buffer_status(out, err);
+			return !out->failed;
 		if (after != (byte == ESCAPE_LOW ? AFTER_LOW : AFTER_HIGH))
-			return bad_code(err, "KEY-3", position, "no such escape in the name");
+			return false;
 		cf_put_u8(out, byte);
 	}
 }
@@ -159,18 +147,15 @@ static unsigned signed_size(const uint8_t *from, size_t left)
 	return left < 2 ? 0 : size;
 }
 
-static CF_MUST_CHECK ckptfmt_status take_signed(cf_cursor *in, int64_t *out, ckptfmt_error *err)
+/* KEY-4, KEY-8 */
+static bool take_signed(cf_cursor *in, int64_t *out)
 {
-	size_t position = in->position;
 	const uint8_t *bytes;
 	uint8_t again[SIGNED_SIZE_MAX];
 	uint64_t value;
 	unsigned size = cf_cursor_left(in) == 0 ? 0 : signed_size(in->base + in->position, cf_cursor_left(in));
-	*out = 0;
-	if (size > SIGNED_SIZE_MAX)
-		return bad_code(err, "KEY-4", position, "a signed number of more than 10 bytes");
-	if (size == 0 || !cf_take_bytes(in, size, &bytes))
-		return bad_code(err, "KEY-4", position, "a signed number goes past the end");
+	if (size == 0 || size > SIGNED_SIZE_MAX || !cf_take_bytes(in, size, &bytes))
+		return false;
 	value = bytes[0] & 0x80 ? 0 : UINT64_MAX;
 	for (unsigned i = 0; i < size; i++) {
 		uint8_t byte = bytes[i];
@@ -181,60 +166,47 @@ static CF_MUST_CHECK ckptfmt_status take_signed(cf_cursor *in, int64_t *out, ckp
 		value = value << 8 | byte;
 	}
 	*out = (int64_t)value;
-	/* One comparison for all the wrong spellings: too long, or more bits than 64. */
-	if (store_signed(again, *out) != size || memcmp(again, bytes, size) != 0)
-		return bad_code(err, "KEY-8", position, "a signed number longer than it need be");
-	return CKPTFMT_OK;
+	/* One comparison for all wrong spellings: too long, or more bits than 64. */
+	return store_signed(again, *out) == size && memcmp(again, bytes, size) == 0;
 }
 
-/* One dimension: two numbers, checked unless `any`. */
-static CF_MUST_CHECK ckptfmt_status take_extent(cf_cursor *in, bool any, int64_t *start, int64_t *length,
-	ckptfmt_error *err)
+/* KEY-5: one dimension. */
+static bool take_extent(cf_cursor *in, int64_t *start, int64_t *length)
 {
-	size_t position = in->position;
 	int64_t end;
-	CF_TRY(take_signed(in, start, err));
-	CF_TRY(take_signed(in, length, err));
-	if (any || (*start == 0 && *length == -1))
-		return CKPTFMT_OK;
-	if (*start < 0 || *length < 1 || !cf_add_i64(*start, *length, &end))
-		return cf_fail(err, CKPTFMT_FAIL_BAD_SLICE, CF_NO_OFFSET,
-			"KEY-5: byte %zu of a slice key: no slice has start %lld and length %lld", position,
-			(long long)*start, (long long)*length);
-	return CKPTFMT_OK;
+	if (!take_signed(in, start) || !take_signed(in, length))
+		return false;
+	return (*start == 0 && *length == -1) || (*start >= 0 && *length >= 1 && cf_add_i64(*start, *length, &end));
 }
 
-static ckptfmt_status take_key(const uint8_t *key, uint64_t key_size, bool any, cf_buffer *name_out, int32_t *rank,
-	int64_t *starts, int64_t *lengths, ckptfmt_error *err)
+bool cf_slice_key_decode(const uint8_t *key, uint64_t key_size, cf_buffer *name_out, int32_t *rank, int64_t *starts,
+	int64_t *lengths)
 {
 	cf_cursor in = cf_cursor_over(key, (size_t)key_size, CF_NO_OFFSET);
 	uint64_t number;
 	*rank = 0;
 	cf_buffer_clear(name_out);
-	CF_TRY(take_number(&in, &number, err));
-	if (number != 0)
-		return bad_code(err, "KEY-1", 0, "does not begin with the number 0");
-	CF_TRY(take_text(&in, name_out, err));
-	CF_TRY(take_number(&in, &number, err));
-	if ((number < 1 && !any) || number > CKPTFMT_RANK_MAX)
-		return cf_fail(err, CKPTFMT_FAIL_BAD_SLICE, CF_NO_OFFSET,
-			"KEY-1: a slice key of rank %llu, not 1 to %d", (unsigned long long)number, CKPTFMT_RANK_MAX);
+	/* KEY-1 */
+	if (!take_number(&in, &number) || number != 0 || !take_text(&in, name_out) || !take_number(&in, &number) ||
+		number < 1 || number > CKPTFMT_RANK_MAX)
+		return false;
 	for (uint64_t d = 0; d < number; d++)
-		CF_TRY(take_extent(&in, any, &starts[d], &lengths[d], err));
+		if (!take_extent(&in, &starts[d], &lengths[d]))
+			return false;
 	if (cf_cursor_left(&in) != 0)
-		return bad_code(err, "KEY-1", in.position, "more bytes after the last dimension");
+		return false;
 	*rank = (int32_t)number;
-	return CKPTFMT_OK;
+	return true;
 }
 
-ckptfmt_status cf_slice_key_decode(const uint8_t *key, uint64_t key_size, cf_buffer *name_out, int32_t *rank,
-	int64_t *starts, int64_t *lengths, ckptfmt_error *err)
+void cf_slice_key_error(ckptfmt_error *err, const uint8_t *key, uint64_t key_size)
 {
-	return take_key(key, key_size, false, name_out, rank, starts, lengths, err);
-}
-
-ckptfmt_status cf_slice_key_split(const uint8_t *key, uint64_t key_size, cf_buffer *name_out, int32_t *rank,
-	int64_t *starts, int64_t *lengths, ckptfmt_error *err)
-{
-	return take_key(key, key_size, true, name_out, rank, starts, lengths, err);
+	int64_t starts[CKPTFMT_RANK_MAX], lengths[CKPTFMT_RANK_MAX];
+	int32_t rank;
+	cf_buffer name = CF_BUFFER_EMPTY;
+	if (cf_slice_key_decode(key, key_size, &name, &rank, starts, lengths))
+		cf_error_tensor(err, name.data, name.size);
+	else
+		cf_error_tensor(err, key, key_size);
+	cf_buffer_free(&name);
 }

@@ -17,14 +17,12 @@ void cf_slice_key_encode(cf_buffer *out, const uint8_t *name, uint64_t name_size
 /* Takes a key apart, accepting exactly what cf_slice_key_encode writes for a slice that can exist: rank 1 to
  * CKPTFMT_RANK_MAX; each dimension full (0, -1) or start >= 0 and length >= 1 with an end that fits int64.
  * `name_out` is emptied and then gets the name; `starts` and `lengths` have room for CKPTFMT_RANK_MAX values.
- * BAD_SLICE (the message gives the position in the key; there is no file offset, since keys are stored in pieces) and
- * NO_MEMORY. On failure *rank is 0 and the arrays are unspecified. */
-CF_MUST_CHECK ckptfmt_status cf_slice_key_decode(const uint8_t *key, uint64_t key_size, cf_buffer *name_out,
-	int32_t *rank, int64_t *starts, int64_t *lengths, ckptfmt_error *err);
+ * False for any other key, and without memory: then *rank is 0 and the rest is unspecified. */
+CF_MUST_CHECK bool cf_slice_key_decode(const uint8_t *key, uint64_t key_size, cf_buffer *name_out, int32_t *rank,
+	int64_t *starts, int64_t *lengths);
 
-/* The same for everything that cf_slice_key_encode writes: also rank 0, and any start and length. */
-CF_MUST_CHECK ckptfmt_status cf_slice_key_split(const uint8_t *key, uint64_t key_size, cf_buffer *name_out,
-	int32_t *rank, int64_t *starts, int64_t *lengths, ckptfmt_error *err);
+/* Names the tensor of a key in an error: that of the slice, or the key itself if it is not a slice's. */
+void cf_slice_key_error(ckptfmt_error *err, const uint8_t *key, uint64_t key_size);
 
 /* Every slice key begins with a zero byte, but a tensor's name may as well: only a tensor that lists the slice proves
  * that the key is a slice's. */

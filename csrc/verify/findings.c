@@ -36,19 +36,6 @@ static const struct {
 	[CF_VERIFY_UNLISTED] = {"NAM-8", "the directory cannot be listed"},
 };
 
-static void set_name(ckptfmt_error *error, cf_bytes_view key)
-{
-	int64_t starts[CKPTFMT_RANK_MAX], lengths[CKPTFMT_RANK_MAX];
-	int32_t rank;
-	cf_buffer name = CF_BUFFER_EMPTY;
-	if (cf_slice_key_looks_like(key.data, key.size) &&
-		cf_slice_key_decode(key.data, key.size, &name, &rank, starts, lengths, NULL) == CKPTFMT_OK)
-		cf_error_tensor(error, name.data, name.size);
-	else
-		cf_error_tensor(error, key.data, key.size);
-	cf_buffer_free(&name);
-}
-
 static void stop(cf_verifier *v, const ckptfmt_error *error)
 {
 	if (!cf_verify_failed(v))
@@ -65,7 +52,7 @@ static void add(cf_verifier *v, ckptfmt_severity severity, ckptfmt_error *error,
 	cf_error_offset(error, place->offset);
 	cf_error_path(error, place->path);
 	if (error->tensor_size == 0)
-		set_name(error, place->key);
+		cf_slice_key_error(error, place->key.data, place->key.size);
 	finding = cf_buffer_extend(&v->findings, sizeof *finding);
 	if (finding == NULL) {
 		ckptfmt_status status = cf_fail_memory(error);

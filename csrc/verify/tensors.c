@@ -81,7 +81,7 @@ static void check_orphan(cf_verifier *v, const cf_verify_place *place)
 	int32_t rank;
 	cf_buffer_clear(&v->key);
 	/* KEY-7 */
-	if (cf_slice_key_decode(place->key.data, place->key.size, &v->key, &rank, starts, lengths, NULL) == CKPTFMT_OK)
+	if (cf_slice_key_decode(place->key.data, place->key.size, &v->key, &rank, starts, lengths))
 		cf_verify_problem(v, CKPTFMT_FAIL_BAD_SLICE, place,
 			"KEY-7: the index holds a slice of rank %d of this tensor, but no such tensor lists the slice",
 			(int)rank);

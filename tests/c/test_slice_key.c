@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Slice keys: round trips, order, and every damaged key refused by its rule. The format's keys are vectors. */
+/* Slice keys: round trips, order, and every damaged key refused. The format's keys are vectors. */
 #include "test.h"
 
 #include "slices/key.h"
@@ -21,11 +21,10 @@ static void check_decodes(const uint8_t *key, uint64_t key_size, const char *nam
 	const int64_t *starts, const int64_t *lengths)
 {
 	static int64_t found_starts[RANK], found_lengths[RANK];
-	ckptfmt_error err;
 	cf_buffer found_name = CF_BUFFER_EMPTY;
 	int32_t found_rank;
 	cf_put_bytes(&found_name, "rest", 4);
-	CHECK_OK(cf_slice_key_decode(key, key_size, &found_name, &found_rank, found_starts, found_lengths, &err), err);
+	CHECK(cf_slice_key_decode(key, key_size, &found_name, &found_rank, found_starts, found_lengths));
 	CHECK_EQ(found_rank, rank);
 	CHECK_EQ(found_name.size, name_size);
 	CHECK(found_name.size == name_size && (name_size == 0 || memcmp(found_name.data, name, name_size) == 0));
@@ -34,24 +33,19 @@ static void check_decodes(const uint8_t *key, uint64_t key_size, const char *nam
 	cf_buffer_free(&found_name);
 }
 
-static void refuse(const uint8_t *key, size_t size, const char *rule)
+static void refuse(const uint8_t *key, size_t size)
 {
 	static int64_t starts[RANK], lengths[RANK];
-	ckptfmt_error err;
 	cf_buffer name = CF_BUFFER_EMPTY;
 	int32_t rank = 7;
-	CHECK_FAILS(cf_slice_key_decode(key, size, &name, &rank, starts, lengths, &err), err, CKPTFMT_FAIL_BAD_SLICE,
-		rule);
-	CHECK_EQ(err.status, CKPTFMT_CORRUPT);
-	CHECK(err.offset == UINT64_MAX);
+	CHECK(!cf_slice_key_decode(key, size, &name, &rank, starts, lengths));
 	CHECK_EQ(rank, 0);
-	CHECK(cf_slice_key_decode(key, size, &name, &rank, starts, lengths, NULL) == CKPTFMT_CORRUPT);
 	cf_buffer_free(&name);
 }
 
-static void refuse_text(const char *key, size_t size, const char *rule)
+static void refuse_text(const char *key, size_t size)
 {
-	refuse(test_guarded_copy(key, size), size, rule);
+	refuse(test_guarded_copy(key, size), size);
 }
 
 /* Start or length of a value that only sometimes can exist: a valid slice of random extents. */
@@ -177,44 +171,43 @@ static void test_order(void)
 static void test_damage(void)
 {
 	/* The wrong beginning, number by number. */
-	refuse_text(KEY(""), "KEY-2: byte 0");
-	refuse_text(KEY("v"), "KEY-2: byte 0");
-	refuse_text(KEY("\x01\x01v\x00\x01\x01\x01\x80\x82"), "KEY-1: byte 0");
-	refuse_text(KEY("\x01\x00v\x00\x01\x01\x01\x80\x82"), "KEY-8: byte 0");
+	refuse_text(KEY(""));    /* KEY-2 */
+	refuse_text(KEY("v"));    /* KEY-2 */
+	refuse_text(KEY("\x01\x01v\x00\x01\x01\x01\x80\x82"));    /* KEY-1 */
+	refuse_text(KEY("\x01\x00v\x00\x01\x01\x01\x80\x82"));    /* KEY-8 */
 	/* The name. */
-	refuse_text(KEY("\x00v"), "KEY-3: byte 2");
-	refuse_text(KEY("\x00v\x00"), "KEY-3: byte 2");
-	refuse_text(KEY("\x00v\x00\x02\x01\x01\x80\x82"), "KEY-3: byte 2");
-	refuse_text(KEY("\x00v\xff\xff\x01\x01\x80\x82"), "KEY-3: byte 2");
-	refuse_text(KEY("\x00v\xff\x01\x01\x01\x80\x82"), "KEY-3: byte 2");
-	refuse_text(KEY("\x00v\x00\x00\x01\x01\x80\x82"), "KEY-3: byte 2");
+	refuse_text(KEY("\x00v"));    /* KEY-3 */
+	refuse_text(KEY("\x00v\x00"));    /* KEY-3 */
+	refuse_text(KEY("\x00v\x00\x02\x01\x01\x80\x82"));    /* KEY-3 */
+	refuse_text(KEY("\x00v\xff\xff\x01\x01\x80\x82"));    /* KEY-3 */
+	refuse_text(KEY("\x00v\xff\x01\x01\x01\x80\x82"));    /* KEY-3 */
+	refuse_text(KEY("\x00v\x00\x00\x01\x01\x80\x82"));    /* KEY-3 */
 	/* The rank. */
-	refuse_text(KEY("\x00v\x00\x01"), "KEY-2: byte 4");
-	refuse_text(KEY("\x00v\x00\x01\x00"), "KEY-1: a slice key of rank 0");
-	refuse_text(KEY("\x00v\x00\x01\x02\x00\x01\x80\x82"), "KEY-8: byte 4");
-	refuse_text(KEY("\x00v\x00\x01\x09\x01\x01\x01\x01\x01\x01\x01\x01\x01\x80\x82"), "KEY-2: byte 4");
-	refuse_text(KEY("\x00v\x00\x01\x01\xff\x80\x82"), "KEY-1: a slice key of rank 255");
-	refuse_text(KEY("\x00v\x00\x01\x08\xff\xff\xff\xff\xff\xff\xff\xff\x80\x82"),
-		"KEY-1: a slice key of rank 18446744073709551615");
-	refuse_text(KEY("\x00v\x00\x01\x08\x01"), "KEY-2: byte 4");
+	refuse_text(KEY("\x00v\x00\x01"));    /* KEY-2 */
+	refuse_text(KEY("\x00v\x00\x01\x00"));    /* KEY-1 */
+	refuse_text(KEY("\x00v\x00\x01\x02\x00\x01\x80\x82"));    /* KEY-8 */
+	refuse_text(KEY("\x00v\x00\x01\x09\x01\x01\x01\x01\x01\x01\x01\x01\x01\x80\x82"));    /* KEY-2 */
+	refuse_text(KEY("\x00v\x00\x01\x01\xff\x80\x82"));    /* KEY-1 */
+	refuse_text(KEY("\x00v\x00\x01\x08\xff\xff\xff\xff\xff\xff\xff\xff\x80\x82"));    /* KEY-1 */
+	refuse_text(KEY("\x00v\x00\x01\x08\x01"));    /* KEY-2 */
 	/* The extents. */
-	refuse_text(KEY("\x00v\x00\x01\x01\x01"), "KEY-4: byte 6");
-	refuse_text(KEY("\x00v\x00\x01\x01\x01\x80"), "KEY-4: byte 7");
-	refuse_text(KEY("\x00v\x00\x01\x01\x01\xff"), "KEY-4: byte 6");
-	refuse_text(KEY("\x00v\x00\x01\x01\x01\xc0"), "KEY-4: byte 6");
-	refuse_text(KEY("\x00v\x00\x01\x01\x01\xc0\x3f\x82"), "KEY-8: byte 6");
-	refuse_text(KEY("\x00v\x00\x01\x01\x01\x80\x3f\xc0"), "KEY-8: byte 7");
-	refuse_text(KEY("\x00v\x00\x01\x01\x01\xff\xe0\x40\x00\x00\x00\x00\x00\x00\x00\x00\x82"), "KEY-4: byte 6");
-	refuse_text(KEY("\x00v\x00\x01\x01\x01\x00\x1f\x40\x00\x00\x00\x00\x00\x00\x00\x00\x82"), "KEY-4: byte 6");
-	refuse_text(KEY("\x00v\x00\x01\x01\x01\xff\xff\x40\x00\x00\x00\x00\x00\x00\x00\x00\x82"), "KEY-4: byte 6");
-	refuse_text(KEY("\x00v\x00\x01\x01\x01\xff\xc0\x80\x00\x00\x00\x00\x00\x00\x00\x82"), "KEY-8: byte 6");
-	refuse_text(KEY("\x00v\x00\x01\x01\x01\xff\xc1\x40\x00\x00\x00\x00\x00\x00\x00\x82"), "KEY-8: byte 6");
-	refuse_text(KEY("\x00v\x00\x01\x01\x01\x80\x80"), "KEY-5: byte 6");
-	refuse_text(KEY("\x00v\x00\x01\x01\x01\x81\x7f"), "KEY-5: byte 6");
-	refuse_text(KEY("\x00v\x00\x01\x01\x01\x7f\x81"), "KEY-5: byte 6");
-	refuse_text(KEY("\x00v\x00\x01\x01\x01\x80\x7e"), "KEY-5: byte 6");
-	refuse_text(KEY("\x00v\x00\x01\x01\x01\xff\xc0\x7f\xff\xff\xff\xff\xff\xff\xff\x81"), "KEY-5: byte 6");
-	refuse_text(KEY("\x00v\x00\x01\x01\x01\x80\x82\x80"), "KEY-1: byte 8");
+	refuse_text(KEY("\x00v\x00\x01\x01\x01"));    /* KEY-4 */
+	refuse_text(KEY("\x00v\x00\x01\x01\x01\x80"));    /* KEY-4 */
+	refuse_text(KEY("\x00v\x00\x01\x01\x01\xff"));    /* KEY-4 */
+	refuse_text(KEY("\x00v\x00\x01\x01\x01\xc0"));    /* KEY-4 */
+	refuse_text(KEY("\x00v\x00\x01\x01\x01\xc0\x3f\x82"));    /* KEY-8 */
+	refuse_text(KEY("\x00v\x00\x01\x01\x01\x80\x3f\xc0"));    /* KEY-8 */
+	refuse_text(KEY("\x00v\x00\x01\x01\x01\xff\xe0\x40\x00\x00\x00\x00\x00\x00\x00\x00\x82"));    /* KEY-4 */
+	refuse_text(KEY("\x00v\x00\x01\x01\x01\x00\x1f\x40\x00\x00\x00\x00\x00\x00\x00\x00\x82"));    /* KEY-4 */
+	refuse_text(KEY("\x00v\x00\x01\x01\x01\xff\xff\x40\x00\x00\x00\x00\x00\x00\x00\x00\x82"));    /* KEY-4 */
+	refuse_text(KEY("\x00v\x00\x01\x01\x01\xff\xc0\x80\x00\x00\x00\x00\x00\x00\x00\x82"));    /* KEY-8 */
+	refuse_text(KEY("\x00v\x00\x01\x01\x01\xff\xc1\x40\x00\x00\x00\x00\x00\x00\x00\x82"));    /* KEY-8 */
+	refuse_text(KEY("\x00v\x00\x01\x01\x01\x80\x80"));    /* KEY-5 */
+	refuse_text(KEY("\x00v\x00\x01\x01\x01\x81\x7f"));    /* KEY-5 */
+	refuse_text(KEY("\x00v\x00\x01\x01\x01\x7f\x81"));    /* KEY-5 */
+	refuse_text(KEY("\x00v\x00\x01\x01\x01\x80\x7e"));    /* KEY-5 */
+	refuse_text(KEY("\x00v\x00\x01\x01\x01\xff\xc0\x7f\xff\xff\xff\xff\xff\xff\xff\x81"));    /* KEY-5 */
+	refuse_text(KEY("\x00v\x00\x01\x01\x01\x80\x82\x80"));    /* KEY-1 */
 }
 
 /* Every truncation is refused, at the very end of readable memory. */
@@ -227,7 +220,7 @@ static void test_truncation(void)
 	uint8_t *copy = test_guarded_copy(KEY(whole));
 	check_decodes(copy, sizeof whole - 1, KEY("a\0b\xff" "c"), 3, starts, lengths);
 	for (size_t size = 0; size < sizeof whole - 1; size++)
-		refuse(test_guarded_copy(whole, size), size, "KEY-");
+		refuse(test_guarded_copy(whole, size), size);
 }
 
 /* Whatever is accepted is what the encoder writes. */
@@ -241,19 +234,14 @@ static void test_canonical(void)
 	for (int round = 0; round < 300000; round++) {
 		size_t size = test_random_below(17);
 		uint8_t *key = room + 16 - size;
-		ckptfmt_error err;
 		int32_t rank;
-		ckptfmt_status status;
 		for (size_t i = 0; i < size; i++)
 			key[i] = bytes[test_random_below(sizeof bytes)];
 		/* Half with a sound beginning, to come to the extents. */
 		if (size > 6 && test_random_below(2))
 			memcpy(key, "\x00v\x00\x01\x01\x01", 6);
-		status = cf_slice_key_decode(key, size, &name, &rank, starts, lengths, &err);
-		if (status != CKPTFMT_OK) {
-			CHECK(err.failure == CKPTFMT_FAIL_BAD_SLICE);
+		if (!cf_slice_key_decode(key, size, &name, &rank, starts, lengths))
 			continue;
-		}
 		accepted++;
 		encode(&again, (const char *)name.data, name.size, rank, starts, lengths);
 		CHECK(again.size == size && memcmp(again.data, key, size) == 0);
