@@ -94,14 +94,18 @@ def _belongs(name: str, checkpoint_name: str | None) -> tuple[str, str, int]:
     return "", "", 0
 
 
-def state_temporaries(names: Iterable[str]) -> list[str]:
-    """Return the temporary files among `names` for the state file and the metrics."""
+def other_temporaries(names: Iterable[str], checkpoint_name: str | None) -> list[str]:
+    """Return the temporary files among `names` for the state file and the metrics; for None those
+    for any file that is not of a checkpoint, such as an export."""
     return [
         name
         for name in names
         if (match := _TEMPORARY.fullmatch(name)) is not None
         and match[2]
-        and match[1] in (STATE_NAME, METRICS_NAME)
+        and (
+            match[1] in (STATE_NAME, METRICS_NAME)
+            or (checkpoint_name is None and not _parsed(name)[0])
+        )
     ]
 
 

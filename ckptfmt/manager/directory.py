@@ -25,13 +25,7 @@ from ckptfmt._base.arguments import Durability
 from ckptfmt._base.names import index_name, parse_data_name
 from ckptfmt._base.untrusted import open_regular
 from ckptfmt.bundle.mounts import is_remote
-from ckptfmt.bundle.orphans import (
-    DATA,
-    INTENT,
-    Files,
-    of_managed,
-    state_temporaries,
-)
+from ckptfmt.bundle.orphans import DATA, INTENT, Files, of_managed, other_temporaries
 from ckptfmt.bundle.sweeping import is_held, remove_dead, remove_directory
 from ckptfmt.bundle.temporary import OwnDescriptor, replace_file
 from ckptfmt.errors import BusyError, CkptfmtError, InvalidError, StorageError
@@ -273,8 +267,8 @@ class CheckpointDirectory:
 
     def sweep(self, checkpoint_name: str | None = "ckpt", *, dry_run: bool = False) -> list[str]:
         """Remove orphaned files of checkpoints named `<checkpoint_name>-<n>`, of all checkpoints
-        for None, by the rule CMT-15: nothing of a live writer, nothing that may belong to another
-        program. With `dry_run` nothing is removed.
+        and exports for None, by the rule CMT-15: nothing of a live writer, nothing that may belong
+        to another program. With `dry_run` nothing is removed.
 
         Data files are removed only if an index that names them is beside them under a temporary
         name, which killed writers and removals leave.
@@ -300,7 +294,7 @@ class CheckpointDirectory:
                 for directory in files.directories:
                     if remove_directory(self._descriptor(), directory, dry_run=self._dry_run):
                         gone.append(directory)
-            for name in state_temporaries(names):
+            for name in other_temporaries(names, checkpoint_name):
                 gone += self._remove_dead([name])
             return gone
 

@@ -696,3 +696,42 @@ def test_what_names_mean() -> None:
     assert orphans.is_part("part-00000-of-00003.index")
     for name in ("part-00000-of-00003", "x.index", "xpart-00000-of-00003.index", LOCK_NAME):
         assert not orphans.is_part(name), name
+
+
+EXPORTER = """
+import os, sys, numpy, ckptfmt
+from ckptfmt.cli import main
+def wait(*given, **options):
+    print("written", flush=True)
+    sys.stdin.readline()
+folder, command = sys.argv[1], sys.argv[2:]
+ckptfmt.save(folder + "/source", {"x": numpy.ones(4, "f4")})
+os.rename = wait
+if command:
+    main([one.replace("FOLDER", folder) for one in command])
+else:
+    ckptfmt.safetensors.save_file({"x": numpy.ones(4, "f4")}, folder + "/saved.safetensors")
+"""
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "convert -q FOLDER/source FOLDER/out.npz",
+        "convert -q FOLDER/source FOLDER/out.safetensors",
+        "convert -q --max-shard-size 1 FOLDER/source FOLDER/out.safetensors.index.json",
+        "report -q FOLDER/source -o FOLDER/out.html",
+        "",
+    ],
+)
+def test_clean_removes_killed_exports(command: str, tmp_path: Path) -> None:
+    with Child(EXPORTER, tmp_path, *command.split()) as child:
+        assert child.line() == "written"
+        before = files(tmp_path)
+        whole = ["source.data-00000-of-00001", "source.index"]
+        assert len(before) > len(whole)
+        assert main(["clean", str(tmp_path)]) == 0
+        assert files(tmp_path) == before
+        child.kill()
+    assert main(["clean", str(tmp_path)]) == 0
+    assert files(tmp_path) == whole
