@@ -34,9 +34,9 @@ bits d bytes later.
 
 Joining: state * x^(8n) for a known n is, by both sentences, the CRC instruction on the carry-less
 product of the state and x^(8n - 33) mod P: the product of two 32-bit registers on a 64-bit one is
-times x, the instruction times x^32. `fuse_*[r - 1]` has these for r rounds of the loop that runs
-three scalar streams, of `words` 8-byte words a round, beside one stream of four vectors a round:
-over all bytes, and over those after the vectors, the first and the second stream.
+times x, the instruction times x^32. `fuse[r - 1]` has these for r rounds of the loop that runs
+three scalar streams, of `FUSE_WORDS` 8-byte words a round, beside one stream of four vectors a
+round: over all bytes, and over those after the vectors, the first and the second stream.
 
 Skipping any n (combine): write 8n in binary and multiply by x^(8 * 2^k) for each bit k of n that is
 set. P is x + 1 times a primitive polynomial of degree 31, so x^(2^31 - 1) = 1 mod P (checked
@@ -48,16 +48,16 @@ above. Negative exponents are taken modulo 2^31 - 1.
 import pathlib
 import sys
 
-HEADER = pathlib.Path(__file__).resolve().parent.parent / "csrc" / "base" / "crc32c_tables.h"
+HEADER = pathlib.Path(__file__).resolve().parent.parent / "csrc" / "crc32c" / "tables.h"
 
 POLYNOMIAL = 0x1EDC6F41  # without x^32, highest power first
 ORDER = 2**31 - 1  # of x modulo the polynomial
 SLICES = 16
 # Bytes a stream, longest first; three just fit 8 KiB, 2 KiB and 512 bytes.
 SKIP_SIZES = (2728, 680, 168)
-FOLD_SIZES = (16, 32, 48, 64, 128, 256)  # bytes
-FUSE_WORDS = {16: 8, 32: 5, 64: 5}  # vector size: words a scalar stream and round, measured
-FUSE_VECTORS = 4  # vectors a round
+VECTOR_SIZE, VECTORS = 32, 4
+FOLD_SIZES = (16, VECTOR_SIZE, VECTORS * VECTOR_SIZE)  # bytes
+FUSE_WORDS = 5  # words a scalar stream and round, measured
 FUSE_ROUNDS = 64  # most rounds between two joins
 
 
@@ -112,11 +112,10 @@ def joining(size: int) -> int:
     return reflect(power(8 * size - 33))
 
 
-def fusing(vector_size: int) -> list[list[int]]:
+def fusing() -> list[list[int]]:
     rows = []
     for rounds in range(1, FUSE_ROUNDS + 1):
-        scalar = rounds * FUSE_WORDS[vector_size] * 8
-        vector = rounds * FUSE_VECTORS * vector_size
+        scalar, vector = rounds * FUSE_WORDS * 8, rounds * VECTORS * VECTOR_SIZE
         behind = [joining(count * scalar) for count in (3, 2, 1)]
         rows.append([joining(3 * scalar + vector), *behind])
     return rows
@@ -148,7 +147,7 @@ def constants() -> str:
         ("SKIP_COUNT", len(SKIP_SIZES)),
         ("FOLD_COUNT", len(FOLD_SIZES)),
         ("FUSE_ROUNDS", FUSE_ROUNDS),
-        *((f"FUSE_WORDS_{size}", words) for size, words in FUSE_WORDS.items()),
+        ("FUSE_WORDS", FUSE_WORDS),
         *((f"FOLD_{size}", row) for row, size in enumerate(FOLD_SIZES)),
     ]
     lines = [f"\tCF_CRC32C_{name} = {value}" for name, value in rows]
@@ -160,18 +159,14 @@ def header() -> str:
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Made by tools/gen_crc32c_tables.py, which also says what the numbers mean. Change that, \
 not this. */
-#ifndef CKPTFMT_BASE_CRC32C_TABLES_H
-#define CKPTFMT_BASE_CRC32C_TABLES_H
+#ifndef CKPTFMT_CRC32C_TABLES_H
+#define CKPTFMT_CRC32C_TABLES_H
 
 #include <stdint.h>
 """
     skip_sizes = ", ".join(map(str, SKIP_SIZES))
     skips = [skipping(size) for size in SKIP_SIZES]
     folds = [folding(size) for size in FOLD_SIZES]
-    fuses = [
-        array(f"cf_crc32c_fuse_{size}[CF_CRC32C_FUSE_ROUNDS][4]", fusing(size))
-        for size in FUSE_WORDS
-    ]
     parts = [
         top,
         constants(),
@@ -181,7 +176,7 @@ not this. */
         array("cf_crc32c_skip[CF_CRC32C_SKIP_COUNT][8][16]", skips),
         "/* For the low and the high half. */",
         array("cf_crc32c_fold[CF_CRC32C_FOLD_COUNT][2]", folds),
-        *fuses,
+        array("cf_crc32c_fuse[CF_CRC32C_FUSE_ROUNDS][4]", fusing()),
         array("cf_crc32c_power[31]", [reflect(power(8 * 2**k)) for k in range(31)]),
         array("cf_crc32c_power_join[31]", [joining(2**k) for k in range(31)]),
         "#endif\n",

@@ -22,8 +22,7 @@ const cf_planes_variant *cf_planes_variant_at(uint32_t variant)
 static uint32_t choose(void)
 {
 	const char *isa = getenv("CKPTFMT_ISA");
-	bool lesser = isa != NULL && (strcmp(isa, "portable") == 0 || strcmp(isa, "sse42") == 0 ||
-		strcmp(isa, "pclmul") == 0);
+	bool lesser = isa != NULL && (strcmp(isa, "portable") == 0 || strcmp(isa, "sse42") == 0);
 	const cf_planes_variant *best = cf_planes_variant_at(1);
 	return best != NULL && !lesser && best->usable() ? 1 : 0;
 }

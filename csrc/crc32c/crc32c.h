@@ -22,7 +22,7 @@ typedef struct cf_crc32c_variant {
 extern const cf_crc32c_variant cf_crc32c_portable;
 /* In ascending order of speed. */
 enum {
-	CF_CRC32C_X86_COUNT = 4,
+	CF_CRC32C_X86_COUNT = 2,
 	CF_CRC32C_ARM_COUNT = 1
 };
 extern const cf_crc32c_variant cf_crc32c_x86[CF_CRC32C_X86_COUNT];

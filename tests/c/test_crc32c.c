@@ -25,8 +25,7 @@ static uint32_t prefix_crc[SMALL_MAX + 1];        /* of the first bytes of conte
  * left of them, alignment, cache bypass. Ascending. */
 static const size_t large_sizes[] = {
 	2039, 2040, 2041, 2047, 2048, 2049, 4032, 4095, 4096, 4097, 4159, 4160, 8183, 8184, 8185, 8192, 8199,
-	15871, 15872, 15873, 16383, 16384, 16385, 16384 + 511, 16384 + 512, 15872 + 2047, 15872 + 2048,
-	15872 + 248 * 13 + 5, 24063, 24064, 24065, 24064 + 4095, 24064 + 4096, 24064 + 376 * 11 + 7, 65536, 262144 + 3,
+	15871, 15872, 15873, 15872 + 2047, 15872 + 2048, 15872 + 248 * 13 + 5, 65536, 262144 + 3,
 	(16 << 20) - 1, 16 << 20, (16 << 20) + 63, LARGE_MAX
 };
 enum { LARGE_COUNT = sizeof large_sizes / sizeof large_sizes[0] };
@@ -340,7 +339,7 @@ int main(void)
 {
 	static const char *const isas[][2] = {
 		{NULL, NULL}, {"", NULL}, {"no-such-isa", NULL}, {"portable", "portable"}, {"sse42", "sse42"},
-		{"pclmul", "pclmul"}, {"avx2", "vpclmul256"}, {"avx512", "vpclmul512"}, {"armv8", "armv8"}
+		{"avx2", "vpclmul256"}, {"armv8", "armv8"}
 	};
 	test_seed();
 	make_content();
