@@ -129,9 +129,9 @@ class Verified:
         """What was done to the tensors of another format, in words."""
         if self.format == "tensorflow" or self.status:
             return ""
-        if not self.unverified:
+        if not self.unverified and self.format in COMPARED:
             return COMPARED[self.format]
-        if self.unverified < self.checked.tensors:
+        if 0 < self.unverified < self.checked.tensors:
             tensors = text.plural(self.unverified, "tensor")
             return f"structure checked; {tensors} of {self.checked.tensors:,} without checksums"
         return "structure checked; this format has no checksums"

@@ -93,7 +93,11 @@ class Dataset:
                 path=self._path,
                 tensor=self.name,
             ) from None
-        return array if array.dtype == self.dtype else array.view(self.dtype)
+        return (
+            array.view(self.dtype)
+            if array.dtype.kind == "V"
+            else array.astype(self.dtype, copy=False)
+        )
 
     def check(self, places: Places) -> int | None:
         """Check that the stored bytes are in the file, and compare those that have checksums
@@ -199,7 +203,7 @@ def _dataset(name: str, stored: Any, path: str) -> Dataset:
         raise UnsupportedError("the values are in another file", path=path, tensor=name)
     if stored.shape is None:
         raise UnsupportedError("a dataset without a shape", path=path, tensor=name)
-    own, dtype = stored.attrs.get(DTYPE), stored.dtype
+    own, dtype = stored.attrs.get(DTYPE), stored.dtype.newbyteorder("=")
     if isinstance(own, str) and dtype.kind == "V":
         with contextlib.suppress(InvalidError):
             named = dtypes.numpy_dtype(dtypes.code_of(own))
@@ -291,7 +295,21 @@ def write_datasets(path: Path, *, durability: Durability = "full") -> Iterator[D
     with (
         open_directory(os.path.dirname(text)) as directory,
         replacing_file(directory, text, durability) as (temporary, _),
-        # Our own descriptor has a lock already.
-        h5py.File(temporary, "w", locking=False) as file,
+        _created(temporary, text) as file,
     ):
         yield Datasets(file)
+
+
+@contextlib.contextmanager
+def _created(temporary: str, path: str) -> Iterator[Any]:
+    file = h5py.File(temporary, "w", locking=False)  # our own descriptor has a lock already
+    try:
+        yield file
+    except BaseException:
+        with contextlib.suppress(OSError, RuntimeError):
+            file.close()
+        raise
+    try:
+        file.close()
+    except (OSError, RuntimeError) as error:  # RuntimeError where the device is full
+        raise StorageError(f"HDF5 cannot write the file: {error}", path=path) from None

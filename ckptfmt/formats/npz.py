@@ -39,7 +39,7 @@ _NAME_MAX = (1 << 16) - 1
 def holds(dtype: np.dtype[Any]) -> bool:
     """Return whether a tensor of this dtype can be written: those of ml_dtypes would come back as
     bytes."""
-    return dtype.isbuiltin == 1 and dtype.kind != "O"
+    return dtype.isbuiltin != 2 and dtype.kind in "biufc"
 
 
 class _Member:

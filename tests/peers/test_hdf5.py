@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import resource
 from pathlib import Path
 from typing import Any
 
@@ -191,3 +192,70 @@ def test_optimizers_of_keras_are_state(tmp_path: Path) -> None:
     assert done.dropped == ("optimizer/vars/0", "optimizer/vars/1")
     done = ckptfmt.convert(tmp_path / "a.h5", tmp_path / "c", level="v2")
     assert not done.dropped and ckptfmt.open(tmp_path / "c").metadata == {}
+
+
+def read_back(path: Path) -> dict[str, Any]:
+    if path.suffix == ".npz":
+        with np.load(path) as found:
+            return dict(found)
+    if path.suffix == ".safetensors":
+        return ckptfmt.safetensors.load_file(path)
+    return loaded(path) if path.suffix == ".h5" else ckptfmt.load(path)
+
+
+@pytest.mark.parametrize("order", "<>")
+@pytest.mark.parametrize("source", ["npz", "h5"])
+def test_every_byte_order_converts(tmp_path: Path, source: str, order: str) -> None:
+    """Between all formats, without a cast, in this machine's byte order."""
+    kinds = "?bhilqBHILQefdFD"
+    arrays = {
+        f"{kind}{rank}": np.arange(6).reshape(shape).astype(np.dtype(kind).newbyteorder(order))
+        for kind in kinds
+        for rank, shape in enumerate([(6,), (2, 3)])
+    } | {"scalar": np.array(3, f"{order}f4"), "none": np.zeros((0, 2), f"{order}i8")}
+    path = tmp_path / f"source.{source}"
+    if source == "npz":
+        np.savez(path, **arrays)
+    else:
+        with h5py.File(path, "w") as file:
+            for name, array in arrays.items():
+                file[name] = array
+    for target in ("out.npz", "out.safetensors", "out.h5", "out"):
+        lacks = "FD" if target == "out.safetensors" else ""  # complex128, which a cast makes 64
+        cast = {name: "complex64" for name in arrays if name[0] in lacks}
+        ckptfmt.convert(path, tmp_path / target, cast=cast)
+        found = read_back(tmp_path / target)
+        assert found.keys() == arrays.keys()
+        for name, array in arrays.items():
+            wanted = array.dtype.newbyteorder("=") if name not in cast else np.dtype("c8")
+            assert found[name].dtype == wanted
+            assert np.array_equal(found[name], array), (target, name)
+        assert ckptfmt.verify(tmp_path / "out").ok if target == "out" else True
+        assert cli.main(["verify", "-q", str(tmp_path / target)]) == 0
+
+
+@pytest.mark.parametrize("name", ["x.npz", "x.safetensors", "x.h5", "x"])
+def test_checkpoints_without_tensors(
+    tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ckptfmt.save(tmp_path / "none", {})
+    ckptfmt.convert(tmp_path / "none", tmp_path / name)
+    assert not read_back(tmp_path / name)
+    for options in ([], ["-q"], ["--json"]):
+        assert cli.main(["verify", *options, str(tmp_path / name)]) == 0
+        assert cli.main(["verify", *options, str(tmp_path / name), str(tmp_path / "none")]) == 0
+
+
+def test_a_file_that_cannot_grow(tmp_path: Path) -> None:
+    """As on a full device; HDF5 notices when it writes, or only when it closes the file."""
+    before, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    ckptfmt.save(tmp_path / "large", {"x": np.zeros(1 << 16), "y": np.zeros(100)})
+    for most in (100, 5_000, 100_000, 524_000):
+        for name in ("out.h5", "out.npz", "out.safetensors"):
+            resource.setrlimit(resource.RLIMIT_FSIZE, (most, hard))
+            try:
+                with pytest.raises(ckptfmt.StorageError):
+                    ckptfmt.convert(tmp_path / "large", tmp_path / name)
+            finally:
+                resource.setrlimit(resource.RLIMIT_FSIZE, (before, hard))
+            assert len(os.listdir(tmp_path)) == 2
