@@ -31,7 +31,7 @@ import numpy as np
 from ckptfmt._base.adapters import adapter_for, named_type
 from ckptfmt._base.arguments import check_number, check_switch, invalid, is_positive, whole, wrong
 from ckptfmt._base.background import SaveQueue
-from ckptfmt._base.names import is_url, path_text
+from ckptfmt._base.names import absolute, is_url, path_text
 from ckptfmt.bundle.completeness import proves_damage
 from ckptfmt.bundle.orphans import INDEX, number_of, of_managed
 from ckptfmt.bundle.state_file import STATE_NAME
@@ -57,8 +57,10 @@ Path = str | bytes | os.PathLike[Any]
 
 @dataclass
 class _Save:
-    """One save: where to, and what is recorded once it is in place."""
+    """One save: where to, and what is recorded once it is in place. The program may have another
+    working directory by then: `directory` is absolute."""
 
+    directory: str
     name: str
     prefix: str
     metrics: Mapping[str, float] | None
@@ -405,7 +407,7 @@ class CheckpointManager:
                 counter = getattr(self._checkpoint, "save_counter", None)
                 if counter is not None:
                     counter[...] = counter + 1
-            save = _Save(name, self._path(name), given)
+            save = _Save(absolute(self._directory), name, self._path(name), given)
             future = self._write(save, chosen)
         except BaseException:
             self._last_checkpoint_step = before
@@ -486,7 +488,7 @@ class CheckpointManager:
         """Do steps 1 to 5 of a save."""
         with (
             self._threads,
-            self._opened() as place,
+            self._opened(save.directory) as place,
             place.lock(),
         ):
             if save.recorded:
@@ -562,16 +564,16 @@ class CheckpointManager:
     def _open(self) -> Directory | None:
         """Return the directory, or None if it does not exist."""
         try:
-            return self._opened()
+            return self._opened(self._directory)
         except StorageError as error:
             if not proves_damage(error):
                 raise
             return None
 
-    def _opened(self) -> Directory:
-        if is_url(self._directory):
-            return StoreDirectory(self._directory)
-        return CheckpointDirectory(self._directory, durability=self._durability)
+    def _opened(self, path: str) -> Directory:
+        if is_url(path):
+            return StoreDirectory(path)
+        return CheckpointDirectory(path, durability=self._durability)
 
     def _look(self) -> str | None:
         """Read what other managers recorded; return the newest complete checkpoint."""

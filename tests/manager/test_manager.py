@@ -193,6 +193,35 @@ def test_relative_directories(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         assert again.checkpoints == manager.checkpoints
 
 
+@pytest.mark.parametrize("is_async", [False, True])
+def test_a_program_that_leaves_its_directory_while_it_saves(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_async: bool
+) -> None:
+    """The directory of another run under the same relative name stays as it is."""
+    runs = {}
+    for run in ("mine", "other"):
+        (tmp_path / run).mkdir()
+        monkeypatch.chdir(tmp_path / run)
+        runs[run] = CheckpointManager(ckptfmt.Checkpoint(x=np.zeros(2)), "run", 2)
+        for _ in range(3 if run == "other" else 2):
+            runs[run].save()
+    other = tmp_path / "other" / "run"
+    before = {path.name: path.read_bytes() for path in other.iterdir()}
+    monkeypatch.chdir(tmp_path / "mine")
+    leave = ckptfmt.tf.CheckpointOptions(write_callbacks=[lambda: os.chdir(tmp_path / "other")])
+    if is_async:
+        future = runs["mine"].save_async(options=leave)
+        assert future is not None
+        assert future.result() == os.path.join("run", "ckpt-3")
+    else:
+        assert runs["mine"].save(options=leave) == os.path.join("run", "ckpt-3")
+    assert Path.cwd() == tmp_path / "other"
+    assert {path.name: path.read_bytes() for path in other.iterdir()} == before
+    again = CheckpointManager(ckptfmt.Checkpoint(x=np.zeros(2)), tmp_path / "mine" / "run", 2)
+    assert number_names(again.checkpoints) == ["ckpt-2", "ckpt-3"]
+    assert ckptfmt.latest_checkpoint(tmp_path / "mine" / "run") == again.latest_checkpoint
+
+
 def test_checkpoint_interval(tmp_path: Path) -> None:
     step = np.array(0)
     manager = manager_of(tmp_path, None, step_counter=step, checkpoint_interval=2)
