@@ -59,9 +59,9 @@ def as_source(data: Any, code: int | None = None) -> NDArray[Any]:
     Raises:
         InvalidError: not an array.
     """
+    if _is_masked(data):
+        raise InvalidError("a masked array would lose its mask: fill it first")
     if isinstance(data, np.ndarray):
-        if isinstance(data, np.ma.MaskedArray):
-            raise InvalidError("a masked array would lose its mask: fill it first")
         return data
     if data is None:
         raise InvalidError("None is not an array")
@@ -83,6 +83,13 @@ def as_source(data: Any, code: int | None = None) -> NDArray[Any]:
     except Exception as error:  # whatever the object's own __array__ raises
         raise InvalidError(f"{describe(data)} is not an array: {error}") from error
     return array
+
+
+def _is_masked(data: Any) -> bool:
+    """Return whether it is a masked array, or nested sequences with one."""
+    if isinstance(data, (list, tuple)) and data:
+        return isinstance(data[0], (list, tuple, np.ndarray)) and any(map(_is_masked, data))
+    return isinstance(data, np.ndarray) and isinstance(data, np.ma.MaskedArray)
 
 
 def has_dlpack(data: Any) -> bool:

@@ -105,7 +105,8 @@ class Packed:
         pack = _PACKERS.get(type(value))
         if pack is not None:
             return pack(self, value, path)
-        if isinstance(value, (np.ndarray, np.generic)):
+        # A subclass of arrays would come back as another type: masked arrays without their masks.
+        if type(value) in (np.ndarray, np.memmap) or isinstance(value, np.generic):
             return self._array(value, path)
         if is_stateful(value):
             return self._pack(value.state_dict(), path)

@@ -76,6 +76,10 @@ def test_as_one_by_one(tmp_path: Path, seed: int) -> None:
         ("\ud800", np.ones(1), "cannot be encoded"),
         ("ok", np.ones(1, "M8[s]"), "cannot be stored"),
         ("ok", {"a": 1}, "a nested mapping is not an array"),
+        ("ok", np.ma.zeros(2), "a masked array would lose its mask"),
+        ("ok", [np.zeros(2), np.ma.zeros(2)], "a masked array would lose its mask"),
+        ("ok", ([np.ma.zeros(2)],), "a masked array would lose its mask"),
+        ("ok", [np.ma.masked, 1.0], "a masked array would lose its mask"),
         ("5x", np.ones(1), "the name is added twice"),
     ],
 )

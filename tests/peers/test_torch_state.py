@@ -621,3 +621,23 @@ def test_one_part_of_a_training_state(tmp_path: Path) -> None:
     assert not report.missing and "optimizer.state.0.exp_avg" in report.unexpected
     assert {"scheduler", "random.torch", "step"} < set(report.unexpected)
     assert equal(second.model.state_dict(), first.model.state_dict())
+
+
+class Units(np.ndarray):
+    pass
+
+
+MASKED = np.ma.array([1.0, 2.0], mask=[False, True])
+
+
+@pytest.mark.parametrize("value", [MASKED, np.zeros(2).view(Units)])
+@pytest.mark.parametrize("inside", [lambda one: one, lambda one: [one], lambda one: (1, one)])
+def test_kinds_of_arrays_that_would_be_lost(tmp_path: Path, value: Any, inside: Any) -> None:
+    """A masked array would come back without its mask, another subclass as an array."""
+    for save in (ckptfmt.torch.save, lambda *given: ckptfmt.torch.save_async(*given).result()):
+        with pytest.raises(ckptfmt.InvalidError, match=type(value).__name__):
+            save({"a": torch.zeros(1), "x": inside(value)}, tmp_path / "state")
+    assert not list(tmp_path.iterdir())
+    mapped = np.memmap(tmp_path / "file", "f4", "w+", shape=3)
+    ckptfmt.torch.save({"x": inside(mapped)}, tmp_path / "state")
+    assert ckptfmt.torch.load(tmp_path / "state")
