@@ -5,7 +5,7 @@ as TensorFlow does."""
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
@@ -322,16 +322,20 @@ def _compared(
 
 
 def refuse(
-    prefix: str, report: MatchReport, *, castable: bool = False, present: Collection[str] = ()
+    prefix: str,
+    report: MatchReport,
+    *,
+    casts: Callable[[Any, Any], bool] = can_cast,
+    present: Collection[str] = (),
 ) -> NoReturn:
-    """Raise the error for a report with problems. `castable` says that `cast=True` would convert
-    all dtypes, which is seen of NumPy's; `present` are more names that a missing one may mean."""
+    """Raise the error for a report with problems. `casts` says whether `cast=True` would convert
+    the first dtype to the second; `present` are more names that a missing one may mean."""
     faults = list(report._faults())
     message = "; ".join(faults)
     if report.missing:
         message += near(report.missing[0], report.unexpected or present)
     others = report.dtype_mismatch
-    if others and (castable or all(can_cast(other.stored, other.wanted) for other in others)):
+    if others and all(casts(other.stored, other.wanted) for other in others):
         message += "; cast=True converts to the dtypes of the targets"
     error: CkptfmtError
     if report.missing and len(faults) == 1:

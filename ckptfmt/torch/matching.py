@@ -93,7 +93,7 @@ class Matching:
         is_sequence = isinstance(target, (list, tuple)) and type(target) is type(stored)
         if is_sequence and len(target) == len(stored):
             return self._sequence(target, stored, path)
-        if _holds(target, tensors_too=False):
+        if _holds(target):
             return self._misfit(target, path, _kind(stored), _kind(target))
         self._take(stored, path)
         return lambda: self.new.build(stored)
@@ -191,7 +191,7 @@ class Matching:
         if not is_lazy and shape != tuple(target.shape):
             self._shapes.append(Mismatch(name, stored.name, shape, tuple(target.shape)))
             return lambda: target
-        if dtype != target.dtype and not anew and not self._cast:
+        if dtype != target.dtype and not anew and not self._casts(dtype, target.dtype):
             self._dtypes.append(Mismatch(name, stored.name, dtype, target.dtype))
             return lambda: target
         if anew:
@@ -220,6 +220,9 @@ class Matching:
         dtype, shape = transformed_kind(stored.name, *handle._expected(), stored.transform)
         found = dtypes.code_of_array(dtype)
         return None if found is None else tensors.dtype_of(found[0]), shape
+
+    def _casts(self, stored: torch.dtype | None, wanted: torch.dtype) -> bool:
+        return self._cast and tensors.can_cast(stored, wanted)
 
     def _check_tied(self, target: torch.Tensor, stored: Stored, name: str) -> None:
         """Refuse different stored values for the names of one parameter, which gets one of them."""
@@ -307,7 +310,7 @@ class Matching:
                 name = path_name(names)
                 if shape != expected[1]:
                     shapes.append(Mismatch(name, leaf.name, shape, expected[1]))
-                elif dtype != expected[0] and not self._cast:
+                elif dtype != expected[0] and not self._casts(dtype, expected[0]):
                     kinds.append(Mismatch(name, leaf.name, dtype, expected[0]))
         self._shapes += shapes
         self._dtypes += kinds
@@ -429,15 +432,13 @@ def _names(stored: Any, path: Names) -> list[str]:
     return [path_name(names) for names, _ in leaves(stored, path)]
 
 
-def _holds(value: Any, *, tensors_too: bool = True) -> bool:
-    """Return whether a value has objects, or tensors, to load into; others are replaced whole."""
+def _holds(value: Any) -> bool:
+    """Return whether a value has objects or tensors to load into; others are replaced whole."""
     if isinstance(value, dict):
-        return any(_holds(one, tensors_too=tensors_too) for one in value.values())
+        return any(map(_holds, value.values()))
     if isinstance(value, (list, tuple)):
-        return any(_holds(one, tensors_too=tensors_too) for one in value)
-    if isinstance(value, torch.Tensor):
-        return tensors_too
-    return isinstance(value, torch.Generator) or is_stateful(value)
+        return any(map(_holds, value))
+    return isinstance(value, (torch.Tensor, torch.Generator)) or is_stateful(value)
 
 
 def _type(value: Any) -> str:

@@ -19,6 +19,7 @@ from ckptfmt.bundle import saving
 from ckptfmt.bundle.choosing import Cast, Choice, Names
 from ckptfmt.bundle.load import MatchReport, refuse
 from ckptfmt.bundle.selecting import Filter, Rename
+from ckptfmt.torch import tensors
 from ckptfmt.torch.choosing import chosen_state, chosen_tensors
 from ckptfmt.torch.making import New
 from ckptfmt.torch.matching import Matching, check_whole
@@ -242,7 +243,7 @@ def load_into(
         finish = matching.match(target, structure, ())
         report = matching.report(unexpected, filtered)
         if strict and not report:
-            refuse(reader.prefix, report, castable=True)
+            refuse(reader.prefix, report, casts=tensors.can_cast)
         matching.new.read(reader, matching.fills(), progress)
     finish()
     return report

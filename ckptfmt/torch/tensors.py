@@ -34,6 +34,9 @@ PLAIN = frozenset(
         *("float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz"),
     )
 )
+# Dtypes whose elements torch copies to one another. Of bits and parts of a byte it has no numbers,
+# and quantized ones need a quantizer.
+_NUMBERS = PLAIN | {torch.complex32, torch.float8_e8m0fnu}
 # The dtype of the values of a quantized tensor.
 _QUANTIZED = {torch.qint8: torch.int8, torch.quint8: torch.uint8, torch.qint32: torch.int32}
 # Quantized dtypes with several elements in a byte.
@@ -50,6 +53,11 @@ def dtype_of(code: int) -> torch.dtype | None:
     """Return the dtype of a carrier for TensorFlow's dtype code; None if torch has none."""
     name = dtypes.name_of(code)
     return dtype_named(_TORCH_NAMES.get(name, name))
+
+
+def can_cast(stored: Any, wanted: Any) -> bool:
+    """Return whether values of a stored dtype can be copied into a tensor of another one."""
+    return stored in _NUMBERS and wanted in _NUMBERS
 
 
 def kind_of(

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import json
 import math
 import random
@@ -641,3 +642,54 @@ def test_kinds_of_arrays_that_would_be_lost(tmp_path: Path, value: Any, inside: 
     mapped = np.memmap(tmp_path / "file", "f4", "w+", shape=3)
     ckptfmt.torch.save({"x": inside(mapped)}, tmp_path / "state")
     assert ckptfmt.torch.load(tmp_path / "state")
+
+
+@pytest.mark.parametrize(
+    ("target", "stored"),
+    [
+        ([torch.zeros(2), torch.zeros(2)], [torch.ones(2)]),
+        ([torch.zeros(2)], [torch.ones(2), torch.ones(2)]),
+        ([torch.zeros(2), torch.zeros(2)], {"0": torch.ones(2), "1": torch.ones(2)}),
+        ([torch.zeros(2), torch.zeros(2)], (torch.ones(2), torch.ones(2))),
+        ({"0": torch.zeros(2)}, [torch.ones(2)]),
+        ([torch.zeros(2)], 7),
+        ([torch.zeros(2)], None),
+        ({"a": [torch.zeros(2)]}, {"a": [torch.ones(2), torch.ones(2)]}),
+    ],
+)
+def test_containers_of_tensors_that_do_not_fit(tmp_path: Path, target: Any, stored: Any) -> None:
+    """They are no match, and no tensor is written; a container without tensors is replaced."""
+    ct.save({"x": stored, "y": torch.ones(1)}, tmp_path / "ck")
+    state = {"x": copy.deepcopy(target), "y": torch.zeros(1)}
+    with pytest.raises(InvalidError, match="x"):
+        ct.load_into(state, tmp_path / "ck")
+    assert repr(state) == repr({"x": target, "y": torch.zeros(1)})
+    report = ct.load_into(state, tmp_path / "ck", strict=False)
+    assert not report
+    assert [one.name.partition(".")[0] for one in report.structure_mismatch] == ["x"]
+    assert repr(state) == repr({"x": target, "y": torch.ones(1)})
+    replaced = {"x": [], "y": torch.zeros(1)}
+    assert ct.load_into(replaced, tmp_path / "ck")
+
+
+@pytest.mark.parametrize(
+    ("name", "into"),
+    [
+        ("qint8", False),  # a quantized target is replaced
+        *itertools.product(["bits8", "int4", "float4_e2m1fn_x2"], [False, True]),
+    ],
+)
+def test_dtypes_that_no_cast_reaches(tmp_path: Path, name: str, into: bool) -> None:
+    dtype = getattr(torch, name)
+    if name == "qint8":
+        odd = torch.quantize_per_tensor(torch.arange(4.0), 0.1, 0, dtype)
+    else:
+        odd = torch.zeros(4, dtype=torch.uint8).view(dtype)
+    plain = torch.zeros(4)
+    ct.save({"a": torch.ones(1), "q": plain if into else odd}, tmp_path / "ck")
+    for cast in (False, True):
+        state = {"a": torch.zeros(1), "q": odd if into else plain}
+        with pytest.raises(InvalidError, match="q") as caught:
+            ct.load_into(state, tmp_path / "ck", cast=cast)
+        assert "cast=True" not in str(caught.value)
+        assert state["a"].tolist() == [0]
