@@ -511,9 +511,13 @@ class _Export:
             path, parts = self._path, [kinds]
             if self._most is not None:
                 parts = safetensors.split(kinds, self._most)
-            if len(parts) > 1 or path.endswith(safetensors.INDEX):
-                path = path.removesuffix(safetensors.INDEX).removesuffix(".safetensors")
-                path += safetensors.INDEX
+            base = path.removesuffix(safetensors.INDEX).removesuffix(".safetensors")
+            is_split = len(parts) > 1 or path.endswith(safetensors.INDEX)
+            if self._format == "safetensors":
+                other = f"{base}.safetensors" if is_split else base + safetensors.INDEX
+                self._refuse_beside(other)
+            if is_split:
+                path = base + safetensors.INDEX
                 index = new(path)  # entered first, so that it becomes visible last
                 paths = safetensors.shard_names(path, len(parts))
                 files = [_Result(*one) for one in zip(paths, parts, strict=True)]
@@ -526,6 +530,15 @@ class _Export:
                 if check_result:
                     self._check(temporary, file.kinds, read)
         return path
+
+    def _refuse_beside(self, other: str) -> None:
+        """Refuse a result of one file beside an index of several, and the reverse."""
+        if os.path.lexists(other):
+            raise InvalidError(
+                "a loader could read this file instead of the result: remove it, or give the "
+                "result another name",
+                path=other,
+            )
 
     def _check(self, path: str, kinds: list[Kind], read: Read) -> None:
         with self._module.open_tensors(path) as (tensors, _):

@@ -276,3 +276,27 @@ def test_damaged_headers(tmp_path_factory: pytest.TempPathFactory, data: st.Data
                 assert file.get_tensor(name).nbytes <= len(raw)
     except ckptfmt.CkptfmtError:
         pass
+
+
+def test_one_file_beside_an_index(tmp_path: Path) -> None:
+    """Loaders prefer one or the other, so that the older of the two could be read for the newer."""
+    for value, name in enumerate(("old", "new")):
+        arrays = {key: np.full(100, value, "f4") for key in "ab"}
+        ckptfmt.save(tmp_path / name, arrays)
+    one, index = tmp_path / "m.safetensors", tmp_path / "m.safetensors.index.json"
+    several = {"max_shard_bytes": 500}
+    for old, options, results in (
+        (one, {}, [(one, several), (index, several)]),
+        (index, several, [(one, {})]),
+    ):
+        ckptfmt.convert(tmp_path / "old", old, **options)
+        before = {file.name: file.read_bytes() for file in tmp_path.iterdir()}
+        for new, other in results:
+            with pytest.raises(ckptfmt.InvalidError) as caught:
+                ckptfmt.convert(tmp_path / "new", new, **other)
+            assert caught.value.path == str(old)
+            assert {file.name: file.read_bytes() for file in tmp_path.iterdir()} == before
+        ckptfmt.convert(tmp_path / "new", old, **options)
+        assert load_file(old)["a"][0] == 1
+        for file in tmp_path.glob("m*"):
+            file.unlink()
