@@ -156,10 +156,11 @@ class Wanted:
 
     def accepts(self, dtype: np.dtype[Any], cast: bool) -> bool:
         """Return whether a tensor of this dtype can become the leaf."""
-        if dtype == self.dtype:
+        if dtype == self.dtype.newbyteorder("="):  # the byte order of a NumPy array is its own
             return True
-        if self.weak and self.shape == ():
-            return dtype.kind == self.dtype.kind or {dtype.kind, self.dtype.kind} == {"i", "u"}
+        kinds = {dtype.kind, self.dtype.kind}
+        if self.weak and self.shape == () and (len(kinds) == 1 or kinds == {"i", "u"}):
+            return True
         return cast and can_cast(dtype, self.dtype)
 
     def converted(self, array: NDArray[Any]) -> NDArray[Any]:

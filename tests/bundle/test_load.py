@@ -289,3 +289,16 @@ def test_restore_v2_names_what_is_missing(prefix: Path) -> None:
     with pytest.raises(ckptfmt.CheckpointNotFoundError) as missing:
         ckptfmt.restore_v2(f"{prefix}2", ["d"], [""])
     assert isinstance(missing.value, FileNotFoundError)
+
+
+@pytest.mark.parametrize("kind", "?bhilqBHILQefdFD")
+def test_targets_in_either_byte_order(tmp_path: Path, kind: str) -> None:
+    values = np.arange(12).astype(kind)
+    ckptfmt.save(tmp_path / "ck", {"x": values, "y": values[::2]})
+    for order in "<>":
+        dtype = np.dtype(kind).newbyteorder(order)
+        targets = {"x": np.zeros(12, dtype), "y": np.zeros(12, dtype)[::2]}
+        assert ckptfmt.load_into(tmp_path / "ck", targets)
+        assert targets["x"].dtype == dtype
+        np.testing.assert_array_equal(targets["x"], values)
+        np.testing.assert_array_equal(targets["y"], values[::2])

@@ -692,3 +692,22 @@ def test_many_leaves_are_read_in_batches(tmp_path: Path, monkeypatch: pytest.Mon
 
 def test_page(tmp_path: Path) -> None:
     assert "checkpoints/state" in run_page("docs/jax.md", tmp_path)
+
+
+def test_leaves_in_another_byte_order_and_casts_of_scalars(tmp_path: Path) -> None:
+    given = {"big": np.arange(3, dtype=">i4"), "n": np.float32(2.0), "half": np.float32(2.5)}
+    ckptfmt.jax.save(tmp_path / "p", given)
+    loaded = ckptfmt.jax.load(tmp_path / "p", {**given, "big": np.zeros(3, ">i4")})
+    assert loaded["big"].dtype == np.dtype(">i4")
+    assert loaded["big"].tolist() == [0, 1, 2]
+    for wanted in (0, True):
+        with pytest.raises(InvalidError, match="cast=True"):
+            ckptfmt.jax.load(tmp_path / "p", {"big": given["big"], "n": wanted, "half": 0.0})
+        loaded = ckptfmt.jax.load(tmp_path / "p", {**given, "n": wanted, "half": 0.0}, cast=True)
+        assert (loaded["n"], type(loaded["n"]), loaded["half"]) == (
+            2 if wanted == 0 else True,
+            type(wanted),
+            2.5,
+        )
+    with pytest.raises(InvalidError, match="does not fit"):
+        ckptfmt.jax.load(tmp_path / "p", {**given, "half": 0}, cast=True)
