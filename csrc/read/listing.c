@@ -168,7 +168,7 @@ static ckptfmt_status list_all(listing *list, ckptfmt_error *err)
 	CF_TRY(scan(list, err));
 	late_first = cf_selection_count(list->selection);
 	CF_TRY(check_columns(list->selection, err));
-	if (list->selection->slices.size != 0) /* most checkpoints have none, and a million rows are not in the cache */
+	if (list->selection->slices.size != 0) /* most checkpoints have no slices: skip a pass over all rows */
 		CF_TRY(claim(list, 0, late_first, err));
 	CF_TRY(cf_deferred_by_size(&list->deferred, &places, err));
 	status = add_unclaimed(list, places, err);
@@ -180,7 +180,7 @@ static ckptfmt_status list_all(listing *list, ckptfmt_error *err)
 	return cf_selection_finish(list->selection, err);
 }
 
-/* Adds the tensors whose names begin so. None of the keys is that of a slice. */
+/* Adds the tensors whose names begin with `prefix`. REQUIRES: it does not begin with a zero byte, as slice keys do. */
 static ckptfmt_status scan_prefix(listing *list, cf_bytes_view prefix, ckptfmt_error *err)
 {
 	cf_table_iterator entries;

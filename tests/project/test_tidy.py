@@ -521,6 +521,6 @@ def test_version_stands_in_one_place() -> None:
     assert holders <= {"csrc/base/limits.c"}, "the version is in pyproject.toml only"
 
 
-def test_tables_of_checksums_are_those_that_their_program_writes() -> None:
+def test_crc32c_tables_match_their_generator() -> None:
     program = ROOT / "tools" / "gen_crc32c_tables.py"
     assert subprocess.run([sys.executable, program, "--check"], check=False).returncode == 0
