@@ -48,6 +48,12 @@ class _Member:
     def __init__(self, archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> None:
         self.name = info.filename.removesuffix(_END)
         self._archive, self._info = archive, info
+        if not info.filename.endswith(_END):
+            raise UnsupportedError(
+                "a file that is no array, which would be lost",
+                path=archive.filename,
+                tensor=self.name,
+            )
         with _sound(archive, self.name), archive.open(info) as stream:
             shape, self._by_columns, self._stored = _header(stream)
             self._begin = stream.tell()

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +52,10 @@ def test_npz_of_others(tmp_path: Path) -> None:
     np.savez(tmp_path / "o.npz", o=np.array([{}], object))
     with pytest.raises(ckptfmt.UnsupportedError, match="pickle"):
         ckptfmt.convert(tmp_path / "o.npz", tmp_path / "o")
+    with zipfile.ZipFile(tmp_path / "x.npz", "a") as archive:
+        archive.writestr("README.txt", "about the arrays")
+    with pytest.raises(ckptfmt.UnsupportedError, match="no array"):
+        ckptfmt.convert(tmp_path / "x.npz", tmp_path / "o")
     (tmp_path / "bad.npz").write_bytes(b"PK\x03\x04 nonsense")
     with pytest.raises(ckptfmt.CorruptError, match="zip"):
         ckptfmt.convert(tmp_path / "bad.npz", tmp_path / "o")
