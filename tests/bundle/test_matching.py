@@ -120,16 +120,16 @@ SHAPE = (
     "of another shape (2): 'd' is (4,) and not (4, 1), 'i' is (3,) and not ()",
 )
 DTYPE = (
-    {"h": np.zeros((2, 3), ml_dtypes.bfloat16), "s": np.zeros(2, "S1"), "d": np.zeros(4, ">f8")},
+    {"h": np.zeros((2, 3), ml_dtypes.bfloat16), "s": np.zeros(2, "S1"), "d": np.zeros(4, "f4")},
     MatchReport(
         matched=("i",),
         dtype_mismatch=(
-            Mismatch("d", "d", np.dtype("f8"), np.dtype(">f8")),
+            Mismatch("d", "d", np.dtype("f8"), np.dtype("f4")),
             Mismatch("h", "h", np.dtype("f2"), np.dtype(ml_dtypes.bfloat16)),
             Mismatch("s", "s", np.dtype(object), np.dtype("S1")),
         ),
     ),
-    "of another dtype (3): 'd' is float64 and not >f8, 'h' is float16 and not bfloat16, "
+    "of another dtype (3): 'd' is float64 and not float32, 'h' is float16 and not bfloat16, "
     "'s' is object and not |S1",
 )
 HINT = "; cast=True converts to the dtypes of the targets"
