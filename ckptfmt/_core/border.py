@@ -202,6 +202,12 @@ class Handle:
 def own(pointer: Any, free: Callable[[Any], None], storage: Storage | None = None) -> Any:
     """Wrap a pointer so that `free` runs once, and only in the process that made it. The storage is
     released after it."""
+    return ffi.gc(pointer, freeing(free, storage))
+
+
+def freeing(free: Callable[[Any], None], storage: Storage | None = None) -> Callable[[Any], None]:
+    """Return what `own` calls in the end. Made before the pointer, it lets `ffi.gc` take that at
+    once: Ctrl-C in a function between the two would lose the pointer."""
 
     def free_here(
         raw: Any,
@@ -213,7 +219,7 @@ def own(pointer: Any, free: Callable[[Any], None], storage: Storage | None = Non
         if storage is not None:
             storage.release()
 
-    return ffi.gc(pointer, free_here)
+    return free_here
 
 
 def open_options(

@@ -21,9 +21,9 @@ from ckptfmt._core.border import (
     check,
     check_stored,
     fields_of,
+    freeing,
     limits_of,
     open_options,
-    own,
     path_bytes,
     stored,
 )
@@ -292,11 +292,12 @@ class ReaderHandle(Handle):
         raw, values = path_bytes(prefix), limits_of(limits)
         options = open_options(values, follow_symlinks, codec, storage)
         out, error = ffi.new("ckptfmt_reader **"), ffi.new("ckptfmt_error *")
+        free = freeing(lib.ckptfmt_reader_close, storage)
         status = stored(storage, lib.ckptfmt_reader_open, raw, options, out, error)
-        if status != lib.CKPTFMT_OK and storage is not None:
+        pointer = ffi.gc(out[0], free) if status == lib.CKPTFMT_OK else None
+        if pointer is None and storage is not None:
             storage.release()
         check_stored(storage, status, error, prefix)
-        pointer = own(out[0], lib.ckptfmt_reader_close, storage)
         super().__init__(pointer, "checkpoint", prefix, codec, storage)
         self._absolute = path_bytes(os.path.join(os.getcwd(), prefix))
         self._address = int(ffi.cast("uintptr_t", pointer))
