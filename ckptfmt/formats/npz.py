@@ -50,7 +50,7 @@ class _Member:
         self._archive, self._info = archive, info
         if not info.filename.endswith(_END):
             raise UnsupportedError(
-                "a file that is no array, which would be lost",
+                "the archive has a file that is not an array, and the result would lack it",
                 path=archive.filename,
                 tensor=self.name,
             )

@@ -36,7 +36,7 @@ PLAIN = frozenset(
 )
 # Dtypes whose elements torch copies to one another. Of bits and parts of a byte it has no numbers,
 # and quantized ones need a quantizer.
-_NUMBERS = PLAIN | {torch.complex32, torch.float8_e8m0fnu}
+_NUMBERS = PLAIN | {torch.complex32, getattr(torch, "float8_e8m0fnu", torch.complex32)}
 # The dtype of the values of a quantized tensor.
 _QUANTIZED = {torch.qint8: torch.int8, torch.quint8: torch.uint8, torch.qint32: torch.int32}
 # Quantized dtypes with several elements in a byte.

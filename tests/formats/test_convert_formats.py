@@ -54,7 +54,7 @@ def test_npz_of_others(tmp_path: Path) -> None:
         ckptfmt.convert(tmp_path / "o.npz", tmp_path / "o")
     with zipfile.ZipFile(tmp_path / "x.npz", "a") as archive:
         archive.writestr("README.txt", "about the arrays")
-    with pytest.raises(ckptfmt.UnsupportedError, match="no array"):
+    with pytest.raises(ckptfmt.UnsupportedError, match="not an array"):
         ckptfmt.convert(tmp_path / "x.npz", tmp_path / "o")
     (tmp_path / "bad.npz").write_bytes(b"PK\x03\x04 nonsense")
     with pytest.raises(ckptfmt.CorruptError, match="zip"):
