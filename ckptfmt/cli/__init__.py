@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
+import warnings
+from collections.abc import Callable, Sequence
+from functools import partial
 from importlib import import_module
 from typing import Any, NoReturn
 
 import ckptfmt
-from ckptfmt import CkptfmtError, CorruptError
+from ckptfmt import CkptfmtError, CkptfmtWarning, CorruptError
 from ckptfmt.cli import completion
 from ckptfmt.cli.output import Output, OutputError, silence
 from ckptfmt.cli.text import printable
@@ -127,7 +129,11 @@ def _run(arguments: Sequence[str] | None) -> int:
         options, extra = parser.parse_known_args(arguments)
         if extra:
             options.parser.error(f"unrecognized arguments: {' '.join(extra)}")
-        status: int = options.run(options)
+        _refuse_empty(options)
+        with warnings.catch_warnings():
+            warnings.simplefilter("always", CkptfmtWarning)
+            warnings.showwarning = partial(_show_warning, warnings.showwarning)
+            status: int = options.run(options)
     except SystemExit as stop:  # of argparse: help, version, wrong usage
         return int(stop.code or GOOD)
     except CkptfmtError as error:
@@ -137,6 +143,25 @@ def _run(arguments: Sequence[str] | None) -> int:
     except MemoryError:
         return _complain("out of memory", TROUBLE)
     return status
+
+
+def _refuse_empty(options: argparse.Namespace) -> None:
+    """Exit with status 2 if an argument is empty, as from a variable of a shell that is not set."""
+    for action in options.parser._actions:
+        if not action.option_strings:
+            given = getattr(options, action.dest)
+            if "" in (given if isinstance(given, list) else [given]):
+                options.parser.error(f"argument {action.metavar or action.dest}: it is empty")
+
+
+def _show_warning(
+    show: Callable[..., None], message: Warning | str, category: type[Warning], *where: Any
+) -> None:
+    """Print a warning of this library as errors are printed; have others shown as before."""
+    if issubclass(category, CkptfmtWarning):
+        _complain(str(message), GOOD)
+    else:
+        show(message, category, *where)
 
 
 def error_fields(error: CkptfmtError) -> dict[str, object]:

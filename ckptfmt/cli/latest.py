@@ -4,11 +4,9 @@
 from __future__ import annotations
 
 import argparse
-import sys
-import warnings
 
 import ckptfmt
-from ckptfmt import CheckpointNotFoundError, CkptfmtWarning
+from ckptfmt import CheckpointNotFoundError
 from ckptfmt._base.names import path_text
 from ckptfmt.bundle.places import is_directory
 from ckptfmt.cli import text
@@ -47,14 +45,10 @@ def run(options: argparse.Namespace) -> int:
         CheckpointNotFoundError: there is no complete checkpoint.
         StorageError: the directory cannot be read now.
     """
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always", CkptfmtWarning)
-        if options.verify:
-            prefix = newest_sound(path_text(options.directory, urls=True))
-        else:
-            prefix = ckptfmt.latest_checkpoint(options.directory)
-    for warning in caught:
-        print(f"ckptfmt: {text.printable(str(warning.message))}", file=sys.stderr)
+    if options.verify:
+        prefix = newest_sound(path_text(options.directory, urls=True))
+    else:
+        prefix = ckptfmt.latest_checkpoint(options.directory)
     if prefix is None:
         kind = "sound" if options.verify else "complete"
         there = is_directory(path_text(options.directory, urls=True))

@@ -42,9 +42,9 @@ def run(options: argparse.Namespace) -> int:
     Raises:
         CkptfmtError: one is not a checkpoint, or a file could not be removed.
     """
-    prefixes = [named_checkpoint(path, damaged=True) for path in options.checkpoints]
+    found = [named_checkpoint(path, damaged=True) for path in options.checkpoints]
     output = Output()
-    for prefix in prefixes:
+    for prefix in dict.fromkeys(found):
         if not options.dry_run:
             ckptfmt.tf.remove_checkpoint(prefix)
         if not options.quiet:

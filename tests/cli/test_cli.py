@@ -379,6 +379,23 @@ def test_wrong_usage(arguments: list[str], command: Command) -> None:
     assert "Traceback" not in ran.err
 
 
+@pytest.mark.parametrize("name", COMMANDS)
+def test_no_argument_is_empty(
+    name: str, command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A variable of a shell that is not set does not stand for the current directory."""
+    monkeypatch.chdir(tmp_path)
+    small(tmp_path / "model")
+    before = sorted(tmp_path.iterdir())
+    positional = [a for a in command_parser()[1][name]._actions if not a.option_strings]
+    needed = {"prune": ["--keep", 1], "report": ["-o", "page.html"]}.get(name, [])
+    for empty in positional:
+        given = ["" if one is empty else "model" for one in positional]
+        ran = command(name, *needed, *given)
+        assert ran.status == 2 and ran.err.startswith("usage: ckptfmt"), given
+    assert positional and sorted(tmp_path.iterdir()) == before
+
+
 @pytest.mark.parametrize("name", ["inspect", "verify"])
 def test_no_checkpoint(name: str, command: Command, tmp_path: Path) -> None:
     (tmp_path / "page").write_text("<!DOCTYPE html><html>")

@@ -108,7 +108,11 @@ def test_prune_needs_a_state_file(command: Command, tmp_path: Path) -> None:
     assert (ran.status, ran.out) == (2, "") and "`checkpoint` file" in ran.err
     assert command("prune", "--keep", 0, tmp_path).status == 2
     assert command("prune", "--keep", 1, tmp_path / "nothing").status == 2
-    assert names(tmp_path) == ["model"]
+    (tmp_path / "checkpoint").write_bytes(b"\xff")
+    ran = command("prune", "--keep", 1, tmp_path)
+    assert ran.status == 2 and names(tmp_path) == ["model"]
+    assert all(line.startswith("ckptfmt: ") for line in ran.err.splitlines())
+    assert "not UTF-8" in ran.err.splitlines()[0]
 
 
 # ---- latest --verify
