@@ -74,7 +74,7 @@ FUZZERS := $(patsubst fuzz/%.c,$(B)/%,$(FUZZ_SRC))
 THREADED := $(patsubst tests/c/%.c,$(B)/%,$(if $(TEST_SRC),$(shell grep -l -e 'pthread_create' -e '[.]shards = ' -e 'CF_DIRECT_SLOTS' $(TEST_SRC))))
 EMULATED := $(patsubst tests/c/%.c,$(B)/%,$(if $(TEST_SRC),$(shell grep -L -e 'os_fault.h' -e 'hot_paths.h' -e 'schedule.h' $(TEST_SRC))))
 
-.PHONY: help demo test docs man install-man browser install install-strip uninstall abi abi-record languages valgrind portability check properties powerloss soak races border slow coverage mutants decoder-mutants analyze interop peers oldest-torch budgets instructions bench bench-smoke bench-full asan tsan fuzz planted arm bigendian lib code-size dist-check \
+.PHONY: help demo test docs man install-man browser install install-strip uninstall abi abi-record languages valgrind portability check properties powerloss soak races border slow coverage mutants decoder-mutants analyze interop interop-packages peers peers-packages oldest-torch budgets instructions bench bench-smoke bench-full asan tsan fuzz planted arm bigendian lib code-size dist-check \
 	clean needs-python needs-c c-programs measure-programs fuzz-programs threaded-programs emulated-programs \
 	warn-objects c-test threaded-test emulated-test replay warnings lint python python-test
 .DEFAULT_GOAL := help
@@ -149,14 +149,17 @@ check: test ## test, fuzz corpus replay, ruff, mypy, all C with warnings as erro
 	$(Q)$(MAKE) abi
 	$(Q)$(MAKE) lint
 
-interop: python ## differential tests against the real TensorFlow (installs it: half a gigabyte)
-	$(Q)$(if $(CKPTFMT_TF_PYTHON),:,$(PY) -c 'import importlib.util as u; exit(not u.find_spec("tensorflow"))' || \
-		$(PY) -m pip install --quiet -e '.[interop]')
+interop-packages: python
+	$(Q)$(if $(CKPTFMT_TF_PYTHON),:,$(PY) tools/missing.py interop | xargs -r -d '\n' $(PY) -m pip install --quiet)
+
+peers-packages: python
+	$(Q)$(PY) tools/missing.py peers | xargs -r -d '\n' $(PY) -m pip install --quiet
+
+interop: interop-packages ## differential tests against the real TensorFlow (installs it: half a gigabyte)
 	@echo "seed: CKPTFMT_TEST_SEED=$(CKPTFMT_TEST_SEED)"
 	$(Q)$(PY) -m pytest -q -n 2 --dist loadfile tests/interop
 
-peers: python ## tests of what is built on torch, JAX, MPI, ... (installs gigabytes); SLOW=1: the slow ones
-	$(Q)$(PY) tools/missing.py peers | xargs -r -d '\n' $(PY) -m pip install --quiet
+peers: peers-packages ## tests of what is built on torch, JAX, MPI, ... (installs gigabytes); SLOW=1: the slow ones
 	$(Q)$(if $(SLOW),$(PY) tools/missing.py ray | xargs -r -d '\n' $(PY) -m pip install --quiet || \
 		echo 'Ray could not be installed; its test is skipped')
 	@echo "seed: CKPTFMT_TEST_SEED=$(CKPTFMT_TEST_SEED)"

@@ -40,4 +40,4 @@ print("asan: Python tests with", where.partition("build/")[2])'
 exec "$python" -P -m pytest -q -n 2 --ignore=tests/interop --ignore=tests/peers --ignore=tests/budgets \
 	--ignore=tests/bench --ignore=tests/browser --ignore=tests/cli --ignore=tests/project --ignore=tests/reports \
 	--ignore=tests/faults --ignore=tests/powerloss --ignore=tests/soak --ignore=tests/objects --ignore=tests/manager \
-	--ignore=tests/mutants tests
+	--ignore=tests/mutants --ignore=tests/sharded tests
