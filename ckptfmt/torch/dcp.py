@@ -535,6 +535,11 @@ class _Read:
                 f"the planner gives a tensor of shape {tuple(place.shape)} for {lengths}",
                 tensor=self.name,
             )
+        if place.dtype != dtype and not tensors.can_cast(dtype, place.dtype):
+            raise InvalidError(
+                f"stored as {dtype}, and values cannot be converted to {place.dtype}",
+                tensor=self.name,
+            )
         self.staging: torch.Tensor | None = None
         if place.device.type != "cpu" or place.dtype != dtype or place.is_conj() or place.is_neg():
             # Read into memory of the CPU, and let torch convert or move it.

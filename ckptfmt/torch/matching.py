@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import itertools
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from typing import Any
 
 import numpy as np
@@ -95,6 +95,9 @@ class Matching:
             return self._sequence(target, stored, path)
         if _holds(target):
             return self._misfit(target, path, _kind(stored), _kind(target))
+        return self._replacing(target, stored, path)
+
+    def _replacing(self, _target: Any, stored: Any, path: Names) -> Finish:
         self._take(stored, path)
         return lambda: self.new.build(stored)
 
@@ -132,9 +135,10 @@ class Matching:
         return finish
 
     def _items(
-        self, target: dict[Any, Any], stored: dict[Any, Any], path: Names
+        self, target: dict[Any, Any], stored: dict[Any, Any], path: Names, *, whole: bool = False
     ) -> dict[Any, Finish]:
-        """Match the values of a dict by key."""
+        """Match the values of a dict by key. With `whole`, of a module, which makes its own of what
+        it gets, those that are not tensors are replaced whole."""
         finishes: dict[Any, Finish] = {}
         known: dict[Any, Finish] = {}
         absent = []
@@ -142,8 +146,10 @@ class Matching:
             if key not in stored:
                 absent.append(key)
                 continue
-            finishes[key] = self.match(value, stored[key], (*path, str(key)))
-            if isinstance(value, torch.Tensor):
+            is_tensor = isinstance(value, torch.Tensor)
+            match = self.match if is_tensor or not whole else self._replacing
+            finishes[key] = match(value, stored[key], (*path, str(key)))
+            if is_tensor:
                 known[tensors.identity(value)] = finishes[key]
         for key in absent:
             value = target[key]
@@ -160,7 +166,7 @@ class Matching:
 
     def _module(self, module: torch.nn.Module, stored: dict[str, Any], path: Names) -> Finish:
         own = module.state_dict(keep_vars=True)
-        finishes = self._items(own, stored, path)
+        finishes = self._items(own, stored, path, whole=True)
         versions = getattr(stored, "_metadata", {})
         assign = self._assign or any(
             isinstance(one, torch.Tensor) and one.is_meta for one in own.values()
@@ -434,9 +440,9 @@ def _names(stored: Any, path: Names) -> list[str]:
 
 def _holds(value: Any) -> bool:
     """Return whether a value has objects or tensors to load into; others are replaced whole."""
-    if isinstance(value, dict):
+    if isinstance(value, Mapping):
         return any(map(_holds, value.values()))
-    if isinstance(value, (list, tuple)):
+    if isinstance(value, (Sequence, Set)) and not isinstance(value, (str, bytes)):
         return any(map(_holds, value))
     return isinstance(value, (torch.Tensor, torch.Generator)) or is_stateful(value)
 

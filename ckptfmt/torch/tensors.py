@@ -56,8 +56,10 @@ def dtype_of(code: int) -> torch.dtype | None:
 
 
 def can_cast(stored: Any, wanted: Any) -> bool:
-    """Return whether values of a stored dtype can be copied into a tensor of another one."""
-    return stored in _NUMBERS and wanted in _NUMBERS
+    """Return whether values of a stored dtype can be copied into a tensor of another one: both are
+    dtypes of numbers, and complex numbers stay such, as others would drop a part."""
+    are_numbers = stored in _NUMBERS and wanted in _NUMBERS
+    return are_numbers and (wanted.is_complex or not stored.is_complex)
 
 
 def kind_of(

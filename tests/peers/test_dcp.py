@@ -208,6 +208,13 @@ def test_loading_converts_the_dtype(tmp_path: Path) -> None:
         for name, tensor in state.items():
             assert tensor.dtype == (torch.int64 if name == "count" else torch.float32)
             np.testing.assert_array_equal(tensor.numpy(), reader[name].read().astype(np.float32))
+    # Unlike DCP, not where a part of the numbers would be lost.
+    save({"x": torch.tensor([1 + 2j])}, tmp_path / "complex")
+    real = {"x": torch.zeros(1)}
+    with pytest.raises(CheckpointException) as caught:
+        load(real, tmp_path / "complex")
+    assert any(isinstance(one[0], InvalidError) for one in caught.value.failures.values())
+    assert real["x"].tolist() == [0]
 
 
 def test_names(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import random
 import subprocess
 import sys
 import warnings
-from collections import Counter, OrderedDict
+from collections import Counter, OrderedDict, UserDict, deque
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -655,6 +655,9 @@ def test_kinds_of_arrays_that_would_be_lost(tmp_path: Path, value: Any, inside: 
         ([torch.zeros(2)], 7),
         ([torch.zeros(2)], None),
         ({"a": [torch.zeros(2)]}, {"a": [torch.ones(2), torch.ones(2)]}),
+        ({torch.zeros(2)}, {torch.ones(2)}),
+        (deque([torch.zeros(2)]), [torch.ones(2)]),
+        (UserDict(a=torch.zeros(2)), {"a": torch.ones(2)}),
     ],
 )
 def test_containers_of_tensors_that_do_not_fit(tmp_path: Path, target: Any, stored: Any) -> None:
@@ -672,10 +675,38 @@ def test_containers_of_tensors_that_do_not_fit(tmp_path: Path, target: Any, stor
     assert ct.load_into(replaced, tmp_path / "ck")
 
 
+class Accumulating(torch.nn.Module):
+    """Its state has lists of any length, as metrics have them, and what it makes of them."""
+
+    def __init__(self, values: list[torch.Tensor]) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.zeros(2))
+        self.values = values
+
+    def get_extra_state(self) -> dict[str, Any]:
+        return {"values": self.values, "count": {str(len(self.values)): torch.zeros(1)}}
+
+    def set_extra_state(self, state: dict[str, Any]) -> None:
+        assert state["count"].keys() == {str(len(state["values"]))}
+        self.values = [one.clone() for one in state["values"]]
+
+
+@pytest.mark.parametrize("before", [0, 1, 2, 3])
+@pytest.mark.parametrize("nested", [False, True])
+def test_a_module_takes_state_of_its_own_whole(tmp_path: Path, before: int, nested: bool) -> None:
+    saved = Accumulating([torch.full((2,), float(i)) for i in range(2)])
+    torch.nn.init.ones_(saved.weight)
+    ct.save(torch.nn.Sequential(saved) if nested else saved, tmp_path / "ck")
+    module = Accumulating([torch.ones(1)] * before)
+    assert ct.load_into(torch.nn.Sequential(module) if nested else module, tmp_path / "ck")
+    assert equal(module.values, saved.values) and torch.equal(module.weight, saved.weight)
+
+
 @pytest.mark.parametrize(
     ("name", "into"),
     [
         ("qint8", False),  # a quantized target is replaced
+        ("complex64", False),  # the imaginary parts would be lost
         *itertools.product(
             [name for name in ("bits8", "int4", "float4_e2m1fn_x2") if hasattr(torch, name)],
             [False, True],
@@ -686,6 +717,8 @@ def test_dtypes_that_no_cast_reaches(tmp_path: Path, name: str, into: bool) -> N
     dtype = getattr(torch, name)
     if name == "qint8":
         odd = torch.quantize_per_tensor(torch.arange(4.0), 0.1, 0, dtype)
+    elif name == "complex64":
+        odd = torch.ones(4, dtype=dtype)
     else:
         odd = torch.zeros(4, dtype=torch.uint8).view(dtype)
     plain = torch.zeros(4)
