@@ -46,6 +46,10 @@ _CPU_DEVICES = (1, 3, 11, 13)
 _DEVICES = {2: "cuda", 8: "metal", 10: "rocm", 14: "oneapi"}
 _DLPACK_VERSION = (1, 1)
 DEVICE_SHOWN_MAX = 32  # characters of a device in a message
+# Types of elements that hold no others, and sequences of such elements.
+_PLAIN = {bool, int, float, complex, bytes, str}
+_FLAT = (bytes, str, bytearray, memoryview, range)
+_DEPTH_MAX = 64  # dimensions of an array of NumPy
 
 
 def as_source(data: Any, code: int | None = None) -> NDArray[Any]:
@@ -59,9 +63,8 @@ def as_source(data: Any, code: int | None = None) -> NDArray[Any]:
     Raises:
         InvalidError: not an array.
     """
-    if _is_masked(data):
-        raise InvalidError("a masked array would lose its mask: fill it first")
     if isinstance(data, np.ndarray):
+        refuse_masked(data)
         return data
     if data is None:
         raise InvalidError("None is not an array")
@@ -74,22 +77,44 @@ def as_source(data: Any, code: int | None = None) -> NDArray[Any]:
     if has_dlpack(data):
         return dlpack_array(data, way_out=": pass a copy, for example tensor.cpu()")[0]
     try:
+        refuse_masked(data)
         if hasattr(data, "dtype") or code is None:
             array = np.asarray(data)
         else:
             array = np.asarray(data, dtypes.numpy_dtype(code))
         if array.dtype.kind in "SU" and not hasattr(data, "dtype"):
             array = np.asarray(data, object)
+    except InvalidError:
+        raise
     except Exception as error:  # whatever the object's own __array__ raises
         raise InvalidError(f"{describe(data)} is not an array: {error}") from error
     return array
 
 
-def _is_masked(data: Any) -> bool:
-    """Return whether it is a masked array, or nested sequences with one."""
-    if isinstance(data, (list, tuple)) and data:
-        return isinstance(data[0], (list, tuple, np.ndarray)) and any(map(_is_masked, data))
-    return isinstance(data, np.ndarray) and isinstance(data, np.ma.MaskedArray)
+def refuse_masked(data: Any, above: tuple[int, ...] = ()) -> None:
+    """Refuse a masked array, also at any depth of nested sequences: no copy of its values has its
+    mask. Refuse sequences in which NumPy would find no end.
+
+    Args:
+        data: what will be made an array.
+        above: identities of the sequences that it is in.
+
+    Raises:
+        InvalidError: it is or has one.
+    """
+    if isinstance(data, np.ndarray):
+        if isinstance(data, np.ma.MaskedArray):
+            raise InvalidError("a masked array would lose its mask: fill it first")
+        return
+    is_nested = type(data) in (list, tuple) or (
+        isinstance(data, Sequence) and not isinstance(data, _FLAT)
+    )
+    if is_nested and len(above) <= _DEPTH_MAX:
+        if id(data) in above:
+            raise InvalidError(f"a {type(data).__name__} that contains itself is not an array")
+        if not _PLAIN.issuperset(map(type, data)):
+            for one in data:
+                refuse_masked(one, (*above, id(data)))
 
 
 def has_dlpack(data: Any) -> bool:

@@ -11,6 +11,7 @@ make its reader open another one.
 from __future__ import annotations
 
 import contextlib
+import io
 import math
 import os
 import re
@@ -23,6 +24,7 @@ from numpy.typing import NDArray
 
 from ckptfmt._base import dtypes
 from ckptfmt._base.arguments import Durability, check_choice
+from ckptfmt._base.arrays import refuse_masked
 from ckptfmt._base.names import path_text
 from ckptfmt._base.untrusted import open_regular
 from ckptfmt.bundle.temporary import open_directory, replacing_file
@@ -34,6 +36,7 @@ from ckptfmt.errors import (
     LimitError,
     StorageError,
     UnsupportedError,
+    about,
 )
 from ckptfmt.formats.tensors import Places
 
@@ -224,11 +227,56 @@ def _dataset(name: str, stored: Any, path: str) -> Dataset:
 # ---- writing -------------------------------------------------------------------------------------
 
 
+class _Output(io.FileIO):
+    """A file that HDF5 writes to. It is told of no error, as it ends the process after some.
+
+    Attributes:
+        error: the first error of a write.
+    """
+
+    error: OSError | None = None
+
+    def write(self, data: Any, /) -> int:
+        view = memoryview(data)
+        try:
+            while view and self.error is None:
+                view = view[super().write(view) :]
+        except OSError as error:
+            self.error = error
+        return len(data)
+
+    def readinto(self, data: Any, /) -> int:
+        """Read; what is missing, as it could not be written, is read as zeros."""
+        view = memoryview(data).cast("B")
+        while view and (count := super().readinto(view)):
+            view = view[count:]
+        view[:] = bytes(len(view))
+        return len(data)
+
+    def truncate(self, size: int | None = None, /) -> int:
+        try:
+            return super().truncate(size)
+        except OSError as error:
+            self.error = self.error or error
+            return size or 0
+
+
 class Datasets:
     """Writes the datasets of a new file; made by `write_datasets`."""
 
-    def __init__(self, file: Any) -> None:
-        self._file = file
+    def __init__(self, file: Any, output: _Output, path: str) -> None:
+        self._file, self._output, self._path = file, output, path
+
+    def _check(self, name: str | None = None) -> None:
+        """Raise what the file has met."""
+        error = self._output.error
+        if error is not None:
+            raise StorageError(
+                f"the file cannot be written: {error.strerror}",
+                path=self._path,
+                tensor=name,
+                errno=error.errno,
+            )
 
     def add(self, name: str, array: NDArray[Any]) -> None:
         """Write a dataset.
@@ -236,6 +284,8 @@ class Datasets:
         Raises:
             InvalidError: as `create`, or a string with a NUL, which HDF5 would cut.
         """
+        with about(name):
+            refuse_masked(array)
         fill = self.create(name, array.dtype, array.shape)
         if array.size:
             fill((), array)
@@ -268,6 +318,7 @@ class Datasets:
                 stored[box] = array.view(kind) if is_opaque else array
             except ValueError as error:
                 raise InvalidError(f"HDF5 cannot hold it: {error}", tensor=name) from None
+            self._check(name)
 
         return write
 
@@ -295,21 +346,15 @@ def write_datasets(path: Path, *, durability: Durability = "full") -> Iterator[D
     with (
         open_directory(os.path.dirname(text)) as directory,
         replacing_file(directory, text, durability) as (temporary, _),
-        _created(temporary, text) as file,
+        _Output(temporary, "r+") as output,
     ):
-        yield Datasets(file)
-
-
-@contextlib.contextmanager
-def _created(temporary: str, path: str) -> Iterator[Any]:
-    file = h5py.File(temporary, "w", locking=False)  # our own descriptor has a lock already
-    try:
-        yield file
-    except BaseException:
-        with contextlib.suppress(OSError, RuntimeError):
-            file.close()
-        raise
-    try:
-        file.close()
-    except (OSError, RuntimeError) as error:  # RuntimeError where the device is full
-        raise StorageError(f"HDF5 cannot write the file: {error}", path=path) from None
+        # The descriptor of `replacing_file` has a lock already.
+        file = h5py.File(output, "w", locking=False)
+        datasets = Datasets(file, output, text)
+        try:
+            try:
+                yield datasets
+            finally:
+                file.close()
+        finally:
+            datasets._check()

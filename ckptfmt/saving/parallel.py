@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ckptfmt._base.arguments import check_switch, invalid, wrong
+from ckptfmt._base.arrays import as_source, refuse_masked
 from ckptfmt._base.targets import as_target, share_memory
 from ckptfmt.bundle.tensor import TensorHandle
 from ckptfmt.errors import InvalidError, TensorNotFoundError
@@ -107,6 +108,7 @@ class ParallelVariable:
     ) -> None:
         names = _devices.get() if devices is None else _device_names(devices)
         if isinstance(components, np.ndarray) and names is not None:
+            refuse_masked(components)
             components = [np.array(components) for _ in names]
         if isinstance(components, np.ndarray) or not hasattr(components, "__iter__"):
             raise wrong("components", "a list of numpy arrays", components)
@@ -139,7 +141,7 @@ class ParallelVariable:
         names = _devices.get() if devices is None else _device_names(devices)
         if names is None:
             raise InvalidError("replicated needs devices outside of independent_buffers")
-        return cls([np.array(array) for _ in names], names)
+        return cls([np.array(as_source(array)) for _ in names], names)
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -172,6 +174,8 @@ class ParallelVariable:
         values = value.components if isinstance(value, ParallelVariable) else (value,)
         if isinstance(value, ParallelVariable) and len(values) != count:
             raise InvalidError(f"{len(values)} components do not fit {count}")
+        for one in values:
+            refuse_masked(one)
         arrays = [self._fitting(np.asarray(one)) for one in values]
         # A value may be a view of the components, which are overwritten one after the other.
         if any(share_memory(array, component) for array in arrays for component in self.components):

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import resource
 from pathlib import Path
@@ -246,16 +247,41 @@ def test_checkpoints_without_tensors(
         assert cli.main(["verify", *options, str(tmp_path / name), str(tmp_path / "none")]) == 0
 
 
-def test_a_file_that_cannot_grow(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "tensors",
+    [
+        {"x": np.zeros(1 << 16), "y": np.zeros(100)},
+        {f"g{i}/x": np.zeros(5) for i in range(2000)},
+        {f"{i}": np.array([b"text" * 20] * 5, object) for i in range(200)},
+    ],
+    ids=["large", "many", "strings"],
+)
+def test_a_file_that_cannot_grow(tmp_path: Path, tensors: dict[str, Any]) -> None:
     """As on a full device; HDF5 notices when it writes, or only when it closes the file."""
     before, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    ckptfmt.save(tmp_path / "large", {"x": np.zeros(1 << 16), "y": np.zeros(100)})
-    for most in (100, 5_000, 100_000, 524_000):
-        for name in ("out.h5", "out.npz", "out.safetensors"):
+    ckptfmt.save(tmp_path / "large", tensors)
+
+    def write(name: str) -> None:
+        if name != "by hand.h5":
+            ckptfmt.convert(tmp_path / "large", tmp_path / name)
+            return
+        with ckptfmt.hdf5.write_datasets(tmp_path / name) as file:
+            for key, array in tensors.items():
+                file.add(key, array)
+            file.set_attributes("notes", {"note": "x" * 100})
+
+    names = ["out.h5", "by hand.h5", *(["out.npz", "out.safetensors"] if "x" in tensors else [])]
+    for most in (0, 100, 800, 5_000, 100_000, 500_000):
+        for name in names:
+            write(name)
+            size = (tmp_path / name).stat().st_size
+            os.unlink(tmp_path / name)
             resource.setrlimit(resource.RLIMIT_FSIZE, (most, hard))
             try:
-                with pytest.raises(ckptfmt.StorageError):
-                    ckptfmt.convert(tmp_path / "large", tmp_path / name)
+                if size > most:
+                    with pytest.raises(ckptfmt.StorageError) as caught:
+                        write(name)
+                    assert caught.value.errno == errno.EFBIG
             finally:
                 resource.setrlimit(resource.RLIMIT_FSIZE, (before, hard))
             assert len(os.listdir(tmp_path)) == 2
