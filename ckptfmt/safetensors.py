@@ -177,7 +177,8 @@ def save_file(
         metadata: texts.
 
     Raises:
-        InvalidError: an array of a dtype that safetensors lacks, or a name that is not UTF-8.
+        InvalidError: an array of a dtype that safetensors lacks, or a name that is not UTF-8; an
+            index of several files has this file's name, so that loaders might read that.
         StorageError, DurabilityUnknownError: as in `ckptfmt.save`.
     """
     check_order("save_file(tensors, path)", "path", path, tensors)
@@ -191,6 +192,7 @@ def save_file(
             raise InvalidError(f"safetensors cannot hold {array.dtype}", tensor=name)
     kinds = [Kind(name, one.dtype.newbyteorder("="), one.shape) for name, one in arrays.items()]
     text = path_text(path, "path")
+    safetensors.refuse_beside(text, is_split=False)
     with (
         open_directory(os.path.dirname(text)) as directory,
         replacing_file(directory, text, "full") as (temporary, _),

@@ -514,8 +514,7 @@ class _Export:
             base = path.removesuffix(safetensors.INDEX).removesuffix(".safetensors")
             is_split = len(parts) > 1 or path.endswith(safetensors.INDEX)
             if self._format == "safetensors":
-                other = f"{base}.safetensors" if is_split else base + safetensors.INDEX
-                self._refuse_beside(other)
+                safetensors.refuse_beside(path, is_split=is_split)
             if is_split:
                 path = base + safetensors.INDEX
                 index = new(path)  # entered first, so that it becomes visible last
@@ -530,15 +529,6 @@ class _Export:
                 if check_result:
                     self._check(temporary, file.kinds, read)
         return path
-
-    def _refuse_beside(self, other: str) -> None:
-        """Refuse a result of one file beside an index of several, and the reverse."""
-        if os.path.lexists(other):
-            raise InvalidError(
-                "a loader could read this file instead of the result: remove it, or give the "
-                "result another name",
-                path=other,
-            )
 
     def _check(self, path: str, kinds: list[Kind], read: Read) -> None:
         with self._module.open_tensors(path) as (tensors, _):

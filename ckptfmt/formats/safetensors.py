@@ -368,6 +368,28 @@ def shard_names(path: str, count: int) -> list[str]:
     return [f"{stem}-{shard + 1:05}-of-{count:05}.safetensors" for shard in range(count)]
 
 
+def refuse_beside(path: str, *, is_split: bool) -> None:
+    """Refuse a result of one file beside an index of several, and the reverse: a loader could read
+    what is there.
+
+    Args:
+        path: of the file, or of the index.
+        is_split: whether the result is an index and several files.
+
+    Raises:
+        InvalidError: names the other file.
+    """
+    base = path.removesuffix(INDEX).removesuffix(".safetensors")
+    others = {f"{base}.safetensors", path} - {base + INDEX} if is_split else {base + INDEX}
+    for other in sorted(others):
+        if os.path.isfile(other) or os.path.islink(other):
+            raise InvalidError(
+                "a loader could read this file instead of the result: remove it, or give the "
+                "result another name",
+                path=other,
+            )
+
+
 def index_json(files: Mapping[str, Sequence[Kind]]) -> bytes:
     """Return the index of a model of several files."""
     total = sum(kind.nbytes for kinds in files.values() for kind in kinds)

@@ -278,25 +278,31 @@ def test_damaged_headers(tmp_path_factory: pytest.TempPathFactory, data: st.Data
         pass
 
 
-def test_one_file_beside_an_index(tmp_path: Path) -> None:
+@pytest.mark.parametrize("file", ["m.safetensors", "m.bin"])
+def test_one_file_beside_an_index(tmp_path: Path, file: str) -> None:
     """Loaders prefer one or the other, so that the older of the two could be read for the newer."""
     for value, name in enumerate(("old", "new")):
         arrays = {key: np.full(100, value, "f4") for key in "ab"}
         ckptfmt.save(tmp_path / name, arrays)
-    one, index = tmp_path / "m.safetensors", tmp_path / "m.safetensors.index.json"
+    one = tmp_path / file
+    index = Path(f"{tmp_path / file.removesuffix('.safetensors')}.safetensors.index.json")
     several = {"max_shard_bytes": 500}
     for old, options, results in (
-        (one, {}, [(one, several), (index, several)]),
+        (one, {}, [(one, several), *([(index, several)] if file != "m.bin" else [])]),
         (index, several, [(one, {})]),
     ):
-        ckptfmt.convert(tmp_path / "old", old, **options)
+        ckptfmt.convert(tmp_path / "old", old, to="safetensors", **options)
         before = {file.name: file.read_bytes() for file in tmp_path.iterdir()}
         for new, other in results:
             with pytest.raises(ckptfmt.InvalidError) as caught:
-                ckptfmt.convert(tmp_path / "new", new, **other)
+                ckptfmt.convert(tmp_path / "new", new, to="safetensors", **other)
             assert caught.value.path == str(old)
             assert {file.name: file.read_bytes() for file in tmp_path.iterdir()} == before
-        ckptfmt.convert(tmp_path / "new", old, **options)
+        if old == index:
+            with pytest.raises(ckptfmt.InvalidError) as caught:
+                ckptfmt.safetensors.save_file({"a": np.ones(1)}, one)
+            assert caught.value.path == str(old)
+        ckptfmt.convert(tmp_path / "new", old, to="safetensors", **options)
         assert load_file(old)["a"][0] == 1
         for file in tmp_path.glob("m*"):
             file.unlink()
