@@ -4,7 +4,8 @@
 The checkpoint that the state file names as the newest is taken if it is in the directory and is
 complete. Otherwise the newest complete one of these is taken:
 
-    1. the other checkpoints that the state file names, newest first;
+    1. the other checkpoints that the state file names, newest first; before one of them those
+       between it and the newest by the number of `<base>-<number>`, which are kept for good;
     2. the rest of the directory: `<base>-<number>` of one base name by number, all others by the
        time of their index.
 
@@ -57,7 +58,7 @@ Path = str | bytes | os.PathLike[Any]
 # Seconds between two polls for a new checkpoint, as in TensorFlow.
 PAUSE = 1.0
 
-_NUMBERED = re.compile(r"(.*)-([0-9]+)", re.DOTALL)
+_NUMBERED = re.compile(r"(.*)-([0-9]{1,255})", re.DOTALL)  # no file's name is longer
 
 
 def latest_checkpoint(directory: Path, latest_filename: Path | None = None) -> str | None:
@@ -205,15 +206,27 @@ def candidates(
     begin = os.path.join(directory, "")
     parents: dict[str, bool] = {}
     tried: set[str] = set()
+    newest = ""
     if state is not None and _is_inside(directory, state.model_checkpoint_path, parents):
         newest = os.path.join(directory, state.model_checkpoint_path)
         tried.add(newest)
         yield newest
     listed = {found.name: found for found in _listed(directory)}
     # There may be a million of these: those right in the directory are looked up in its listing.
-    for path in dict.fromkeys(reversed(() if state is None else state.all_model_checkpoint_paths)):
-        prefix = path if path.startswith("/") or names.is_url(path) else begin + path
+    paths = dict.fromkeys(reversed(() if state is None else state.all_model_checkpoint_paths))
+    named = {
+        path: path if path.startswith("/") or names.is_url(path) else begin + path for path in paths
+    }
+    others = listed.keys() - {prefix.removeprefix(begin) for prefix in named.values()}
+    between = _before(newest.removeprefix(begin), [listed[name] for name in others])
+    for path, prefix in named.items():
         name = prefix.removeprefix(begin)
+        base, number = _split(name)
+        while between and between[-1].base == base and (between[-1].number or 0) > (number or 0):
+            found = between.pop()
+            if wanted(found.name):
+                tried.add(begin + found.name)
+                yield begin + found.name
         if prefix not in tried and (
             name in listed
             or (
@@ -287,6 +300,16 @@ def _listed(directory: str) -> list[_Listed]:
 def _split(name: str) -> tuple[str, int | None]:
     match = _NUMBERED.fullmatch(name)
     return (match[1], int(match[2])) if match else (name, None)
+
+
+def _before(newest: str, listed: Iterable[_Listed]) -> list[_Listed]:
+    """Return those of the same base name and lower numbers than this name, lowest first."""
+    base, end = _split(newest)
+    found = [one for one in listed if one.base == base and one.number is not None]
+    return sorted(
+        (one for one in found if end is not None and (one.number or 0) < end),
+        key=lambda one: one.number or 0,
+    )
 
 
 def _ordered(listed: Iterable[_Listed]) -> Iterator[_Listed]:

@@ -304,5 +304,5 @@ def test_one_file_beside_an_index(tmp_path: Path, file: str) -> None:
             assert caught.value.path == str(old)
         ckptfmt.convert(tmp_path / "new", old, to="safetensors", **options)
         assert load_file(old)["a"][0] == 1
-        for file in tmp_path.glob("m*"):
-            file.unlink()
+        for path in tmp_path.glob("m*"):
+            path.unlink()

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 from support import index
+from support.files import flip
 
 import ckptfmt
 from ckptfmt import tf
@@ -549,3 +550,38 @@ def test_every_complete_one_is_found_sometime(tmp_path: Path, seed: int) -> None
         if "s/d-5" not in recorded:
             sound.discard("s/d-5")
         assert set(order(directory)) == sound
+
+
+@pytest.mark.parametrize("run", range(40))
+def test_what_is_kept_for_good_counts_by_its_number(tmp_path: Path, run: int) -> None:
+    """The best ones stay in the state file, those of every n steps do not; the newest sound one of
+    either is found."""
+    source = random.Random(f"{os.environ['CKPTFMT_TEST_SEED']} {run}")
+    step = np.zeros((), np.int64)
+
+    def manager() -> ckptfmt.CheckpointManager:
+        return ckptfmt.CheckpointManager(
+            ckptfmt.Checkpoint(step=step),
+            tmp_path,
+            max_to_keep=1 + run % 3,
+            keep_every_n_steps=2 + run % 4,
+            keep_best=ckptfmt.KeepBest("loss", "min", 1 + run % 2),
+        )
+
+    saving = manager()
+    for _ in range(source.randint(2, 9)):
+        step += 1
+        saving.save(metrics={"loss": step * 10 if source.random() < 0.8 else source.random()})
+    there = saving.all_steps()
+    lost = there[-1:] * (len(there) > 1) + source.sample(there[1:-1], len(there) // 4)
+    for number in lost:
+        if source.random() < 0.5:
+            (tmp_path / f"ckpt-{number}.index").unlink()
+        else:
+            flip(tmp_path / f"ckpt-{number}.data-00000-of-00001", 3)
+    expected = max({*there} - {*lost})
+    step[...] = 0
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ckptfmt.CkptfmtWarning)
+        found = manager().restore_latest().path
+    assert found == str(tmp_path / f"ckpt-{expected}") and step == expected
