@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import _thread
 import functools
+import operator
 import os
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -202,12 +203,6 @@ class Handle:
 def own(pointer: Any, free: Callable[[Any], None], storage: Storage | None = None) -> Any:
     """Wrap a pointer so that `free` runs once, and only in the process that made it. The storage is
     released after it."""
-    return ffi.gc(pointer, freeing(free, storage))
-
-
-def freeing(free: Callable[[Any], None], storage: Storage | None = None) -> Callable[[Any], None]:
-    """Return what `own` calls in the end. Made before the pointer, it lets `ffi.gc` take that at
-    once: Ctrl-C in a function between the two would lose the pointer."""
 
     def free_here(
         raw: Any,
@@ -219,7 +214,19 @@ def freeing(free: Callable[[Any], None], storage: Storage | None = None) -> Call
         if storage is not None:
             storage.release()
 
-    return free_here
+    return ffi.gc(pointer, free_here)
+
+
+def new_slot(kind: Any, free: Callable[[Any], None], storage: Storage | None = None) -> Any:
+    """Return an empty `cf_writer_slot` or `cf_reader_slot`, which owns what is opened into it. A C
+    function destroys it, which a signal cannot interrupt. A storage is released after it."""
+    slot = ffi.new(kind)
+    return ffi.gc(slot, free) if storage is None else own(slot, free, storage)
+
+
+def held(pointer: Any, slot: Any) -> Any:
+    """Return a pointer that keeps its slot alive."""
+    return ffi.gc(pointer, functools.partial(operator.is_, slot))
 
 
 def open_options(

@@ -21,8 +21,9 @@ from ckptfmt._core.border import (
     check,
     check_stored,
     fields_of,
-    freeing,
+    held,
     limits_of,
+    new_slot,
     open_options,
     path_bytes,
     stored,
@@ -70,6 +71,7 @@ read_small = _read_small()
 
 # Parsed once: parsing the C type by each call would take longer than the call.
 _REQUEST = ffi.typeof("ckptfmt_request *")
+_SLOT = ffi.typeof("cf_reader_slot *")
 _STRINGS = ffi.typeof("ckptfmt_strings **")
 _SELECTIONS = ffi.typeof("ckptfmt_selection **")
 _COLUMNS = ffi.typeof("ckptfmt_columns *")
@@ -291,16 +293,19 @@ class ReaderHandle(Handle):
         storage = None if store is None else Storage(store)
         raw, values = path_bytes(prefix), limits_of(limits)
         options = open_options(values, follow_symlinks, codec, storage)
-        out, error = ffi.new("ckptfmt_reader **"), ffi.new("ckptfmt_error *")
-        free = freeing(lib.ckptfmt_reader_close, storage)
-        status = stored(storage, lib.ckptfmt_reader_open, raw, options, out, error)
-        pointer = ffi.gc(out[0], free) if status == lib.CKPTFMT_OK else None
-        if pointer is None and storage is not None:
-            storage.release()
-        check_stored(storage, status, error, prefix)
-        super().__init__(pointer, "checkpoint", prefix, codec, storage)
-        self._absolute = path_bytes(os.path.join(os.getcwd(), prefix))
-        self._address = int(ffi.cast("uintptr_t", pointer))
+        slot = new_slot(_SLOT, lib.cf_reader_slot_free, storage)
+        error = ffi.new("ckptfmt_error *")
+        try:
+            status = stored(storage, lib.cf_reader_slot_open, raw, options, slot, error)
+            check_stored(storage, status, error, prefix)
+            super().__init__(held(slot.reader, slot), "checkpoint", prefix, codec, storage)
+            self._absolute = path_bytes(os.path.join(os.getcwd(), prefix))
+            self._address = int(ffi.cast("uintptr_t", slot.reader))
+        except BaseException:
+            # The traceback may keep the slot alive for long.
+            self._pointer = CLOSED
+            ffi.release(slot)
+            raise
 
     def use(self) -> Any:
         """Return the pointer, to be passed to one call."""
@@ -332,11 +337,12 @@ class ReaderHandle(Handle):
         with border.entering:
             if not self.foreign:
                 return
-            out, error = ffi.new("ckptfmt_reader **"), ffi.new("ckptfmt_error *")
-            status = lib.ckptfmt_reader_reopen(self._pointer, self._absolute, out, error)
+            slot = new_slot(_SLOT, lib.cf_reader_slot_free)
+            error = ffi.new("ckptfmt_error *")
+            status = lib.cf_reader_slot_reopen(self._pointer, self._absolute, slot, error)
             check(status, error, self.path)
-            self._pointer = border.own(out[0], lib.ckptfmt_reader_close)
-            self._address = int(ffi.cast("uintptr_t", out[0]))
+            self._pointer = held(slot.reader, slot)
+            self._address = int(ffi.cast("uintptr_t", slot.reader))
             self._pid = os.getpid()
 
     def header(self) -> dict[str, int]:

@@ -4,8 +4,6 @@
 from __future__ import annotations
 
 import _thread
-import functools
-import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -18,8 +16,9 @@ from ckptfmt._core.border import (
     CLOSED,
     Handle,
     check_stored,
+    held,
     limits_of,
-    own,
+    new_slot,
     path_bytes,
     stored,
 )
@@ -59,19 +58,12 @@ class WriterHandle(Handle):
         options.shards = shards
         options.codec = ffi.NULL if codec is None else codec.pointer
         options.storage = ffi.NULL if storage is None else storage.pointer
-        # The slot owns the writer before there is one; the pointer keeps the slot alive. Both are
-        # destroyed by C functions, which a signal cannot interrupt.
-        slot = ffi.new("cf_writer_slot *")
-        if storage is None:
-            slot = ffi.gc(slot, lib.cf_writer_slot_free)
-        else:
-            slot = own(slot, lib.cf_writer_slot_free, storage)
+        slot = new_slot("cf_writer_slot *", lib.cf_writer_slot_free, storage)
         error = ffi.new("ckptfmt_error *")
         try:
             status = stored(storage, lib.cf_writer_slot_open, raw, options, slot, error)
             check_stored(storage, status, error, prefix)
-            pointer = ffi.gc(slot.writer, functools.partial(operator.is_, slot))
-            super().__init__(pointer, "writer", prefix, codec, storage)
+            super().__init__(held(slot.writer, slot), "writer", prefix, codec, storage)
             self._owned, self._lock, self._busy = slot, _thread.RLock(), False
         except BaseException:
             # The traceback may keep the slot alive for long.

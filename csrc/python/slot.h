@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * For the Python binding alone: the owner of a writer exists before the writer does, and frees it without running a
- * line of Python. A KeyboardInterrupt can be raised before or after these calls, and never between making a writer and
- * owning it, or while it is being freed.
+ * For the Python binding alone: the owner of a writer or reader exists before that does, and frees it without running a
+ * line of Python. A KeyboardInterrupt can be raised before or after these calls, and never between making a writer or
+ * reader and owning it, or while it is being freed.
  */
 #ifndef CKPTFMT_PYTHON_SLOT_H
 #define CKPTFMT_PYTHON_SLOT_H
@@ -25,6 +25,20 @@ ckptfmt_status cf_writer_slot_commit(cf_writer_slot *slot, ckptfmt_error *err);
 
 /* Abandons the writer of the slot, if there is one, in the process that opened it. */
 void cf_writer_slot_free(cf_writer_slot *slot);
+
+typedef struct cf_reader_slot {
+	ckptfmt_reader *reader; /* NULL: none yet */
+	int64_t process;        /* set when it is opened */
+} cf_reader_slot;
+
+/* As ckptfmt_reader_open and ckptfmt_reader_reopen, into the slot. */
+ckptfmt_status cf_reader_slot_open(const char *prefix, const ckptfmt_open_options *options, cf_reader_slot *slot,
+				   ckptfmt_error *err);
+ckptfmt_status cf_reader_slot_reopen(const ckptfmt_reader *reader, const char *absolute, cf_reader_slot *slot,
+				     ckptfmt_error *err);
+
+/* Closes the reader of the slot, if there is one, in the process that opened it. */
+void cf_reader_slot_free(cf_reader_slot *slot);
 
 /* cffi: end */
 

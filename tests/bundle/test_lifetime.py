@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import subprocess
 import sys
 import tracemalloc
@@ -179,3 +180,65 @@ future = ckptfmt.save_async(prefix + "-2", {"x": np.arange(1000)})
     )
     assert (ran.returncode, ran.stdout, ran.stderr) == (0, b"", b"")
     assert ckptfmt.verify(tmp_path / "ck-2").ok
+
+
+INTERRUPTED = """
+import os, random, signal, sys
+import ckptfmt
+
+def interrupt(*_):
+    raise KeyboardInterrupt
+
+def work(reopens):
+    if reopens:
+        reader["x"].read()
+    else:
+        with ckptfmt.open(path):
+            pass
+
+path, chance = sys.argv[1], random.Random(sys.argv[2])
+signal.signal(signal.SIGALRM, interrupt)
+reader = ckptfmt.open(path)
+hit = 0
+for round in range(1200):
+    reopens = round % 4 == 0
+    pid = os.fork() if reopens else 0
+    if pid:
+        assert os.waitpid(pid, 0)[1] == 0
+        continue
+    if round < 4:  # what is opened once
+        work(False)
+    before = set(os.listdir("/proc/self/fd"))  # one of these lists them
+    try:
+        try:
+            signal.setitimer(signal.ITIMER_REAL, chance.uniform(1e-6, 1e-4))
+            while not reopens:
+                work(False)
+            work(True)
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+    except KeyboardInterrupt:
+        hit += 1
+    if reopens:
+        reader.close()
+    there = [fd for fd in os.listdir("/proc/self/fd") if os.path.exists(f"/proc/self/fd/{fd}")]
+    lost = set(there) - before
+    assert not [os.readlink(f"/proc/self/fd/{fd}") for fd in lost]
+    if reopens:
+        os._exit(0)
+assert hit > 100, hit
+"""
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="NOT RUN: needs /proc")
+def test_an_interrupt_loses_no_descriptor(tmp_path: Path) -> None:
+    ckptfmt.save(tmp_path / "model", {"x": np.arange(1000.0)})
+    seed = os.environ["CKPTFMT_TEST_SEED"]
+    ran = subprocess.run(
+        [sys.executable, "-c", INTERRUPTED, str(tmp_path / "model"), seed],
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert (ran.returncode, ran.stderr[-3000:]) == (0, "")
