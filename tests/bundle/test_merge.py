@@ -15,10 +15,11 @@ import numpy as np
 import pytest
 from support.arrays import assert_same, bits
 from support.files import contents
-from support.process import Spent
+from support.forking import in_child
+from support.process import Spent, obey_modes
 
 import ckptfmt
-from ckptfmt import CheckpointNotFoundError, InvalidError
+from ckptfmt import CheckpointNotFoundError, InvalidError, StorageError, cli
 from ckptfmt.errors import MergeConflictError
 
 VALUE = np.arange(24, dtype=np.int16).reshape(4, 6)
@@ -403,6 +404,39 @@ ckptfmt.merge(inputs, destination, inputs="consume")
     assert all_bits(ckptfmt.load(target, verify="full")) == all_bits(MERGED)
     with pytest.raises(CheckpointNotFoundError):
         ckptfmt.merge(paths, target, inputs="consume")
+
+
+@pytest.mark.parametrize("call", [0, 1, 2], ids=["merge", "merge_v2_checkpoints", "mv"])
+def test_an_input_that_cannot_be_removed(tmp_path: Path, inputs: list[Path], call: int) -> None:
+    """It is named, the result is in place, and the same call finishes when it can."""
+    given, target = [str(inputs[0])] if call == 2 else inputs, tmp_path / "out" / "m"
+    source = inputs[-1] if call < 2 else inputs[0]
+
+    def merge() -> None:
+        if call == 2:
+            assert cli.main(["mv", "--overwrite", *given, str(target)]) == 0
+        elif call == 1:
+            ckptfmt.merge_v2_checkpoints(given, target, delete_old_dirs=False)
+        else:
+            ckptfmt.merge(given, target, inputs="consume")
+
+    def refused() -> None:
+        obey_modes()
+        if call == 2:
+            assert cli.main(["mv", *given, str(target)]) == 2
+            return
+        with pytest.raises(StorageError) as caught:
+            merge()
+        assert caught.value.path == f"{source}.index"
+
+    source.parent.chmod(0o500)
+    assert in_child(refused) == 0
+    with ckptfmt.open(target) as result, ckptfmt.open(source) as left:
+        assert set(result) >= set(left)
+    source.parent.chmod(0o700)
+    merge()
+    assert not list(source.parent.iterdir())
+    assert not Path(f"{target}.merge-intent").exists()
 
 
 @pytest.mark.parametrize("where", ["{}", "memory://merge-again"])
