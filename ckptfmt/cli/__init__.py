@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 
 import ckptfmt
 from ckptfmt import CkptfmtError, CkptfmtWarning, CorruptError
-from ckptfmt.cli import completion
+from ckptfmt.cli import completion, output
 from ckptfmt.cli.output import Output, OutputError, silence
 from ckptfmt.cli.text import printable
 from ckptfmt.errors import GenerationGoneError, LimitError, MergeConflictError, ShardMissingError
@@ -116,8 +116,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except OutputError as error:
         status = _complain(str(error), TROUBLE)
     except KeyboardInterrupt:
-        silence()
+        silence(sys.stdout)
         status = INTERRUPTED
+    output.complain()
     return status
 
 
@@ -184,8 +185,7 @@ def complain(error: CkptfmtError, options: argparse.Namespace | None = None) -> 
 
 
 def _complain(message: str, status: int) -> int:
-    if sys.stderr is not None:
-        print(f"ckptfmt: {printable_line(message)}", file=sys.stderr)
+    output.complain(f"ckptfmt: {printable_line(message)}")
     return status
 
 

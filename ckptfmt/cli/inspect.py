@@ -31,7 +31,7 @@ from ckptfmt.cli.contents import (
     gather_unopened,
 )
 from ckptfmt.cli.options import count, name_filter
-from ckptfmt.cli.output import COLORS, Output, colored
+from ckptfmt.cli.output import COLORS, Output, colored, complain
 from ckptfmt.formats.opening import kind_of
 from ckptfmt.objects.naming import TensorNames
 from ckptfmt.objects.nodes import leaf_name
@@ -260,8 +260,7 @@ def _show_tree(
 
 def _complain(problems: list[Finding], color: str) -> int:
     """Print the problems to standard error and return the exit status."""
-    if sys.stderr is not None:
-        mark = "\x1b[31mproblem\x1b[0m" if colored(sys.stderr, color) else "problem"
-        for problem in problems:
-            print(str(problem).replace("problem", mark, 1), file=sys.stderr)
+    mark = "\x1b[31mproblem\x1b[0m" if colored(sys.stderr, color) else "problem"
+    for problem in problems:
+        complain(str(problem).replace("problem", mark, 1))
     return 1 if problems else 0

@@ -4,14 +4,13 @@
 from __future__ import annotations
 
 import argparse
-import sys
 
 import ckptfmt
 from ckptfmt import CheckpointNotFoundError
 from ckptfmt.bundle.locate import locate
 from ckptfmt.cli import text
 from ckptfmt.cli.destination import check_destination
-from ckptfmt.cli.output import Output
+from ckptfmt.cli.output import Output, complain
 
 SUMMARY = "merge checkpoints into one without moving tensor bytes"
 
@@ -102,7 +101,7 @@ def _found(options: argparse.Namespace) -> tuple[list[str], bool]:
         if not options.consume:
             raise missing[0]
         return options.prefixes, True
-    if sys.stderr is not None and not options.quiet:
+    if not options.quiet:
         for left_out in missing:
-            print(f"ckptfmt: skipped: {left_out}", file=sys.stderr)
+            complain(f"ckptfmt: skipped: {left_out}")
     return prefixes, False

@@ -22,6 +22,16 @@ class OutputError(Exception):
     """The output could not be written, for example to a full disk."""
 
 
+def complain(line: str = "") -> None:
+    """Print a line to standard error, or only what is buffered. If that cannot be written, nothing
+    more is: the exit status still says what a script needs."""
+    if sys.stderr is not None:
+        try:
+            print(line, end="\n" if line else "", file=sys.stderr, flush=True)
+        except OSError:
+            silence(sys.stderr)
+
+
 def colored(stream: TextIO | None, color: str) -> bool:
     """Return whether output to `stream` is coloured."""
     if color != "auto":
@@ -119,7 +129,7 @@ class Output:
 
     def _failed(self, error: OSError) -> None:
         self.gone = True
-        silence()
+        silence(sys.stdout)
         if not isinstance(error, BrokenPipeError):
             raise OutputError(f"cannot write the output: {error.strerror}") from None
 
@@ -142,10 +152,11 @@ def _named(value: Any) -> Any:
     return value
 
 
-def silence() -> None:
-    """Send buffered and later standard output to the null device."""
+def silence(stream: TextIO | None) -> None:
+    """Send what is buffered and later output of a standard stream to the null device: the
+    interpreter would fail to write it at its end."""
     try:
-        descriptor = sys.stdout.fileno()
+        descriptor = stream.fileno()  # type: ignore[union-attr]
         nowhere = os.open(os.devnull, os.O_WRONLY)
     except (AttributeError, OSError, ValueError):
         return

@@ -4,12 +4,11 @@
 from __future__ import annotations
 
 import argparse
-import sys
 
 from ckptfmt._base.names import path_text
 from ckptfmt.cli import text
 from ckptfmt.cli.options import count
-from ckptfmt.cli.output import Output
+from ckptfmt.cli.output import Output, complain
 from ckptfmt.cli.progress import Progress
 from ckptfmt.errors import masked
 from ckptfmt.manager.pruning import prune
@@ -72,18 +71,17 @@ def run(options: argparse.Namespace) -> int:
     output = Output()
     for prefix in done.removed:
         output.line(text.path(prefix))
-    if sys.stderr is not None:
-        kind = "complete" if options.no_verify else "sound"
-        messages = [
-            f"'{masked(prefix)}' is not {kind}, and stays: {why}"
-            for prefix, why in done.damaged.items()
-        ]
-        messages += [
-            f"'{masked(prefix)}' stays: the symbolic link '{link}' leads to one of its files"
-            for prefix, link in done.linked.items()
-        ]
-        if done.damaged and not done.kept:
-            messages.append(f"no checkpoint is {kind}: nothing is removed")
-        for message in messages:
-            print(f"ckptfmt: {text.printable(message)}", file=sys.stderr)
+    kind = "complete" if options.no_verify else "sound"
+    messages = [
+        f"'{masked(prefix)}' is not {kind}, and stays: {why}"
+        for prefix, why in done.damaged.items()
+    ]
+    messages += [
+        f"'{masked(prefix)}' stays: the symbolic link '{link}' leads to one of its files"
+        for prefix, link in done.linked.items()
+    ]
+    if done.damaged and not done.kept:
+        messages.append(f"no checkpoint is {kind}: nothing is removed")
+    for message in messages:
+        complain(f"ckptfmt: {text.printable(message)}")
     return 1 if done.damaged else 0

@@ -7,6 +7,7 @@ import errno
 import os
 import pty
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -78,6 +79,32 @@ def test_full_disk(tmp_path: Path) -> None:
         assert ran.returncode == 2
         reason = os.strerror(errno.ENOSPC)
         assert err.decode() == f"ckptfmt: cannot write the output: {reason}\n"
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="there is no /dev/full")
+def test_full_disk_of_standard_error(tmp_path: Path) -> None:
+    """The status stays what it is: no 1, which says that a checkpoint is damaged, and no other."""
+    prefix, nowhere = small(tmp_path), tmp_path / "nowhere"
+    damaged = tmp_path / "damaged"
+    for file in (".index", ".data-00000-of-00001"):
+        shutil.copy(f"{prefix}{file}", f"{damaged}{file}")
+    data_file(damaged).write_bytes(bytes(data_file(damaged).stat().st_size))
+    for arguments, expected in (
+        *((["verify", path], status) for path, status in ((nowhere, 2), (damaged, 1))),
+        *((["inspect", path], status) for path, status in ((nowhere, 2), (prefix, 0))),
+        (["digest", nowhere], 2),
+        (["diff", prefix, nowhere], 2),
+        (["latest", nowhere], 2),
+        (["cp", nowhere, prefix], 2),
+        (["merge", "--allow-missing", nowhere, prefix, tmp_path / "merged"], 0),
+        (["prune", "--keep", "1", tmp_path], 2),
+        (["verify"], 2),
+        (["verify", "--nothing"], 2),
+    ):
+        with open("/dev/full", "wb") as full:
+            ran = child(*arguments, stdout=subprocess.DEVNULL, stderr=full)
+            ran.communicate()
+        assert ran.returncode == expected, arguments
 
 
 def test_interrupted(tmp_path: Path) -> None:
