@@ -495,6 +495,8 @@ def _element(name: bytes, element: Any) -> bytes:
             raise _invalid(name, f"a string cannot be encoded: {error.reason}") from None
     if isinstance(element, (bytearray, memoryview)):
         return bytes(element)
+    if isinstance(element, int) and element.bit_length() >= 64:
+        raise _invalid(name, f"an int of {element.bit_length()} bits; 64 can be stored")
     refusal = refused("object arrays can store bytes and str", element)
     refusal.tensor = names.tensor_text(name)
     raise refusal

@@ -181,7 +181,10 @@ def complain(error: CkptfmtError, options: argparse.Namespace | None = None) -> 
         if action.dest == error.argument
     ]
     status = PROBLEMS if isinstance(error, DAMAGE) else TROUBLE
-    return _complain("".join(option) + str(error), status)
+    message = str(error)
+    if option:
+        message = message.removeprefix(f"{error.argument}: ")
+    return _complain("".join(option) + message, status)
 
 
 def _complain(message: str, status: int) -> int:

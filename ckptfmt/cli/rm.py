@@ -4,8 +4,10 @@
 from __future__ import annotations
 
 import argparse
+import os
 
 import ckptfmt
+from ckptfmt._base.names import is_url
 from ckptfmt.cli import text
 from ckptfmt.cli.files import named_checkpoint
 from ckptfmt.cli.output import Output
@@ -44,7 +46,7 @@ def run(options: argparse.Namespace) -> int:
     """
     found = [named_checkpoint(path, damaged=True) for path in options.checkpoints]
     output = Output()
-    for prefix in dict.fromkeys(found):
+    for prefix in {one if is_url(one) else os.path.abspath(one): one for one in found}.values():
         if not options.dry_run:
             ckptfmt.tf.remove_checkpoint(prefix)
         if not options.quiet:

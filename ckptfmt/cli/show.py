@@ -20,6 +20,7 @@ from ckptfmt.cli import text
 from ckptfmt.cli.destination import writing_output
 from ckptfmt.cli.output import Output
 from ckptfmt.errors import masked
+from ckptfmt.formats import npz
 from ckptfmt.formats.opening import open_any
 from ckptfmt.objects.naming import TensorNames
 from ckptfmt.report.statistics import statistics_of
@@ -257,7 +258,7 @@ def _pieces(handle: TensorHandle) -> Iterator[NDArray[Any]]:
 
 
 def _write_npy(write: Callable[[bytes], object], values: NDArray[Any]) -> None:
-    if values.dtype.kind in "OV":
+    if not npz.holds(values.dtype):
         kind = "strings" if values.dtype == np.dtype(object) else values.dtype
         raise InvalidError(f"a .npy file cannot hold {kind}")
     # Of a stream that only has `write`, NumPy needs no position, which a pipe lacks.

@@ -214,7 +214,7 @@ def edit(
             left_out |= _optimizer_state(reader, roles, undecided)
         new_names = _new_names(reader, stored, left_out, rename)
         rest = {old: new for old, new in new_names.items() if new is not None}
-        if not rest.keys() - {OBJECT_GRAPH_KEY}:
+        if {*stored} - {OBJECT_GRAPH_KEY} and not rest.keys() - {OBJECT_GRAPH_KEY}:
             raise _nothing_left(reader, {"drop": drop, "keep": keep, "rename": rename})
         dropped = tuple(old for old, new in new_names.items() if new is None)
         if not drop_weights:
@@ -439,7 +439,7 @@ def _new_names(
         result[old] = new if new is None or new == old else saved_name(new)
     if rename is not None and all(result[name] == name for name in rest):
         raise TensorNotFoundError(
-            f"rename: {rename!r} changes none of the {len(rest)} names", path=reader.prefix
+            f"rename changes none of the {len(rest)} names", path=reader.prefix
         )
     kept = [(old, new) for old, new in result.items() if new is not None]
     check_distinct([old for old, _ in kept], [new for _, new in kept])

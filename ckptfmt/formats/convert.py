@@ -548,6 +548,8 @@ class _Handle:
             raise self._handle._unsupported(
                 f"the elements of {self._handle.dtype_name} are not known"
             )
+        if self._handle.dtype_name == "variant":
+            raise self._handle._unsupported("another format would hold variants as strings")
         self.dtype = self._handle.dtype
         self._mapped: NDArray[Any] | None = None
 

@@ -13,6 +13,7 @@ from ckptfmt._base.names import index_name, is_url, parse_data_name
 from ckptfmt.bundle.completeness import LOOKS_MAX, identity, why_incomplete, why_unsound
 from ckptfmt.errors import BusyError, CheckpointNotFoundError, CkptfmtError
 from ckptfmt.manager.directory import CheckpointDirectory
+from ckptfmt.manager.latest import warn
 from ckptfmt.manager.records import Records
 from ckptfmt.manager.store_directory import Directory, StoreDirectory
 
@@ -53,8 +54,8 @@ def prune(
     is checked until `keep` sound ones are found; older ones are removed without being read.
     Damaged ones among the newer are left as they are and do not count. The one that the state file
     names as the newest stays in any case, and so does one whose files are the targets of symbolic
-    links in the directory, unless these links are removed as well. The directory is locked to
-    remove checkpoints, not while they are read.
+    links in the directory, unless these links are removed as well. If the newest has no index, a
+    CkptfmtWarning names it. The directory is locked to remove checkpoints, not while they are read.
 
     Args:
         directory: a directory with a `checkpoint` state file, or a URL of one.
@@ -101,6 +102,12 @@ def prune(
             found = identity(index_name(prefix))
             why = why_unsound(prefix, progress=progress) if verify else why_incomplete(prefix)
             judged[name] = _Verdict(found, why)
+    assert records.state is not None
+    newest = os.path.basename(records.state.model_checkpoint_path)
+    if newest not in records.managed:
+        why = why_incomplete(os.path.join(directory, newest))
+        if why is not None:
+            warn(f"'{os.path.join(directory, newest)}' is not complete: {why}")
     return Pruned(
         [os.path.join(directory, name) for name in plan.going],
         [os.path.join(directory, name) for name in plan.sound],

@@ -58,6 +58,8 @@ from ckptfmt.saving.specs import SaveSpec
 
 OBJECT = np.dtype(object)
 _VALUE = (VARIABLE_VALUE,)
+# Dtypes of elements that no cast makes numbers.
+_TEXTS = ("string", "variant", "resource")
 Done = Callable[[list[NDArray[Any]]], None]
 
 
@@ -530,7 +532,8 @@ class _Part:
             )
         else:
             expected = "any known" if wanted.dtype is None else str(wanted.dtype)
-            hint = "" if self._casts_all else "; cast=True converts numbers"
+            are_texts = kind in _TEXTS or getattr(wanted.dtype, "kind", "O") in "OSU"
+            hint = "" if self._casts_all or are_texts else "; cast=True converts numbers"
             message = (
                 f"{what}: expected dtype {expected} does not equal original dtype {kind}{hint}"
             )

@@ -242,9 +242,11 @@ class TensorNames:
                 variable, so that it counts only if it is one of these: `*/w` has no slots of `w`.
         """
         exact = {one for one in given if isinstance(one, str)}
+        # Paths through an object that has several, of which only one is among the names.
+        reached = {key for one in exact if self.aliases for key in self._at(one)}
 
         def passes_any(name: str) -> bool:
-            if passes(name):
+            if name in reached or passes(name):
                 return True
             return any(
                 passes(one) and (one in exact or not self._is_of_slot(name, one))

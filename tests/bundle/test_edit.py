@@ -320,3 +320,10 @@ def test_progress(tmp_path: Path) -> None:
         tmp_path / "a", tmp_path / "b", cast="float32", progress=lambda *call: calls.append(call)
     )
     assert calls[-1] == (16000, 16000)
+
+
+def test_the_metadata_of_a_checkpoint_without_tensors(tmp_path: Path) -> None:
+    ckptfmt.save(tmp_path / "none", {})
+    edit(tmp_path / "none", tmp_path / "told", metadata={"a": 1})
+    with ckptfmt.open(tmp_path / "told") as reader:
+        assert reader.metadata == {"a": 1} and not list(reader)

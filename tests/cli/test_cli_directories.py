@@ -115,6 +115,14 @@ def test_prune_needs_a_state_file(command: Command, tmp_path: Path) -> None:
     assert "not UTF-8" in ran.err.splitlines()[0]
 
 
+def test_prune_names_a_newest_without_an_index(command: Command, tmp_path: Path) -> None:
+    run_of(tmp_path, 5)
+    (tmp_path / "ckpt-5.index").unlink()
+    ran = command("prune", "--keep", 2, tmp_path)
+    assert ran.status == 0 and names(tmp_path) == ["ckpt-3", "ckpt-4"]
+    assert "ckpt-5' is not complete" in ran.err
+
+
 # ---- latest --verify
 
 

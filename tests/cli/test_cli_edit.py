@@ -312,7 +312,7 @@ def test_rm(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["rm", "a", "nowhere"]) == 2
     assert main(["rm", "."]) == 2
     assert contents(place) == everything
-    assert main(["rm", "a", "aa.index", "a.index"]) == 0
+    assert main(["rm", "./a", "aa.index", "a.index"]) == 0
     out = capsys.readouterr().out
     assert out == "would remove a\nremoved a\nremoved aa\n"
     gone = {name for name in everything if name.split(".")[0] in ("a", "aa")}

@@ -207,3 +207,19 @@ def test_two_tensors_are_never_shown_under_one_name(tmp_path: Path, command: Com
     ckptfmt.save(tmp_path / "m", {"a": np.zeros(1), f"a{VALUE_SUFFIX}": np.ones(1)})
     listed = command("inspect", tmp_path / "m").out
     assert listed.count("\na ") == 1 and f"\na{VALUE_SUFFIX} " in listed
+
+
+def test_filters_take_every_path_through_a_shared_object(tmp_path: Path, command: Command) -> None:
+    shared = {"k": 5, "w": np.ones(2)}
+    ckptfmt.save_tree(tmp_path / "tree", {"a": shared, "b": [shared, np.zeros(7)]})
+    for path in ("a/w", "b/0/w"):
+        ran = command("show", "--json", tmp_path / "tree", path)
+        assert json.loads(ran.out)["name"].startswith("a/w/")
+        ran = command("inspect", "--json", "--filter", path, tmp_path / "tree")
+        assert len(json.loads(ran.out)["tensors"]) == 1
+        ran = command(
+            "edit", "-n", "--json", "--drop", path, "--drop-weights", tmp_path / "tree", "x"
+        )
+        assert ran.status == 0 and json.loads(ran.out)["dropped"] == [
+            "a/w/.ATTRIBUTES/VARIABLE_VALUE"
+        ]

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 
 import ckptfmt
+from ckptfmt._base import dtypes
 from ckptfmt.bundle import comparing
 from ckptfmt.report.statistics import BINS, statistics_of
 from cli.commands import Command, small
@@ -103,6 +104,18 @@ def test_npy(command: Command, tmp_path: Path) -> None:
     assert command("show", "--npy", file, prefix, "model/words").status == 2
     assert command("show", "--npy", tmp_path / "no/x.npy", prefix, "step").status == 2
     assert sorted(tmp_path.iterdir()) == before
+
+
+@pytest.mark.parametrize("name", sorted({str(one) for one in dtypes.CODES}))
+def test_npy_is_what_numpy_loads_or_refused(command: Command, tmp_path: Path, name: str) -> None:
+    values = np.zeros(3, next(one for one in dtypes.CODES if str(one) == name))
+    ckptfmt.save(tmp_path / "m", {"x": values})
+    status = command("show", "--npy", tmp_path / "x.npy", tmp_path / "m", "x").status
+    values = dtypes.plain_quantized(values)
+    assert (status == 0) == (values.dtype.isbuiltin == 1 and values.dtype.kind not in "OV")
+    if status == 0:
+        found = np.load(tmp_path / "x.npy")
+        assert found.dtype == values.dtype and np.array_equal(found, values)
 
 
 def test_raw(tmp_path: Path) -> None:

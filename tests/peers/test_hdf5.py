@@ -285,3 +285,11 @@ def test_a_file_that_cannot_grow(tmp_path: Path, tensors: dict[str, Any]) -> Non
             finally:
                 resource.setrlimit(resource.RLIMIT_FSIZE, (before, hard))
             assert len(os.listdir(tmp_path)) == 2
+
+
+def test_variants_are_not_made_strings(tmp_path: Path) -> None:
+    with ckptfmt.Writer(tmp_path / "ck") as writer:
+        writer.add("x", np.array([b"ab"], object), dtype="variant")
+    with pytest.raises(ckptfmt.UnsupportedError) as caught:
+        ckptfmt.convert(tmp_path / "ck", tmp_path / "x.h5")
+    assert caught.value.tensor == "x" and not (tmp_path / "x.h5").exists()
