@@ -235,8 +235,9 @@ class TensorHandle:
         """Read the whole tensor into `array` and return it as a numpy array.
 
         Args:
-            array: writable CPU memory of exactly this shape and dtype: a numpy array, DLPack object
-                or buffer. If it is not C-contiguous, it is filled from a temporary copy.
+            array: writable CPU memory of exactly this shape and dtype, in any byte order: a numpy
+                array, DLPack object or buffer. If it is not C-contiguous, or in another byte order
+                than this machine's, it is filled from a temporary copy.
             verify: overrides the reader's mode.
 
         Raises:
@@ -247,16 +248,17 @@ class TensorHandle:
         target = self._borrow(array)
         self._check_kind(target.array.dtype, target.array.shape)
         target.mark_written()
-        if self.dtype == np.dtype(object) or not target.array.flags.c_contiguous:
-            target.array[...] = self.read(verify=verify)
+        place = target.array
+        if place.dtype.hasobject or not (place.flags.c_contiguous and place.dtype.isnative):
+            place[...] = self.read(verify=verify)
         else:
-            self._fetch(None, target.array, verify)
-        return target.array
+            self._fetch(None, place, verify)
+        return place
 
     def _check_kind(self, dtype: np.dtype[Any], shape: tuple[int, ...]) -> None:
         """Refuse an array of another dtype or shape than this tensor."""
         expected, own = self._expected()
-        if dtype != expected:
+        if dtype.newbyteorder("=") != expected:
             raise self._invalid(f"cannot read dtype {expected} into an array of dtype {dtype}")
         if shape != own:
             raise self._invalid(f"cannot read shape {own} into an array of shape {shape}")

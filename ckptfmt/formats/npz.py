@@ -50,7 +50,7 @@ class _Member:
         self._archive, self._info = archive, info
         if not info.filename.endswith(_END):
             raise UnsupportedError(
-                "the archive has a file that is not an array, and the result would lack it",
+                "the archive has a file that is not an array, and a checkpoint has only these",
                 path=archive.filename,
                 tensor=self.name,
             )

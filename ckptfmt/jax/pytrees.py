@@ -167,7 +167,8 @@ class Wanted:
         """Return the array in the dtype of the leaf."""
         if array.dtype == self.dtype:
             return array
-        result = array.astype(self.dtype)
+        with np.errstate(invalid="ignore", over="ignore"):
+            result = array.astype(self.dtype)
         if self.weak and self.dtype.kind in "iu" and not np.array_equal(result, array):
             raise InvalidError(f"{array} does not fit {self.dtype}")
         return result

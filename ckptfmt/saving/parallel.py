@@ -320,7 +320,7 @@ def _equivalent(first: Any, second: Any) -> bool:
 
 def _check_value(key: str, value: Any, component: NDArray[Any]) -> None:
     if isinstance(value, TensorHandle):
-        value._check_kind(component.dtype.newbyteorder("="), component.shape)
+        value._check_kind(component.dtype, component.shape)
     elif isinstance(value, Mapping):
         raise InvalidError(
             "each component of a parallel variable must be a whole tensor, not a slice", tensor=key

@@ -130,10 +130,11 @@ def _tensorflow() -> dict[str, Callable[[], list[Any]]]:
 def _numpy() -> dict[str, Callable[[], list[Any]]]:
     return {
         "NumPy array": lambda: [blank()],
-        "NumPy array with gaps, or reversed or transposed": lambda: [
+        "NumPy array with gaps, or reversed or transposed, or in another byte order": lambda: [
             np.zeros((2, 6), np.float32)[:, ::2],
             blank()[::-1],
             np.asfortranarray(blank()),
+            blank().astype(blank().dtype.newbyteorder()),
         ],
         "NumPy array that is read-only": lambda: [read_only(blank())],
         "NumPy array whose elements share memory": lambda: [
