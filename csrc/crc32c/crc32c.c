@@ -100,6 +100,8 @@ uint32_t ckptfmt_crc32c_copy(uint32_t crc, uint8_t *destination, const uint8_t *
 /* The complements at the start and the end cancel out, so checksums can be shifted like states. */
 uint32_t ckptfmt_crc32c_combine(uint32_t crc_a, uint32_t crc_b, uint64_t size_b)
 {
+	if (crc_a == 0) /* of nothing: the first chunk of a value, which is most often its only one */
+		return crc_b;
 	return variant_at(ckptfmt_crc32c_variant())->shift(crc_a, size_b) ^ crc_b;
 }
 
