@@ -8,8 +8,16 @@
 #include "read/reader.h"
 #include "table/keys.h"
 #include "slices/key.h"
+#include "base/pages.h"
 
 #include <string.h>
+
+enum {
+	/* Columns of this size are worth huge pages: a listing writes each page once, and page faults take longer. */
+	LARGE_BYTES = 8 << 20,
+	/* Smallest size of a typical entry in the index. */
+	ENTRY_BYTES_MIN = 16,
+};
 
 typedef struct listing {
 	ckptfmt_reader *reader;
@@ -55,6 +63,31 @@ static ckptfmt_status check_columns(const ckptfmt_selection *selection, ckptfmt_
 	return cf_buffer_status(&selection->names, err);
 }
 
+/* Reserves memory for a column by its size after the first of `count` blocks, at most `max`. Best effort: the column
+ * grows later if needed. */
+static void expect(cf_buffer *column, uint64_t count, uint64_t max)
+{
+	uint64_t size = column->size > max / count ? max : column->size * count;
+	size += size / 16;
+	if (column->failed || size < LARGE_BYTES || size <= column->size)
+		return;
+	column->failed = !cf_buffer_reserve(column, size - column->size);
+	if (!column->failed)
+		cf_pages_want_large(column->data, column->capacity);
+	column->failed = false;
+}
+
+/* Estimates by the rows of the first block, bounded by what the file could hold. */
+static void expect_columns(const listing *list)
+{
+	uint64_t size = cf_table_size(list->reader->table), count = cf_table_block_count(list->reader->table);
+	expect(&list->selection->rows, count, size / ENTRY_BYTES_MIN * sizeof(ckptfmt_row));
+	expect(&list->selection->names, count, 2 * size);
+	expect(&list->selection->dims, count, size);
+	if (list->ends != NULL)
+		expect(list->ends, count, size / ENTRY_BYTES_MIN * sizeof(uint64_t));
+}
+
 /* EXT-7 */
 static bool is_hidden(const listing *list, cf_bytes_view name)
 {
@@ -92,13 +125,17 @@ static ckptfmt_status scan(listing *list, ckptfmt_error *err)
 {
 	cf_table_iterator entries;
 	ckptfmt_status status = CKPTFMT_OK;
-	bool more = true;
+	bool more = true, expected = false;
 	cf_table_iterator_open(&entries, list->reader->table);
 	while (status == CKPTFMT_OK && !list->needs_rows) {
 		cf_bytes_view key, value;
 		status = cf_table_iterator_next(&entries, &more, err);
 		if (status != CKPTFMT_OK || !more)
 			break;
+		if (CF_UNLIKELY(!expected && entries.next_block > 1)) {
+			expect_columns(list);
+			expected = true;
+		}
 		key = (cf_bytes_view){entries.key, entries.key_size};
 		value = (cf_bytes_view){entries.value, entries.value_size};
 		if (key.size == 0 || is_hidden(list, key))
