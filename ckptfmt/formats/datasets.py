@@ -11,7 +11,7 @@ make its reader open another one.
 from __future__ import annotations
 
 import contextlib
-import io
+import errno
 import math
 import os
 import re
@@ -53,6 +53,8 @@ DTYPE = "dtype"
 # this size a dataset may be so many times larger than the bytes that store it.
 LARGE_BYTES = 4 << 30
 EXPANSION_MAX = 1000
+# Room for what HDF5 itself writes, and for that of each dataset.
+SPARE_BYTES, OWN_BYTES = 1 << 20, 1 << 10
 _VARIABLE_NAME = re.compile(r"(^|/)vars/[^/]+$")
 
 
@@ -227,55 +229,25 @@ def _dataset(name: str, stored: Any, path: str) -> Dataset:
 # ---- writing -------------------------------------------------------------------------------------
 
 
-class _Output(io.FileIO):
-    """A file that HDF5 writes to. It is told of no error, as it ends the process after some.
-
-    Attributes:
-        error: the first error of a write.
-    """
-
-    error: OSError | None = None
-
-    def write(self, data: Any, /) -> int:
-        view = memoryview(data)
-        try:
-            while view and self.error is None:
-                view = view[super().write(view) :]
-        except OSError as error:
-            self.error = error
-        return len(data)
-
-    def readinto(self, data: Any, /) -> int:
-        """Read; what is missing, as it could not be written, is read as zeros."""
-        view = memoryview(data).cast("B")
-        while view and (count := super().readinto(view)):
-            view = view[count:]
-        view[:] = bytes(len(view))
-        return len(data)
-
-    def truncate(self, size: int | None = None, /) -> int:
-        try:
-            return super().truncate(size)
-        except OSError as error:
-            self.error = self.error or error
-            return size or 0
-
-
 class Datasets:
     """Writes the datasets of a new file; made by `write_datasets`."""
 
-    def __init__(self, file: Any, output: _Output, path: str) -> None:
-        self._file, self._output, self._path = file, output, path
+    def __init__(self, file: Any, directory: int, path: str) -> None:
+        self._file, self._directory, self._path = file, directory, path
+        self._count = 0
 
-    def _check(self, name: str | None = None) -> None:
-        """Raise what the file has met."""
-        error = self._output.error
-        if error is not None:
+    def _check_space(self, name: str, size: int) -> None:
+        """Refuse a dataset for which the device has no room: after a write that fails, HDF5 may end
+        the process when it closes the file."""
+        self._count += 1
+        found = os.fstatvfs(self._directory)
+        needed = size + SPARE_BYTES + self._count * OWN_BYTES
+        if found.f_blocks and found.f_bavail * found.f_frsize < needed:
             raise StorageError(
-                f"the file cannot be written: {error.strerror}",
+                f"the file cannot be written: {os.strerror(errno.ENOSPC)}",
                 path=self._path,
                 tensor=name,
-                errno=error.errno,
+                errno=errno.ENOSPC,
             )
 
     def add(self, name: str, array: NDArray[Any]) -> None:
@@ -306,21 +278,30 @@ class Datasets:
         kind: Any = np.dtype(f"V{dtype.itemsize}") if is_opaque else dtype
         if dtype.kind in "OSU":
             kind = h5py.string_dtype()
+        self._check_space(name, math.prod(shape) * dtype.itemsize)
         try:
             stored = self._file.create_dataset(name, shape, kind)
         except (ValueError, TypeError, OSError) as error:
-            raise InvalidError(f"HDF5 cannot hold it: {error}", tensor=name) from None
+            raise self._failed(name, error) from None
         if is_opaque:
             stored.attrs[DTYPE] = dtypes.numpy_name_of(dtypes.CODES[dtype])
 
         def write(box: tuple[slice, ...], array: NDArray[Any]) -> None:
+            if array.dtype.kind == "O":
+                self._check_space(name, sum(map(len, array.flat)))
             try:
                 stored[box] = array.view(kind) if is_opaque else array
             except ValueError as error:
-                raise InvalidError(f"HDF5 cannot hold it: {error}", tensor=name) from None
-            self._check(name)
+                raise self._failed(name, error) from None
 
         return write
+
+    def _failed(self, name: str, error: Exception) -> CkptfmtError:
+        if "errno =" in str(error):  # how HDF5 reports what the system says of a file
+            return StorageError(
+                f"HDF5 cannot write the file: {error}", path=self._path, tensor=name
+            )
+        return InvalidError(f"HDF5 cannot hold it: {error}", tensor=name)
 
     def set_attributes(self, group: str, attributes: Mapping[str, Any]) -> None:
         """Set attributes of a group, which is created if it does not exist."""
@@ -346,15 +327,21 @@ def write_datasets(path: Path, *, durability: Durability = "full") -> Iterator[D
     with (
         open_directory(os.path.dirname(text)) as directory,
         replacing_file(directory, text, durability) as (temporary, _),
-        _Output(temporary, "r+") as output,
+        _created(temporary, text) as file,
     ):
-        # The descriptor of `replacing_file` has a lock already.
-        file = h5py.File(output, "w", locking=False)
-        datasets = Datasets(file, output, text)
-        try:
-            try:
-                yield datasets
-            finally:
-                file.close()
-        finally:
-            datasets._check()
+        yield Datasets(file, directory, text)
+
+
+@contextlib.contextmanager
+def _created(temporary: str, path: str) -> Iterator[Any]:
+    file = h5py.File(temporary, "w", locking=False)  # our own descriptor has a lock already
+    try:
+        yield file
+    except BaseException:
+        with contextlib.suppress(OSError, RuntimeError):
+            file.close()
+        raise
+    try:
+        file.close()
+    except (OSError, RuntimeError) as error:  # RuntimeError where the device is full
+        raise StorageError(f"HDF5 cannot write the file: {error}", path=path) from None
