@@ -50,7 +50,7 @@ class _Member:
         self._archive, self._info = archive, info
         if not info.filename.endswith(_END):
             raise UnsupportedError(
-                "the archive has a file that is not an array, and a checkpoint has only these",
+                "the archive has a file that is not an array, and a checkpoint has only arrays",
                 path=archive.filename,
                 tensor=self.name,
             )

@@ -382,7 +382,7 @@ def refuse_beside(path: str, *, is_split: bool) -> None:
     base = path.removesuffix(INDEX).removesuffix(".safetensors")
     others = {f"{base}.safetensors", path} - {base + INDEX} if is_split else {base + INDEX}
     for other in sorted(others):
-        if os.path.isfile(other) or os.path.islink(other):
+        if os.path.lexists(other):
             raise InvalidError(
                 "a loader could read this file instead of the result: remove it, or give the "
                 "result another name",

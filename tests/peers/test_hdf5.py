@@ -305,3 +305,9 @@ def test_variants_are_not_made_strings(tmp_path: Path) -> None:
     with pytest.raises(ckptfmt.UnsupportedError) as caught:
         ckptfmt.convert(tmp_path / "ck", tmp_path / "x.h5")
     assert caught.value.tensor == "x" and not (tmp_path / "x.h5").exists()
+
+
+def test_a_masked_array_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ckptfmt.InvalidError) as caught:
+        write(tmp_path / "x.h5", {"x": np.ma.array([1.0, 2.0], mask=[False, True])})
+    assert caught.value.tensor == "x" and not list(tmp_path.iterdir())
