@@ -55,6 +55,8 @@ LARGE_BYTES = 4 << 30
 EXPANSION_MAX = 1000
 # Room for what HDF5 itself writes, and for that of each dataset.
 SPARE_BYTES, OWN_BYTES = 1 << 20, 1 << 10
+# How HDF5 reports what the system says of a file.
+_ERRNO = re.compile(r"\berrno = ([0-9]+)")
 _VARIABLE_NAME = re.compile(r"(^|/)vars/[^/]+$")
 
 
@@ -243,12 +245,7 @@ class Datasets:
         found = os.fstatvfs(self._directory)
         needed = size + SPARE_BYTES + self._count * OWN_BYTES
         if found.f_blocks and found.f_bavail * found.f_frsize < needed:
-            raise StorageError(
-                f"the file cannot be written: {os.strerror(errno.ENOSPC)}",
-                path=self._path,
-                tensor=name,
-                errno=errno.ENOSPC,
-            )
+            raise _unwritten(errno.ENOSPC, self._path, name)
 
     def add(self, name: str, array: NDArray[Any]) -> None:
         """Write a dataset.
@@ -297,10 +294,9 @@ class Datasets:
         return write
 
     def _failed(self, name: str, error: Exception) -> CkptfmtError:
-        if "errno =" in str(error):  # how HDF5 reports what the system says of a file
-            return StorageError(
-                f"HDF5 cannot write the file: {error}", path=self._path, tensor=name
-            )
+        system = _ERRNO.search(str(error))
+        if system is not None:
+            return _unwritten(int(system[1]), self._path, name)
         return InvalidError(f"HDF5 cannot hold it: {error}", tensor=name)
 
     def set_attributes(self, group: str, attributes: Mapping[str, Any]) -> None:
@@ -330,6 +326,11 @@ def write_datasets(path: Path, *, durability: Durability = "full") -> Iterator[D
         _created(temporary, text) as file,
     ):
         yield Datasets(file, directory, text)
+
+
+def _unwritten(number: int, path: str, name: str) -> StorageError:
+    message = f"the file cannot be written: {os.strerror(number)}"
+    return StorageError(message, path=path, tensor=name, errno=number)
 
 
 @contextlib.contextmanager

@@ -235,7 +235,7 @@ def test_an_interrupt_loses_no_descriptor(tmp_path: Path) -> None:
     ckptfmt.save(tmp_path / "model", {"x": np.arange(1000.0)})
     seed = os.environ["CKPTFMT_TEST_SEED"]
     ran = subprocess.run(
-        [sys.executable, "-c", INTERRUPTED, str(tmp_path / "model"), seed],
+        [sys.executable, "-P", "-c", INTERRUPTED, str(tmp_path / "model"), seed],
         capture_output=True,
         text=True,
         timeout=100,

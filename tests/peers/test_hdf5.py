@@ -6,6 +6,8 @@ from __future__ import annotations
 import errno
 import os
 import resource
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -297,6 +299,26 @@ def test_a_device_without_room(
     with pytest.raises(ckptfmt.StorageError) as caught:
         ckptfmt.convert(tmp_path / "model", tmp_path / "x.h5")
     assert caught.value.errno == errno.ENOSPC and len(os.listdir(tmp_path)) == 2
+
+
+WRITING = """
+import os, resource, sys
+import numpy as np
+import ckptfmt
+resource.setrlimit(resource.RLIMIT_FSIZE, (800, resource.RLIM_INFINITY))
+try:
+    with ckptfmt.hdf5.write_datasets(sys.argv[1]) as file:
+        for number in range(3000):
+            file.add(f"g{number}/x", np.zeros(5))
+except ckptfmt.StorageError as error:
+    os._exit(error.errno)  # HDF5 may end the process, too
+"""
+
+
+def test_what_the_system_says_of_the_file_is_no_fault_of_the_tensor(tmp_path: Path) -> None:
+    """Where only a quota is full: the device has room."""
+    command = [sys.executable, "-P", "-c", WRITING, str(tmp_path / "x.h5")]
+    assert subprocess.run(command, check=False, timeout=60).returncode == errno.EFBIG
 
 
 def test_variants_are_not_made_strings(tmp_path: Path) -> None:
