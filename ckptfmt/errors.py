@@ -259,10 +259,11 @@ class TensorNotFoundError(CkptfmtError, KeyError):
 
 
 class StorageError(CkptfmtError, OSError):
-    """The operating system refused or failed; `errno` and `filename` as in OSError."""
+    """The operating system refused or failed; `errno` and `filename` as in OSError. The failure
+    "NOT_REMOVED": the result of a merge is in place, but an input could not be removed."""
 
     default_status = "IO"
-    failures = ("OS",)
+    failures: ClassVar[tuple[str, ...]] = ("OS", "NOT_REMOVED")
     # Both bases have these; an OSError keeps them in the object itself.
     errno: int | None
     filename: str | None

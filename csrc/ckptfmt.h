@@ -72,7 +72,7 @@ typedef enum ckptfmt_failure {
 	CKPTFMT_FAIL_SHARD_MISSING = 15, CKPTFMT_FAIL_GENERATION_GONE = 16, CKPTFMT_FAIL_DURABILITY_UNKNOWN = 17,
 	CKPTFMT_FAIL_UNSUPPORTED = 18, CKPTFMT_FAIL_TENSOR_NOT_FOUND = 19, CKPTFMT_FAIL_CHECKPOINT_NOT_FOUND = 20,
 	CKPTFMT_FAIL_LIMIT = 21, CKPTFMT_FAIL_NO_MEMORY = 22, CKPTFMT_FAIL_MERGE_CONFLICT = 23, CKPTFMT_FAIL_BUSY = 24,
-	CKPTFMT_FAIL_BAD_CHUNK = 25, CKPTFMT_FAIL_CANCELLED = 26
+	CKPTFMT_FAIL_BAD_CHUNK = 25, CKPTFMT_FAIL_CANCELLED = 26, CKPTFMT_FAIL_NOT_REMOVED = 27
 } ckptfmt_failure;
 
 /* One failure. `offset` is a byte offset in the file `path`, UINT64_MAX where there is none. `path` and `tensor`
@@ -550,7 +550,9 @@ typedef struct ckptfmt_merge_options {
 
 /* Merges the bundles at `prefixes` into one at `destination`, moving no tensor bytes. Everything is checked before
  * the first change on disk. CONFLICT names both inputs. With `consume` a merge that was killed is finished by calling
- * this again with the same arguments; NOT_FOUND, with a whole destination, if it had removed all inputs already. */
+ * this again with the same arguments; NOT_FOUND, with a whole destination, if it had removed all inputs already. IO
+ * with the failure NOT_REMOVED names an input: the result is in place, but the inputs could not all be removed; the
+ * same call again finishes. */
 CKPTFMT_API ckptfmt_status ckptfmt_merge(const char *const *prefixes, uint64_t count, const char *destination,
 	const ckptfmt_merge_options *options, ckptfmt_error *err);
 

@@ -21,10 +21,10 @@ from ckptfmt._base.arguments import (
     listed,
 )
 from ckptfmt._base.names import index_name, is_url, parse_data_name, path_text, prefix_text
-from ckptfmt.bundle.completeness import identity, missing_data
+from ckptfmt.bundle.completeness import missing_data
 from ckptfmt.bundle.locate import locate
 from ckptfmt.bundle.places import is_file, store_of
-from ckptfmt.errors import CheckpointNotFoundError, CkptfmtError, StorageError
+from ckptfmt.errors import CheckpointNotFoundError, CkptfmtError
 
 Path = str | bytes | os.PathLike[Any]
 
@@ -67,7 +67,8 @@ def merge(
         BusyError: an input was saved again during the merge, or another process held the lock of
             the destination's directory for minutes.
         CheckpointNotFoundError, CorruptError, StorageError, UnsupportedError, LimitError.
-        StorageError: also if the result is in place and an input could not be removed.
+        StorageError: also, with the failure NOT_REMOVED, if the result is in place and this input
+            could not be removed.
         InvalidError: no inputs, a repeated input, an input that is the destination, or a name of
             the destination that a prefix cannot have.
     """
@@ -83,7 +84,6 @@ def merge(
     located = [_locate(prefix, there, missing) for prefix in given]
     if missing and not consume:
         raise missing[0]
-    consumed = _identities(located) if consume else {}
     try:
         _core.merge(
             located,
@@ -100,7 +100,6 @@ def merge(
         if consume:
             add_finished(reported, located, target)
         raise reported from None
-    _check_removed(consumed)
 
 
 def merge_v2_checkpoints(
@@ -129,7 +128,6 @@ def merge_v2_checkpoints(
     listed_prefixes = _listed(checkpoint_prefixes, "checkpoint_prefixes")
     prefixes = [path_text(one, "checkpoint_prefixes", urls=True) for one in listed_prefixes]
     destination = path_text(destination_prefix, "destination_prefix", urls=True)
-    consumed = _identities(prefixes)
     try:
         _core.merge(
             prefixes,
@@ -144,28 +142,6 @@ def merge_v2_checkpoints(
     except CheckpointNotFoundError as error:
         add_finished(error, prefixes, destination)
         raise
-    _check_removed(consumed)
-
-
-def _identities(prefixes: Iterable[str]) -> dict[str, Any]:
-    """Return the identity of each index, by its path; of those in stores, and of those that cannot
-    be examined, which the merge reports, none."""
-    found: dict[str, Any] = {}
-    for path in map(index_name, itertools.filterfalse(is_url, prefixes)):
-        with contextlib.suppress(StorageError):
-            found[path] = identity(path)
-    return found
-
-
-def _check_removed(before: Mapping[str, Any]) -> None:
-    """Raise an error if an input of a finished merge is still there, and was not saved again."""
-    for path, known in before.items():
-        if known is not None and identity(path) == known:
-            raise StorageError(
-                "the result is in place, with all of this input, which could not be removed: make "
-                "the same call again when it can be",
-                path=path,
-            )
 
 
 def check_seen(bundle: str, target: str, writer: str, reader: str, everyone: str) -> None:

@@ -14,6 +14,7 @@ from ckptfmt._base.names import sharded_filename
 from ckptfmt.bundle.merge import common_store
 from ckptfmt.bundle.sweeping import sweep_directories
 from ckptfmt.bundle.temporary import TemporaryDirectory
+from ckptfmt.errors import StorageError
 
 
 class Staging(TemporaryDirectory):
@@ -36,16 +37,20 @@ class Staging(TemporaryDirectory):
         *,
         limits: Mapping[str, int] | None = None,
     ) -> None:
-        """Make the checkpoint of these bundles, all or nothing; they are removed."""
-        _core.merge(
-            parts,
-            self._prefix,
-            consume=True,
-            allow_missing=False,
-            durability=_core.DURABILITY[durability],
-            limits=limits,
-            store=common_store(parts, self._prefix),
-        )
+        """Make the checkpoint of these bundles, all or nothing; they are removed, or swept."""
+        try:
+            _core.merge(
+                parts,
+                self._prefix,
+                consume=True,
+                allow_missing=False,
+                durability=_core.DURABILITY[durability],
+                limits=limits,
+                store=common_store(parts, self._prefix),
+            )
+        except StorageError as error:
+            if error.failure != "NOT_REMOVED":
+                raise
 
 
 @contextlib.contextmanager

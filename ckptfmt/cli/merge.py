@@ -65,7 +65,8 @@ def run(options: argparse.Namespace) -> int:
     """Merge and return the exit status.
 
     Raises:
-        CkptfmtError: nothing was merged (after a DurabilityUnknownError: it was).
+        CkptfmtError: nothing was merged (after a DurabilityUnknownError, or a StorageError with the
+            failure NOT_REMOVED: it was).
     """
     prefixes, missing = _found(options)
     # If DESTINATION was forgotten, this is the last input. If an input is missing, nothing is

@@ -49,7 +49,8 @@ def run(options: argparse.Namespace) -> int:
     """Move and return the exit status.
 
     Raises:
-        CkptfmtError: nothing has changed (after a DurabilityUnknownError: it has).
+        CkptfmtError: nothing has changed (after a DurabilityUnknownError, or a StorageError with
+            the failure NOT_REMOVED: it has).
     """
     try:
         source = named_checkpoint(options.source)

@@ -335,26 +335,36 @@ ckptfmt_status cf_merge_intent_left(const cf_commit *commit, const cf_generation
 /* ---- removing -------------------------------------------------------------------------------------------- */
 
 /* Removes an input if its index is still `known`. The index is removed last: until then it gives the number of data
- * files. num_shards < 0: as the index says. False if something could not be removed. */
-static bool remove_input(const cf_directory *directory, const char *base, const cf_file_info *known,
-	int32_t num_shards)
+ * files. num_shards < 0: as the index says. */
+static ckptfmt_status remove_input(const cf_directory *directory, const char *base, const cf_file_info *known,
+	int32_t num_shards, ckptfmt_error *err)
 {
 	char index[CF_NAME_SIZE], name[CF_NAME_SIZE];
 	cf_file_info info;
 	bool exists;
 	cf_index_name(base, index);
-	if (cf_os_stat(directory, index, &info, &exists, NULL) != CKPTFMT_OK)
-		return false;
+	CF_TRY(cf_os_stat(directory, index, &info, &exists, err));
 	if (!exists || !cf_same_state(&info, known))
-		return true;
-	if (num_shards < 0 && cf_commit_count(directory, index, &num_shards, NULL) != CKPTFMT_OK)
-		return false;
+		return CKPTFMT_OK;
+	if (num_shards < 0)
+		CF_TRY(cf_commit_count(directory, index, &num_shards, err));
 	for (int32_t shard = 0; shard < num_shards; shard++) {
 		cf_data_name(base, shard, num_shards, name);
-		if (cf_os_unlink(directory, name, NULL) != CKPTFMT_OK)
-			return false;
+		CF_TRY(cf_os_unlink(directory, name, err));
 	}
-	return cf_os_unlink(directory, index, NULL) == CKPTFMT_OK;
+	return cf_os_unlink(directory, index, err);
+}
+
+/* The error of a merge whose result is in place, and whose inputs, of which this is one, could not all be removed. */
+static ckptfmt_status not_removed(const cf_prefix *input, const ckptfmt_error *why, ckptfmt_error *err)
+{
+	ckptfmt_status status = cf_fail(err, CKPTFMT_FAIL_NOT_REMOVED, CF_NO_OFFSET,
+		"the result is in place, but this input could not be removed: make the same call again when it can be (%.300s)",
+		why->message);
+	if (err != NULL)
+		err->os_errno = why->os_errno;
+	cf_error_path(err, input->index_path);
+	return status;
 }
 
 static void remove_intent(const cf_commit *commit, uint64_t inode)
@@ -366,39 +376,46 @@ static void remove_intent(const cf_commit *commit, uint64_t inode)
 }
 
 /* Removes the inputs from `begin` to `end`, which are in one directory, under its lock. */
-static bool remove_some(cf_merge_inputs *inputs, uint64_t begin, uint64_t end, bool sync)
+static ckptfmt_status remove_some(cf_merge_inputs *inputs, uint64_t begin, uint64_t end, bool sync, ckptfmt_error *err)
 {
 	const cf_directory *directory;
-	bool all = true;
-	if (cf_merge_input_directory(&inputs->rows[begin], &directory, NULL) != CKPTFMT_OK)
-		return true;
-	if (cf_os_directory_lock(directory, CF_COMMIT_LOCK_MS, NULL) != CKPTFMT_OK)
-		return false;
-	for (uint64_t i = begin; i < end; i++) {
+	ckptfmt_error why = {.status = CKPTFMT_OK};
+	uint64_t i = begin;
+	ckptfmt_status status = cf_merge_input_directory(&inputs->rows[begin], &directory, &why);
+	if (status == CKPTFMT_NOT_FOUND)
+		return CKPTFMT_OK;
+	if (status == CKPTFMT_OK)
+		status = cf_os_directory_lock(directory, CF_COMMIT_LOCK_MS, &why);
+	if (status != CKPTFMT_OK)
+		return not_removed(&inputs->rows[begin].prefix, &why, err);
+	for (; i < end && status == CKPTFMT_OK; i++) {
 		const cf_merge_input *in = &inputs->rows[i];
-		all = remove_input(directory, in->prefix.base, &in->info, in->header.num_shards) && all;
+		status = remove_input(directory, in->prefix.base, &in->info, in->header.num_shards, &why);
 	}
 	cf_os_directory_unlock(directory);
 	/* The inputs must be removed on the device before the intent is. */
-	return (!sync || cf_os_directory_sync(directory, NULL) == CKPTFMT_OK) && all;
+	if (status == CKPTFMT_OK && sync)
+		status = cf_os_directory_sync(directory, &why);
+	return status == CKPTFMT_OK ? CKPTFMT_OK : not_removed(&inputs->rows[i - 1].prefix, &why, err);
 }
 
-void cf_merge_remove_inputs(const cf_commit *commit, cf_merge_inputs *inputs, bool directories,
-	const cf_merge_intent *written)
+ckptfmt_status cf_merge_remove_inputs(const cf_commit *commit, cf_merge_inputs *inputs, bool directories,
+	const cf_merge_intent *written, ckptfmt_error *err)
 {
 	const bool sync = commit->durability == CKPTFMT_DURABILITY_FULL;
-	bool all = true;
-	for (uint64_t i = 0, end; i < inputs->count && all; i = end) {
+	ckptfmt_status status = CKPTFMT_OK;
+	for (uint64_t i = 0, end; i < inputs->count && status == CKPTFMT_OK; i = end) {
 		const char *place = inputs->rows[i].prefix.directory;
 		for (end = i + 1; end < inputs->count && end - i < LOCKED_MAX; end++)
 			if (strcmp(inputs->rows[end].prefix.directory, place) != 0)
 				break;
-		all = remove_some(inputs, i, end, sync);
+		status = remove_some(inputs, i, end, sync, err);
 		if (directories)
 			cf_storage_directory_remove(inputs->storage, place);
 	}
-	if (all)
+	if (status == CKPTFMT_OK)
 		remove_intent(commit, written->inode);
+	return status;
 }
 
 /* ---- resuming -------------------------------------------------------------------------------------------- */
@@ -493,6 +510,8 @@ static ckptfmt_status resume_input(const resuming *r, uint64_t row, const char *
 	char index_name[CF_NAME_SIZE];
 	cf_file_info place, info;
 	listed_input *listed;
+	ckptfmt_error why = {.status = CKPTFMT_OK};
+	ckptfmt_status removed;
 	bool exists = false;
 	memset(&place, 0, sizeof place);
 	if (directory->fd >= 0)
@@ -501,8 +520,10 @@ static ckptfmt_status resume_input(const resuming *r, uint64_t row, const char *
 	if (directory->fd >= 0) {
 		if (listed != NULL && r->remove) {
 			CF_TRY(cf_os_directory_lock(directory, CF_COMMIT_LOCK_MS, err));
-			(void)!remove_input(directory, prefix->base, &listed->info, -1);
+			removed = remove_input(directory, prefix->base, &listed->info, -1, &why);
 			cf_os_directory_unlock(directory);
+			if (removed != CKPTFMT_OK)
+				return not_removed(prefix, &why, err);
 		}
 		cf_index_name(prefix->base, index_name);
 		CF_TRY(cf_os_stat(directory, index_name, &info, &exists, err));
@@ -526,8 +547,9 @@ static ckptfmt_status resume_prefix(const resuming *r, uint64_t row, const char 
 	if (status == CKPTFMT_OK || status == CKPTFMT_NOT_FOUND)
 		status = resume_input(r, row, name, &prefix, &directory, gone, err);
 	if (status == CKPTFMT_OK && r->remove && directory.fd >= 0) {
-		if (r->commit->durability == CKPTFMT_DURABILITY_FULL)
-			(void)!cf_os_directory_sync(&directory, NULL);
+		if (r->commit->durability == CKPTFMT_DURABILITY_FULL &&
+			cf_os_directory_sync(&directory, &why) != CKPTFMT_OK)
+			status = not_removed(&prefix, &why, err);
 		if (r->directories)
 			cf_storage_directory_remove(directory.storage, prefix.directory);
 	}
@@ -544,7 +566,7 @@ static ckptfmt_status resume_prefixes(const resuming *r, const char *const *pref
 	bool all_listed = true;
 	ckptfmt_status status;
 	for (uint64_t i = 0; i < count; i++) {
-		bool gone;
+		bool gone = false;
 		CF_TRY(resume_prefix(r, i, prefixes[i], &gone, err));
 		missing += gone;
 		if (gone)

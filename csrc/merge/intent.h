@@ -36,10 +36,10 @@ CF_MUST_CHECK ckptfmt_status cf_merge_intent_left(const cf_commit *commit, const
 	uint64_t count, bool *left, ckptfmt_error *err);
 
 /* Removes the inputs, under the locks of their directories: of each input whose index is still the one that was merged
- * the data files, then the index; with `directories` then the directories that are empty; last the intent. If
- * something cannot be removed, the intent stays as well. REQUIRES: committed; no lock is held. */
-void cf_merge_remove_inputs(const cf_commit *commit, cf_merge_inputs *inputs, bool directories,
-	const cf_merge_intent *written);
+ * the data files, then the index; with `directories` then the directories that are empty; last the intent. NOT_REMOVED:
+ * an input cannot be removed; what comes after it and the intent stay. REQUIRES: committed; no lock is held. */
+CF_MUST_CHECK ckptfmt_status cf_merge_remove_inputs(const cf_commit *commit, cf_merge_inputs *inputs, bool directories,
+	const cf_merge_intent *written, ckptfmt_error *err);
 
 /* The destination when a merge began. */
 typedef struct cf_merge_before {

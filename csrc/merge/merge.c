@@ -247,7 +247,7 @@ static ckptfmt_status run(merge *m, const char *const *prefixes, uint64_t count,
 	if (status == CKPTFMT_OK)
 		status = publish(m, err);
 	if (status == CKPTFMT_OK && m->options.consume)
-		cf_merge_remove_inputs(&m->commit, &m->inputs, m->options.remove_directories != 0, &m->intent);
+		status = cf_merge_remove_inputs(&m->commit, &m->inputs, m->options.remove_directories != 0, &m->intent, err);
 	if (status != CKPTFMT_OK)
 		cf_error_path(err, destination);
 	return status;

@@ -43,7 +43,7 @@ TABLE = [
         ("SHARDING",),
     ),
     (ckptfmt.TensorNotFoundError, (LookupError, KeyError), "NOT_FOUND", ("TENSOR_NOT_FOUND",)),
-    (ckptfmt.StorageError, (OSError,), "IO", ("OS",)),
+    (ckptfmt.StorageError, (OSError,), "IO", ("OS", "NOT_REMOVED")),
     (ckptfmt.errors.ShardMissingError, (ckptfmt.StorageError, OSError), "IO", ("SHARD_MISSING",)),
     (
         ckptfmt.errors.GenerationGoneError,
@@ -128,11 +128,11 @@ def test_bases_status_and_failures(
 def test_every_failure_of_c_has_its_class() -> None:
     """No failure of the C core falls through to the base class."""
     expected = {failure: kind for kind, _, _, failures in TABLE for failure in failures}
-    listed = [_core.text(lib.ckptfmt_failure_name(number)) for number in range(26)]
-    assert listed[0] == "NONE" and lib.CKPTFMT_FAIL_BAD_CHUNK == 25
+    numbers = ffi.typeof("ckptfmt_failure").elements
+    listed = {_core.text(lib.ckptfmt_failure_name(number)) for number in numbers}
+    assert {f"CKPTFMT_FAIL_{name}" for name in listed} == set(numbers.values())
     # Only a progress function of C cancels; one of Python raises.
-    assert lib.CKPTFMT_FAIL_CANCELLED == 26
-    assert set(listed) - {"NONE", "NO_MEMORY"} == set(expected) - {"MATCH", "SHARDING"}
+    assert listed - {"NONE", "NO_MEMORY", "CANCELLED"} == set(expected) - {"MATCH", "SHARDING"}
     assert expected == _core.ERROR_BY_FAILURE
     statuses = {kind.default_status for kind in CLASSES}
     assert set(_core.ERROR_BY_STATUS) == statuses

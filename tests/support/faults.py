@@ -76,9 +76,12 @@ def under(fault: Fault, call: Call, client: DictClient) -> bool | None:
     except (Stopped, ckptfmt.errors.DurabilityUnknownError):
         assert fault.kind != "none"
         return None
-    except (OSError, ckptfmt.errors.BusyError):  # an import without descriptors
+    except (OSError, ckptfmt.errors.BusyError) as error:  # an import without descriptors
         if fault.kind == "none":
             raise
+        if getattr(error, "failure", None) == "NOT_REMOVED":
+            call()  # what is left of the inputs is removed
+            return True
         return False
     return True
 
