@@ -38,6 +38,8 @@ class OwnDescriptor:
         fd: the descriptor; -1 once it is closed, and in a forked child.
     """
 
+    fd = -1
+
     def __init__(self, open_file: Callable[[], int]) -> None:
         with _forking:
             self.fd = open_file()
@@ -51,8 +53,7 @@ class OwnDescriptor:
                 os.close(fd)
 
     def __del__(self) -> None:
-        with contextlib.suppress(AttributeError):  # open_file raised
-            self.close()
+        self.close()
 
 
 _open: weakref.WeakSet[OwnDescriptor] = weakref.WeakSet()
@@ -219,6 +220,12 @@ class TemporaryDirectory:
             os.rmdir(self.path)
 
 
+def temporary_name(name: str) -> str:
+    """Return a new temporary name of a file."""
+    # The first digit is a letter: TensorFlow's names are decimal.
+    return f"{name}.tempstate{secrets.randbits(64) | 0xA << 60:016x}"
+
+
 def make_file(name: str, directory_fd: int) -> tuple[str, OwnDescriptor]:
     """Create a file that is to be renamed to `name`. Returns its temporary name and a descriptor,
     which holds its lock.
@@ -228,8 +235,7 @@ def make_file(name: str, directory_fd: int) -> tuple[str, OwnDescriptor]:
     """
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
     for _ in range(TRIES):
-        # The first digit is a letter: TensorFlow's names are decimal.
-        temporary = f"{name}.tempstate{secrets.choice('abcdef')}{secrets.token_hex(8)[1:]}"
+        temporary = temporary_name(name)
         lock = OwnDescriptor(partial(os.open, temporary, flags, 0o666, dir_fd=directory_fd))
         if _hold(lock.fd, temporary, fcntl.LOCK_SH, directory_fd):
             return temporary, lock

@@ -13,7 +13,6 @@ import contextlib
 import errno
 import fcntl
 import os
-import secrets
 import stat
 import time
 from collections.abc import Iterable, Iterator, Sequence
@@ -27,7 +26,7 @@ from ckptfmt._base.untrusted import open_regular
 from ckptfmt.bundle.mounts import is_remote
 from ckptfmt.bundle.orphans import DATA, INTENT, Files, of_managed, other_temporaries
 from ckptfmt.bundle.sweeping import is_held, remove_dead, remove_directory
-from ckptfmt.bundle.temporary import OwnDescriptor, replace_file
+from ckptfmt.bundle.temporary import OwnDescriptor, replace_file, temporary_name
 from ckptfmt.errors import BusyError, CkptfmtError, InvalidError, StorageError
 
 LOCK_SECONDS = 300.0
@@ -396,7 +395,7 @@ class CheckpointDirectory:
         """Rename an index to a temporary name, and return that; None if it was removed instead."""
         info = self._stat(index)
         if info is not None and stat.S_ISREG(info.st_mode):
-            aside, fd = f"{index}.tempstate{secrets.randbits(64) | 0xA << 60:016x}", self._fd
+            aside, fd = temporary_name(index), self._fd
             with contextlib.suppress(OSError):
                 os.rename(index, aside, src_dir_fd=fd, dst_dir_fd=fd)
                 return aside
