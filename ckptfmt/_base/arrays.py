@@ -147,6 +147,13 @@ def dlpack_array(
         array, copied = dlpack_array(plain, writable=writable, way_out=way_out)
         return array.view(dtypes.narrow_dtype(str(dtype).removeprefix("torch."))), copied
     try:
+        if hasattr(data, "untyped_storage"):  # of torch
+            if has_lost_memory(data):
+                raise InvalidError(
+                    f"the storage of {describe(data)} was resized and no longer holds it"
+                )
+            # torch exports the values that such a tensor is the negative of.
+            data = data.resolve_conj().resolve_neg()
         device, index = map(int, data.__dlpack_device__())
         if device not in _CPU_DEVICES:
             name = _DEVICES.get(device, f"DLPack device {device}")
@@ -162,6 +169,17 @@ def dlpack_array(
         raise
     except Exception as error:  # whatever the framework raises
         raise InvalidError(f"{describe(data)} cannot be used through DLPack: {error}") from error
+
+
+def has_lost_memory(tensor: Any) -> bool:
+    """Return whether the storage of a torch tensor was resized and no longer holds it."""
+    if tensor.is_contiguous():
+        last = tensor.numel() - 1
+    else:
+        steps = zip(tensor.shape, tensor.stride(), strict=True)
+        last = sum((size - 1) * step for size, step in steps)
+    end = (tensor.storage_offset() + last + 1) * tensor.element_size()
+    return bool(tensor.numel() and end > tensor.untyped_storage().nbytes())
 
 
 def describe(data: Any) -> str:

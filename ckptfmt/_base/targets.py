@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from ckptfmt import _core
 from ckptfmt._base import dtypes
-from ckptfmt._base.arrays import describe, dlpack_array, has_dlpack
+from ckptfmt._base.arrays import describe, dlpack_array, has_dlpack, has_lost_memory
 from ckptfmt.errors import InvalidError
 
 READ_ONLY = "it is read-only: use ckptfmt.load, which returns new arrays"
@@ -137,17 +137,6 @@ def _other_refusal(data: Any) -> str | None:
     return None
 
 
-def _lost(tensor: Any) -> bool:
-    """Return whether the storage of a torch tensor was resized and no longer holds it."""
-    if tensor.is_contiguous():
-        last = tensor.numel() - 1
-    else:
-        steps = zip(tensor.shape, tensor.stride(), strict=True)
-        last = sum((size - 1) * step for size, step in steps)
-    end = (tensor.storage_offset() + last + 1) * tensor.element_size()
-    return bool(tensor.numel() and end > tensor.untyped_storage().nbytes())
-
-
 def _is_transformed(torch: Any, tensor: Any) -> bool:
     found = getattr(getattr(torch._C, "_functorch", None), "is_functorch_wrapped_tensor", None)
     return found is not None and bool(found(tensor))
@@ -198,7 +187,7 @@ _TORCH: tuple[_Reason, ...] = (
         "it is an immutable tensor of zeros: replace it in the model by tensor.clone()",
     ),
     (
-        lambda _, one: _lost(one),
+        lambda _, one: has_lost_memory(one),
         "its storage was resized and no longer holds it: load once it does again",
     ),
     (
@@ -243,7 +232,7 @@ def torch_refusal(torch: Any, tensor: Any, *, plain: bool = True) -> str | None:
             or tensor.is_inference()
             or tensor._is_zerotensor()
             or _is_transformed(torch, tensor)
-            or _lost(tensor)
+            or has_lost_memory(tensor)
         ):
             return None
     for is_true, text in (*_TORCH, *_TORCH_PLAIN) if plain else _TORCH:

@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -15,7 +16,7 @@ from ckptfmt._base.arguments import invalid
 from ckptfmt.bundle.choosing import Choice
 from ckptfmt.bundle.reader import Reader
 from ckptfmt.bundle.selecting import Transform
-from ckptfmt.torch.structure import Stored, leaves, path_name
+from ckptfmt.torch.structure import Stored, alike, leaves, path_name, versions_of
 
 _OMITTED = object()
 
@@ -45,10 +46,7 @@ def chosen_state(structure: Any, choice: Choice, reader: Reader) -> Any:
             if choice.rename is not None:  # of a dict of tensors
                 new = {key: loaded.get(str(key), "") for key in value}
                 pairs = [(key if new[key] == str(key) else new[key], one) for key, one in pairs]
-            made = type(value)((key, one) for key, one in pairs if one is not _OMITTED)
-            if hasattr(value, "_metadata"):
-                made._metadata = value._metadata  # type: ignore[attr-defined]
-            return made
+            return alike(value, {key: one for key, one in pairs if one is not _OMITTED})
         if type(value) in (list, tuple):
             several = [chosen(one, (*path, str(i))) for i, one in enumerate(value)]
             return type(value)(None if one is _OMITTED else one for one in several)
@@ -59,7 +57,7 @@ def chosen_state(structure: Any, choice: Choice, reader: Reader) -> Any:
 
 def chosen_tensors(
     structure: Any, choice: Choice, reader: Reader, target: Any
-) -> tuple[dict[Any, Stored], tuple[str, ...], tuple[str, ...]]:
+) -> tuple[dict[Any, Any], tuple[str, ...], tuple[str, ...]]:
     """Return the chosen tensors by the keys of the target that they belong to; the stored names
     of those that it has not; and the names of the target's tensors that are left out.
 
@@ -79,16 +77,37 @@ def chosen_tensors(
             "names=, filter=, rename= and cast= with dtypes are for a module or a dict of tensors",
         )
     keys = {str(key): key for key in own}
-    stored = {path_name(path): leaf for path, leaf in leaves(structure)}
+    stored = dict(_with_extra(structure, ()))
     loaded, left_out, transforms = choice.chosen(list(stored), reader.prefix)
     converted = _Conversion(choice, reader)
-    chosen = {
-        keys[new]: converted(stored[old], old, transforms.get(old))
+    chosen = OrderedDict(
+        (keys[new], converted(stored[old], old, transforms.get(old)))
         for old, new in loaded.items()
         if new in keys
-    }
+    )
+    if versions := versions_of(structure):
+        moved = {_module(new): versions.get(_module(old)) for old, new in loaded.items()}
+        versions |= {name: version for name, version in moved.items() if version is not None}
+        chosen._metadata = versions  # type: ignore[attr-defined]
     unexpected = tuple(old for old, new in loaded.items() if new not in keys)
     return chosen, unexpected, tuple(new for new in left_out.values() if new in keys)
+
+
+def _module(name: str) -> str:
+    """Return the name of the module that has this value."""
+    return name.rpartition(".")[0]
+
+
+def _with_extra(value: Any, path: tuple[str, ...]) -> Iterator[tuple[str, Any]]:
+    """Yield the tensors of a value and, whole, the extra states of modules, by name."""
+    if isinstance(value, Stored) or (path and path[-1].rpartition(".")[2] == "_extra_state"):
+        yield path_name(path), value
+    elif isinstance(value, dict):
+        for key, one in value.items():
+            yield from _with_extra(one, (*path, str(key)))
+    elif isinstance(value, (list, tuple)):
+        for index, one in enumerate(value):
+            yield from _with_extra(one, (*path, str(index)))
 
 
 def _first(choice: Choice) -> str:
@@ -105,7 +124,9 @@ class _Conversion:
         self._choice, self._reader = choice, reader
         self._made: dict[tuple[np.dtype[Any], int], Transform] = {}
 
-    def __call__(self, leaf: Stored, name: str, transform: Transform | None) -> Stored:
+    def __call__(self, leaf: Any, name: str, transform: Transform | None) -> Any:
+        if not isinstance(leaf, Stored):  # the extra state of a module
+            return leaf
         if leaf.note:  # of a dtype that only torch has, which is stored as another
             if isinstance(self._choice.cast, Mapping) and name in self._choice.cast:
                 raise invalid("cast", "a tensor of such a dtype of torch is not cast", tensor=name)

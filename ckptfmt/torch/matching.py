@@ -167,7 +167,7 @@ class Matching:
     def _module(self, module: torch.nn.Module, stored: dict[str, Any], path: Names) -> Finish:
         own = module.state_dict(keep_vars=True)
         finishes = self._items(own, stored, path, whole=True)
-        versions = getattr(stored, "_metadata", {})
+        versions = getattr(stored, "_metadata", getattr(own, "_metadata", {}))
         assign = self._assign or any(
             isinstance(one, torch.Tensor) and one.is_meta for one in own.values()
         )
@@ -175,7 +175,7 @@ class Matching:
         def finish() -> Any:
             # Parameters that were read into are copied onto themselves, which torch skips.
             loaded: Any = OrderedDict((key, one()) for key, one in finishes.items())
-            loaded._metadata = {**getattr(own, "_metadata", {}), **versions}
+            loaded._metadata = versions
             module.load_state_dict(loaded, strict=False, assign=assign)
             return module
 

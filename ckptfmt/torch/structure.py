@@ -151,8 +151,10 @@ class Packed:
     def _dict(self, value: dict[Any, Any], path: Path) -> Any:
         versions = getattr(value, "_metadata", None)
         if isinstance(versions, dict):
-            changed = {key: one for key, one in versions.items() if one != {"version": 1}}
-            return {"$state_dict": self._items(value, path), "versions": self._pack(changed, path)}
+            return {
+                "$state_dict": self._items(value, path),
+                "versions": self._pack(dict(versions), path),
+            }
         if type(value) is dict and all(
             type(key) is str and not key.startswith("$") for key in value
         ):
@@ -161,9 +163,20 @@ class Packed:
 
     def _items(self, value: dict[Any, Any], path: Path) -> list[Any]:
         return [
-            [self._pack(key, path), self._pack(one, (*path, str(key)))]
-            for key, one in value.items()
+            [self._key(key, path), self._pack(one, (*path, str(key)))] for key, one in value.items()
         ]
+
+    def _key(self, key: Any, path: Path) -> Any:
+        if isinstance(key, np.generic):
+            key = key.item()  # equal, with the same hash
+        before = len(self.tensors)
+        packed = self._pack(key, path)
+        if len(self.tensors) > before:
+            raise InvalidError(
+                f"{path_name(path)}: a key of a dict with an array or a tensor cannot be stored: "
+                f"{key!r}"
+            )
+        return packed
 
     def _list(self, value: Any, path: Path) -> list[Any]:
         return [self._pack(one, (*path, str(index))) for index, one in enumerate(value)]
@@ -249,7 +262,7 @@ def _unpack(value: Any, path: Path) -> Any:
         return _stored(tag.removeprefix("$"), content, value, path)
     if tag == "$state_dict":
         state = OrderedDict(_unpack_items(content, path))
-        state._metadata = _unpack(value["versions"], path)  # type: ignore[attr-defined]
+        state._metadata = dict(_unpack(value["versions"], path))  # type: ignore[attr-defined]
         return state
     return _UNPACKERS[tag](content, path)
 
@@ -312,17 +325,34 @@ def leaves(value: Any, path: Path = ()) -> Iterator[tuple[Path, Stored]]:
             yield from leaves(one, (*path, str(index)))
 
 
+def alike(value: dict[Any, Any], content: dict[Any, Any]) -> Any:
+    """Return a dict of the type of `value`, a module's with its versions, with other content."""
+    made = type(value)(content)
+    if hasattr(value, "_metadata"):
+        made._metadata = value._metadata  # type: ignore[attr-defined]
+    return made
+
+
+def versions_of(value: Any, path: Path = ()) -> dict[str, Any]:
+    """Return the versions of all modules in a value of `structure_of`, by their whole names."""
+    found: dict[str, Any] = {}
+    if isinstance(value, dict):
+        for name, version in getattr(value, "_metadata", {}).items():
+            found[path_name((*path, name) if name else path)] = version
+        for key, one in value.items():
+            found |= versions_of(one, (*path, str(key)))
+    elif isinstance(value, (list, tuple)):
+        for index, one in enumerate(value):
+            found |= versions_of(one, (*path, str(index)))
+    return found
+
+
 def build(value: Any, of: Callable[[Stored], Any]) -> Any:
     """Return a value of `structure_of` with every `Stored` replaced by what `of` makes of it."""
     if isinstance(value, Stored):
         return of(value)
     if isinstance(value, dict):
-        if type(value) is Counter:
-            return value
-        made = type(value)((key, build(one, of)) for key, one in value.items())
-        if hasattr(value, "_metadata"):
-            made._metadata = value._metadata  # type: ignore[attr-defined]
-        return made
+        return alike(value, {key: build(one, of) for key, one in value.items()})
     if type(value) in (list, tuple, set, frozenset):
         return type(value)(build(one, of) for one in value)
     return value

@@ -3,13 +3,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 import ckptfmt
+import ckptfmt.safetensors
+import ckptfmt.torch
 
 DTYPES = [
     *("bool", "uint8", "int8", "int16", "int32", "int64", "uint16", "uint32", "uint64"),
@@ -34,6 +38,58 @@ def test_every_dtype_both_ways(tmp_path: Path, name: str) -> None:
     assert ckptfmt.load_into(tmp_path / "ck", target)
     assert bits(target["x"]) == bits(tensor)
     assert bits(target["part"]) == bits(tensor[1:3])
+
+
+def entries(path: Path) -> dict[str, tuple[Callable[[Any], Any], Callable[[], Any]]]:
+    """Ways to save one tensor, and to load it."""
+    file = path.with_suffix(".safetensors")
+    alone = ckptfmt.sharded.SingleProcess()
+    return {
+        "save": (lambda x: ckptfmt.save(path, {"x": x}), lambda: ckptfmt.load(path)["x"]),
+        "save_tree": (
+            lambda x: ckptfmt.save_tree(path, {"x": x}),
+            lambda: ckptfmt.load_tree(path)["x"],
+        ),
+        "torch": (
+            lambda x: ckptfmt.torch.save({"x": x}, path),
+            lambda: ckptfmt.torch.load(path)["x"],
+        ),
+        "safetensors": (
+            lambda x: ckptfmt.safetensors.save_file({"x": x}, file),
+            lambda: ckptfmt.safetensors.load_file(file)["x"],
+        ),
+        "sharded": (
+            lambda x: ckptfmt.sharded.save(path, {"x": x}, {"x": None}, alone),
+            lambda: ckptfmt.load(path)["x"],
+        ),
+    }
+
+
+@pytest.mark.parametrize("entry", entries(Path("ck")))
+def test_tensors_that_are_not_their_memory(tmp_path: Path, entry: str) -> None:
+    """A lazy conjugate or negative is saved as its values. A storage that no longer holds the
+    tensor is not read beyond its end."""
+    save, load = entries(tmp_path / "ck")[entry]
+    conjugate = torch.tensor([[1 + 2j, 3 - 4j], [5 + 6j, 7j]]).conj()
+    for tensor in (
+        conjugate,
+        conjugate.imag,
+        conjugate.imag[1:, ::2],
+        torch._neg_view(torch.ones(3)),
+    ):
+        save(tensor)
+        assert np.array_equal(np.asarray(load()), tensor.resolve_conj().resolve_neg().numpy())
+    for dtype in (torch.float32, torch.float8_e5m2):
+        short = torch.ones(4, 2, dtype=dtype)
+        short.untyped_storage().resize_(7)
+        with pytest.raises(ckptfmt.InvalidError, match="storage"):
+            save(short)
+    part = torch.ones(9)[3:5]
+    part.untyped_storage().resize_(20)
+    save(part)
+    part.untyped_storage().resize_(16)
+    with pytest.raises(ckptfmt.InvalidError, match="storage"):
+        save(part)
 
 
 def test_a_state_dict(tmp_path: Path) -> None:

@@ -312,6 +312,8 @@ VALUES = {
     "device": torch.device("cuda:1"),
     "keys": {1: "a", (2, "b"): "c", None: 3, "$dollar": 4, "a.b": 5, 1.5: 7, False: 6},
     "counter": Counter({30: 2}),
+    "numpy counts": Counter({"a": np.int64(3), "b": 2.5}),
+    "numpy keys": {np.int64(3): torch.ones(1), np.float32(0.5): 1, np.str_("x"): 2},
     "ordered": OrderedDict(b=1, a=2),
     "array": np.arange(6, dtype=np.uint16).reshape(2, 3),
     "scalar": np.float32(0.1),
@@ -322,6 +324,7 @@ VALUES = {
 def test_python_values_come_back_as_they_were(tmp_path: Path) -> None:
     ct.save(VALUES, tmp_path / "ck")
     assert equal(ct.load(tmp_path / "ck"), VALUES)
+    assert equal(ct.load(tmp_path / "ck", filter="*"), VALUES)
     target: dict[str, Any] = dict.fromkeys(VALUES)
     assert ct.load_into(target, tmp_path / "ck")
     assert equal(target, VALUES)
@@ -343,6 +346,8 @@ class Point(tuple[int, int]):
         (torch.ones(2, 2).to_sparse(), "to_dense"),
         (nn.UninitializedParameter(), "has no data"),
         (TwoTensor(torch.ones(2), torch.ones(2)), "TwoTensor is made of other tensors"),
+        ({(1, np.int64(2)): 3}, "a key of a dict with an array or a tensor"),
+        ({torch.ones(1): 2}, "a key of a dict with an array or a tensor"),
     ],
     ids=lambda one: one if isinstance(one, str) else type(one).__name__,
 )
@@ -467,6 +472,70 @@ class Counting(nn.Module):
 
     def set_extra_state(self, state: dict[str, int]) -> None:
         self.calls = state["calls"]
+
+
+class Migrating(nn.Module):
+    """The parameter of version 1 was ten times smaller. What comes with the state is recorded."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(2))
+        self.calls, self.seen = 0, None
+
+    def get_extra_state(self) -> dict[str, int]:
+        return {"calls": self.calls}
+
+    def set_extra_state(self, state: dict[str, int]) -> None:
+        self.calls = state["calls"]
+
+    def _load_from_state_dict(self, state: Any, prefix: str, local: Any, *rest: Any) -> None:
+        self.seen = local.get("version")
+        if self.seen is None or self.seen < 2:
+            state[f"{prefix}weight"] = state[f"{prefix}weight"] * 10
+        super()._load_from_state_dict(state, prefix, local, *rest)
+
+
+class Migrated(Migrating):
+    _version = 2
+
+
+WHERE = {"alone": "", "below": "0.", "deep": "0.block."}
+CHOICES: dict[str, dict[str, Any]] = {
+    "all": {},
+    "filter": {"filter": "*"},
+    "cast": {"cast": torch.float32},
+    "rename": {"rename": {"none": "other"}},
+}
+
+
+@pytest.mark.parametrize("choice", CHOICES)
+@pytest.mark.parametrize("where", WHERE)
+@pytest.mark.parametrize("old", [Migrating, Migrated])
+def test_modules_migrate_what_an_older_version_saved(
+    tmp_path: Path, old: Callable[[], nn.Module], where: str, choice: str
+) -> None:
+    """As torch does: by the version in the checkpoint, not by that of the module."""
+
+    def made(inner: nn.Module) -> nn.Module:
+        if where == "alone":
+            return inner
+        return nn.Sequential(inner if where == "below" else nn.ModuleDict({"block": inner}))
+
+    saved, expected, found = old(), Migrated(), Migrated()
+    saved.calls = 7
+    made(expected).load_state_dict(made(saved).state_dict())
+    ct.save(made(saved), tmp_path / "ck")
+    assert ct.load_into(made(found), tmp_path / "ck", **CHOICES[choice])
+    assert torch.equal(found.weight, expected.weight)
+    assert (found.seen, found.calls) == (expected.seen, expected.calls) == (old()._version, 7)
+    # Of a part of a training state, and by the plain functions.
+    ct.save({"model": made(saved), "step": 1}, tmp_path / "whole")
+    part, plain = Migrated(), Migrated()
+    rename = [(r"^model\.", "")]
+    assert ct.load_into(made(part), tmp_path / "whole", rename=rename, strict=False)
+    made(plain).load_state_dict(ct.load(tmp_path / "whole")["model"])
+    for one in (part, plain):
+        assert torch.equal(one.weight, expected.weight) and one.seen == expected.seen
 
 
 def test_extra_state_and_lazy_modules(tmp_path: Path) -> None:
