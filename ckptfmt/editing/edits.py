@@ -44,9 +44,9 @@ from ckptfmt.bundle.selecting import (
 from ckptfmt.bundle.writer import check_options
 from ckptfmt.editing.graphs import edited_graph, paths_differ, relocate_keys
 from ckptfmt.editing.linking import Rewrite, Rewritten, rewrite
-from ckptfmt.editing.metadata import NamedInMetadata
 from ckptfmt.errors import InvalidError, TensorNotFoundError, masked_repr
 from ckptfmt.objects.naming import TensorNames
+from ckptfmt.objects.naming_metadata import NamedInMetadata
 from ckptfmt.objects.roles import ModelRole, model_roles
 
 Path = str | bytes | os.PathLike[Any]
@@ -206,7 +206,9 @@ def edit(
         graph = graph_of(reader)
         roles = model_roles(reader)
         names = TensorNames(reader)
-        described = NamedInMetadata(reader, metadata, needed=of_tensors)
+        described = NamedInMetadata(
+            stored, reader.metadata if of_tensors else {}, reader.prefix, metadata
+        )
         left_out = _left_out(names, stored, drop, keep)
         undecided: tuple[str, ...] = ()
         if strip_optimizer:

@@ -56,6 +56,7 @@ from ckptfmt.errors import InvalidError, masked_repr
 from ckptfmt.formats import safetensors
 from ckptfmt.formats.renaming import Opened, renamed_tensors
 from ckptfmt.formats.tensors import Box, Kind, Read, Tensor, slabs
+from ckptfmt.objects.naming_metadata import NamedInMetadata
 from ckptfmt.objects.roles import OPTIMIZER_STATES
 
 Path = str | bytes | os.PathLike[Any]
@@ -215,8 +216,8 @@ def convert(
                 nbytes = sum(handle.nbytes for handle in reader.values())
                 missed = missing_tensors(reader)
                 return Conversion(target, "tensorflow", len(reader), nbytes, missing=missed)
-        source_tensors = _opened(kind, from_path, limits, missing, as_text=False)
-        opened = renamed_tensors(source_tensors, rename)
+        source_tensors = _opened(kind, from_path, limits, missing)
+        opened = renamed_tensors(source_tensors, rename, from_path)
         # Renamed tensors are not where the layout of the source has them.
         states = module_of(kind).optimizer_paths if kind == "hdf5" and rename is None else None
         done = _import(opened, casts, target, options, check_result, progress, states)
@@ -232,7 +233,7 @@ def convert(
         )
     to_path = output_path(to_path, _files_of(kind, from_path), regular=True)
     out = _Export(module_of(result), result, to_path, durability, max_shard_bytes)
-    opened = renamed_tensors(_opened(kind, from_path, limits, missing), rename)
+    opened = renamed_tensors(_opened(kind, from_path, limits, missing), rename, from_path)
     return replace(out.write(opened, casts, check_result, progress), missing=tuple(missing))
 
 
@@ -305,6 +306,22 @@ class _Casts:
         return tensor._replace(dtype=wanted)
 
 
+def _check_described(
+    kinds: list[Kind], tensors: Mapping[str, Tensor], metadata: Mapping[str, Any], path: str
+) -> None:
+    """Refuse casts after which the metadata of `ckptfmt.torch` would describe other values."""
+    cast = [kind for kind in kinds if kind.dtype != tensors[kind.name].dtype]
+    described = NamedInMetadata(tensors, metadata if cast else {}, path)
+    for kind in cast:
+        why = described.why_not_cast(kind.name, kind.dtype)
+        if why is not None:
+            raise invalid(
+                "cast",
+                f"cannot be cast to {dtype_text(kind.dtype)}: {why}",
+                tensor=kind.name,
+            )
+
+
 def _compare(kinds: list[Kind], result: Read, source: Read) -> None:
     """Raise CorruptError if the result does not hold what the source does."""
     for kind in kinds:
@@ -359,6 +376,8 @@ def _import(
                 raise InvalidError("the name is reserved, or empty", tensor=kind.name)
         if metadata and options.level == "v2":
             dropped.append("the metadata")
+        else:
+            _check_described(kinds, tensors, metadata, target)
         paths = optimizer_paths(tensors) if optimizer_paths is not None else []
         stored = {**metadata, **({OPTIMIZER_STATES: paths} if paths else {})}
         read, meter = _reading(kinds, tensors), Meter(progress, _nbytes(kinds))
@@ -449,21 +468,26 @@ class _Export:
     ) -> Conversion:
         """Write all files, then make them visible, the index last."""
         dropped = []
-        with opened as (found, texts):
+        with opened as (found, stored):
             tensors = {name: one for name, one in found.items() if name != _GRAPH}
             if _GRAPH in found:
                 dropped.append("TensorFlow's object graph")
-            metadata = texts if self._format == "safetensors" else {}
-            if texts and not metadata:
+            metadata = stored if self._format == "safetensors" else {}
+            if stored and not metadata:
                 dropped.append("the metadata")
             kinds = casts.kinds_of(tensors, self._module.holds, self._format)
+            _check_described(kinds, tensors, metadata, self._path)
+            texts = {
+                name: value if isinstance(value, str) else json.dumps(value)
+                for name, value in metadata.items()
+            }
             named = foreign.by_name(self._path)
             is_keras = named is not None and named[0] is foreign.KERAS_WEIGHTS
             if is_keras and self._format == "hdf5":
                 self._check_keras_names(kinds)
             meter = Meter(progress, _nbytes(kinds))
             read = _reading(kinds, tensors)
-            path = self._write_files(kinds, metadata, read, meter, check_result)
+            path = self._write_files(kinds, texts, read, meter, check_result)
         return Conversion(
             path,
             self._format,
@@ -571,18 +595,13 @@ def _opened(
     source: str,
     limits: Mapping[str, int] | None,
     missing: list[str],
-    as_text: bool = True,
 ) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
-    """Give the tensors of a checkpoint, and its metadata, whose values are str if `as_text`. Adds
-    to `missing` what only its object graph has."""
+    """Give the tensors of a checkpoint, and its metadata. Adds to `missing` what only its object
+    graph has."""
     if kind != "tensorflow":
         with module_of(kind).open_tensors(source) as opened:
             yield opened
         return
     with Reader(locate(source), limits=limits) as reader:
-        texts = {
-            name: value if isinstance(value, str) or not as_text else json.dumps(value)
-            for name, value in reader.metadata.items()
-        }
         missing += missing_tensors(reader)
-        yield {name: _Handle(reader, name) for name in reader}, texts
+        yield {name: _Handle(reader, name) for name in reader}, reader.metadata

@@ -21,37 +21,43 @@ from ckptfmt.bundle.selecting import (
     transformed_kind,
 )
 from ckptfmt.formats.tensors import Box, Tensor
+from ckptfmt.objects.naming_metadata import NamedInMetadata
 
 Opened = AbstractContextManager[tuple[dict[str, Any], dict[str, Any]]]
 
 
 @contextlib.contextmanager
 def renamed_tensors(
-    opened: Opened, rename: Rename | None
+    opened: Opened, rename: Rename | None, path: str
 ) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
-    """Give the tensors of an open file by their new names.
+    """Give the tensors of an open file by their new names, by which the metadata then name them.
 
     Args:
         opened: a context manager of the tensors and the metadata.
         rename: as in `ckptfmt.load_into`. TensorFlow's object graph keeps its name.
+        path: of the file, for errors.
 
     Raises:
         InvalidError: `rename` is malformed, gives two tensors one name, or its transform fails.
     """
     renamed([], rename)  # checks the argument before anything is opened
-    with opened as (found, texts):
-        tensors = found
+    with opened as (found, stored_metadata):
+        tensors, metadata = found, stored_metadata
         if rename is not None:
             graph = {name: one for name, one in tensors.items() if name == OBJECT_GRAPH_KEY}
             stored = [name for name in tensors if name not in graph]
             new_names, transforms = renamed(stored, rename)
             kept = {old: new for old, new in zip(stored, new_names, strict=True) if new is not None}
             check_distinct(list(kept), list(kept.values()))
+            all_names = dict(zip(stored, new_names, strict=True))
+            described = NamedInMetadata(stored, metadata, path)
+            edited = described.edited(all_names, cut=False)
+            metadata = metadata if edited is None else edited
             last: dict[str, NDArray[Any]] = {}
             for old in transforms.keys() & kept.keys():
                 tensors[old] = _Transformed(tensors[old], transforms[old], last)
             tensors = {new: tensors[old] for old, new in kept.items()} | graph
-        yield tensors, texts
+        yield tensors, metadata
 
 
 class _Transformed:

@@ -17,7 +17,6 @@ from typing import Any
 import numpy as np
 
 from ckptfmt.bundle.casting import dtype_text
-from ckptfmt.bundle.reader import Reader
 from ckptfmt.errors import InvalidError
 from ckptfmt.objects.roles import OPTIMIZER_STATES, below_paths
 
@@ -46,22 +45,28 @@ class NamedInMetadata:
     """What the metadata of a checkpoint say of its tensors by name.
 
     Args:
-        reader: the checkpoint.
+        names: of its tensors.
+        stored: its metadata; {} if no tensor changes.
+        path: of the checkpoint, for errors.
         given: metadata that replace the stored ones, None for none. Members that are as stored are
             edited as well; the caller answers for others.
-        needed: False if no tensor changes. The metadata are then not read.
 
     Raises:
         InvalidError: the tree of `ckptfmt.torch` cannot be read.
     """
 
-    def __init__(self, reader: Reader, given: Mapping[str, Any] | None, *, needed: bool) -> None:
-        stored = reader.metadata if needed else {}
-        self._prefix = reader.prefix
+    def __init__(
+        self,
+        names: Iterable[str],
+        stored: Mapping[str, Any],
+        path: str,
+        given: Mapping[str, Any] | None = None,
+    ) -> None:
+        self._prefix = path
         self._all = dict(stored if given is None else given)
         # Members that describe the stored tensors.
         self._own = {name: one for name, one in self._all.items() if stored.get(name) == one}
-        self._names = list(reader)
+        self._names = list(names)
         self._whole: dict[str, Any] = {}
         self._leaves: list[tuple[str, str, bool]] = []
         if TORCH in self._own:
@@ -252,7 +257,12 @@ class _Tree:
             found = {**value, tag: self._items(content, path, new_path)}
             if tag == "$state_dict":
                 versions = self._node(value["versions"], path, new_path)
-                found["versions"] = {} if versions is _GONE else versions
+                versions = {} if versions is _GONE else versions
+                # Those of modules whose tensors have new names.
+                for old, new in self._new_keys(list(content), path, new_path).items():
+                    if (module := old.rpartition(".")[0]) in versions:
+                        versions = {**versions, new.rpartition(".")[0]: versions[module]}
+                found["versions"] = versions
             return found
         if tag in _LISTS:
             return {tag: self._list(content, path, new_path)}

@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Metadata that name tensors, of a checkpoint that is converted with other names or dtypes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import ckptfmt
+from ckptfmt import InvalidError
+
+STATE = {
+    "model": {
+        "$state_dict": [["0.w", {"$tensor": True}], ["1.w", {"$tensor": True}]],
+        "versions": {"": {"version": 1}, "0": {"version": 2}, "1": {"version": 3}},
+    },
+    "codes": {"$tensor": True, "dtype": "quint8", "scale": 0.1, "zero_point": 0},
+    "array": {"$array": True},
+    "step": 3,
+}
+METADATA: dict[str, Any] = {
+    "ckptfmt.torch": json.dumps({"version": 1, "state": STATE}, separators=(",", ":")),
+    "ckptfmt.optimizer_states": ["opt/0"],
+    "jax_prng_impls": [["key", "rbg"]],
+    "note": ["of", "codes"],
+}
+TENSORS = {
+    "model.0.w": np.ones(2, np.float32),
+    "model.1.w": np.zeros(2, np.float32),
+    "codes": np.ones(3, np.uint8),
+    "array": np.arange(3.0),
+    "opt/0/mu": np.ones(1),
+    "opt/0/nu": np.ones(1),
+    "params/mu": np.ones(1),
+    "key": np.ones(4, np.uint32),
+}
+RENAMES: dict[str, Any] = {
+    "a module": [(r"^model\.0\.", "model.2.")],
+    "a state": {"model.0.w": "elsewhere", "array": "other"},
+    "swapped": [("^opt/", "x/"), ("^params/", "opt/0/"), ("^x/0/", "params/")],
+    "a key": {"key": "rng"},
+    "dropped": lambda name: None if name.startswith(("opt", "model.1", "key")) else name,
+}
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    ckptfmt.save(tmp_path / "ck", TENSORS, metadata=METADATA)
+    return tmp_path / "ck"
+
+
+@pytest.mark.parametrize("rename", RENAMES)
+def test_a_conversion_renames_as_an_edit_does(source: Path, rename: str) -> None:
+    edited, converted = source.with_name("edited"), source.with_name("converted")
+    file = source.with_name("file.safetensors")
+    ckptfmt.editing.edit(source, edited, rename=RENAMES[rename], drop_weights=rename == "dropped")
+    ckptfmt.convert(source, converted, rename=RENAMES[rename])
+    ckptfmt.convert(source, file, rename=RENAMES[rename])
+    with ckptfmt.open(edited) as one, ckptfmt.open(converted) as other:
+        expected = one.metadata
+        assert other.metadata == expected
+        assert list(one) == list(other)
+    head = file.read_bytes()
+    found = json.loads(head[8 : 8 + int.from_bytes(head[:8], "little")])["__metadata__"]
+    texts = {key: one if isinstance(one, str) else json.dumps(one) for key, one in expected.items()}
+    assert found == texts
+    assert expected != METADATA
+    if rename == "a module":
+        model = json.loads(expected["ckptfmt.torch"])["state"]["model"]
+        assert model["versions"]["2"] == {"version": 2}
+
+
+@pytest.mark.parametrize("to", ["to", "to.safetensors"])
+def test_a_cast_that_the_metadata_do_not_allow(source: Path, to: str) -> None:
+    target = source.with_name(to)
+    ckptfmt.convert(source, target, cast={"model*": "float16"}, rename={})
+    with pytest.raises(InvalidError) as caught:
+        ckptfmt.convert(source, source.with_name(f"other-{to}"), cast={"codes": "f4"}, rename={})
+    assert (caught.value.tensor, caught.value.argument) == ("codes", "cast")
+    assert not list(source.parent.glob("other*"))
+    ckptfmt.convert(source, source.with_name("plain.npz"), cast={"codes": "float32"})
