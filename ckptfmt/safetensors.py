@@ -157,7 +157,13 @@ def _converter(framework: Framework, device: str) -> Any:
         return to_torch
     import jax  # noqa: PLC0415 (only for this framework)
 
-    return lambda array: jax.device_put(array, jax.devices(device)[0])
+    def to_jax(array: NDArray[Any]) -> Any:
+        dtype = jax.dtypes.canonicalize_dtype(array.dtype)
+        if dtype != array.dtype:
+            raise InvalidError(f"jax makes {array.dtype} {dtype}: jax_enable_x64 is off")
+        return jax.device_put(array, jax.devices(device)[0])
+
+    return to_jax
 
 
 def load_file(path: Path) -> dict[str, NDArray[Any]]:
@@ -177,8 +183,9 @@ def save_file(
         metadata: texts.
 
     Raises:
-        InvalidError: an array of a dtype that safetensors lacks, or a name that is not UTF-8; an
-            index of several files has this file's name, so that loaders might read that.
+        InvalidError: an array of a dtype that safetensors lacks, or a name that is not UTF-8;
+            metadata that are not texts; an index of several files has this file's name, so that
+            loaders might read that.
         StorageError, DurabilityUnknownError: as in `ckptfmt.save`.
     """
     check_order("save_file(tensors, path)", "path", path, tensors)
@@ -186,6 +193,9 @@ def save_file(
         raise refused("tensors must be a mapping of names to arrays", tensors, "tensors")
     if metadata is not None and not isinstance(metadata, Mapping):
         raise wrong("metadata", "a mapping of texts", metadata)
+    for one in (text for pair in (metadata or {}).items() for text in pair):
+        if not isinstance(one, str):
+            raise wrong("a name or value in metadata", "a str", one, "metadata")
     arrays = {name: as_source(value) for name, value in tensors.items()}
     for name, array in arrays.items():
         if not safetensors.holds(array.dtype.newbyteorder("=")):

@@ -311,7 +311,8 @@ def _compared(
         if transform is not None:
             given, shape = transformed_kind(handle.name, given, shape, transform)
         can = casts_all and handle.dtype is not None and can_cast(given, array.dtype)
-        is_same = given == array.dtype.newbyteorder("=")  # the target's byte order is its own
+        # The target's byte order is its own.
+        is_same = given == (array.dtype if array.dtype.isnative else array.dtype.newbyteorder("="))
         result = array.dtype if can or is_same else given
         if array.shape != shape:
             shapes.append(Mismatch(name, handle.name, shape, array.shape))

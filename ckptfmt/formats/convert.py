@@ -191,6 +191,7 @@ def convert(
             path_text(path)  # other formats are files of the file system
     casts = _Casts(cast)
     missing: list[str] = []
+    dropped: list[str] = []
     in_several = max_shard_bytes is not None
     if in_several and (result != "safetensors" or not is_positive(max_shard_bytes)):
         raise invalid(
@@ -216,12 +217,12 @@ def convert(
                 nbytes = sum(handle.nbytes for handle in reader.values())
                 missed = missing_tensors(reader)
                 return Conversion(target, "tensorflow", len(reader), nbytes, missing=missed)
-        source_tensors = _opened(kind, from_path, limits, missing)
+        source_tensors = _opened(kind, from_path, limits, missing, dropped)
         opened = renamed_tensors(source_tensors, rename, from_path)
         # Renamed tensors are not where the layout of the source has them.
         states = module_of(kind).optimizer_paths if kind == "hdf5" and rename is None else None
         done = _import(opened, casts, target, options, check_result, progress, states)
-        return replace(done, missing=tuple(missing))
+        return replace(done, missing=tuple(missing), dropped=(*done.dropped, *dropped))
     only_ours = {"level": "v2+", "compression": None, "alignment": None, "shards": 1}
     given = {"level": level, "compression": compression, "alignment": alignment, "shards": shards}
     for option, default in only_ours.items():
@@ -233,8 +234,10 @@ def convert(
         )
     to_path = output_path(to_path, _files_of(kind, from_path), regular=True)
     out = _Export(module_of(result), result, to_path, durability, max_shard_bytes)
-    opened = renamed_tensors(_opened(kind, from_path, limits, missing), rename, from_path)
-    return replace(out.write(opened, casts, check_result, progress), missing=tuple(missing))
+    source_tensors = _opened(kind, from_path, limits, missing, dropped)
+    opened = renamed_tensors(source_tensors, rename, from_path)
+    done = out.write(opened, casts, check_result, progress)
+    return replace(done, missing=tuple(missing), dropped=(*done.dropped, *dropped))
 
 
 def _files_of(kind: Format, path: str) -> Iterator[str]:
@@ -595,11 +598,14 @@ def _opened(
     source: str,
     limits: Mapping[str, int] | None,
     missing: list[str],
+    dropped: list[str],
 ) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
     """Give the tensors of a checkpoint, and its metadata. Adds to `missing` what only its object
-    graph has."""
+    graph has, and to `dropped` what is in neither."""
     if kind != "tensorflow":
         with module_of(kind).open_tensors(source) as opened:
+            if kind == "hdf5" and any(one.has_attributes for one in opened[0].values()):
+                dropped.append("the attributes of groups and datasets")
             yield opened
         return
     with Reader(locate(source), limits=limits) as reader:

@@ -73,11 +73,13 @@ class Dataset:
     Attributes:
         name: its path in the file.
         dtype, shape: of the array that `read` returns.
+        has_attributes: whether it, or a group that it is in, has attributes that the array lacks.
     """
 
     name: str
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
+    has_attributes: bool
     _stored: Any
     _path: str
 
@@ -183,8 +185,9 @@ def _name_of(dataset: Dataset) -> str:
 
 
 def _datasets(file: Any, path: str) -> Iterator[Dataset]:
-    waiting, seen = [("", file)], set()
-    for base, group in waiting:
+    waiting, seen = [("", file, False)], set()
+    for base, group, is_below in waiting:
+        has_attributes = is_below or len(group.attrs) > 0
         for key in group:
             name = f"{base}{key}"
             kind = type(group.get(key, getlink=True))
@@ -196,16 +199,16 @@ def _datasets(file: Any, path: str) -> Iterator[Dataset]:
                 )
             item = group[key]
             if isinstance(item, h5py.Dataset):
-                yield _dataset(name, item, path)
+                yield _dataset(name, item, path, has_attributes)
             elif isinstance(item, h5py.Group):
                 # A hard link can lead back to a group above.
                 address = h5py.h5o.get_info(item.id).addr
                 if address not in seen:
                     seen.add(address)
-                    waiting.append((f"{name}/", item))
+                    waiting.append((f"{name}/", item, has_attributes))
 
 
-def _dataset(name: str, stored: Any, path: str) -> Dataset:
+def _dataset(name: str, stored: Any, path: str, in_attributed: bool) -> Dataset:
     if stored.is_virtual or stored.external:
         raise UnsupportedError("the values are in another file", path=path, tensor=name)
     if stored.shape is None:
@@ -217,7 +220,8 @@ def _dataset(name: str, stored: Any, path: str) -> Dataset:
             dtype = named if named is not None and named.itemsize == dtype.itemsize else dtype
     if dtype.kind != "O" and dtypes.code_of_array(dtype) is None:
         raise UnsupportedError(f"the dtype {dtype} cannot be read", path=path, tensor=name)
-    found = Dataset(name, dtype, stored.shape, stored, path)
+    has_attributes = in_attributed or bool(set(stored.attrs) - {DTYPE})
+    found = Dataset(name, dtype, stored.shape, has_attributes, stored, path)
     limit = max(LARGE_BYTES, EXPANSION_MAX * stored.id.get_storage_size())
     if found.nbytes > limit:
         raise LimitError(

@@ -8,6 +8,7 @@ as they are: `ocp.args.StandardSave(state)`, `ocp.args.StandardRestore(like)`.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
@@ -39,11 +40,15 @@ def registry(**options: Any) -> Any:
     return found
 
 
+# Arguments of Orbax.
+_TAKEN = {"item", "custom_metadata", "partial_restore"}
+
+
 class Handler(ocp.handlers.AsyncCheckpointHandler):  # type: ignore[misc]
     """Saves pytrees with `ckptfmt.jax.save_async` and restores them with `ckptfmt.jax.load`.
 
-    Of the arguments of Orbax it uses the item, `custom_metadata`, `strict` and `partial_restore`.
-    To restore, the item is required: it has the structure, the dtypes and the shardings.
+    Of the arguments of Orbax it takes the item, `custom_metadata` and `partial_restore`; others are
+    refused. To restore, the item is required: it has the structure, the dtypes and the shardings.
 
     Args:
         options: of `ckptfmt.jax.save`: level, alignment, durability, compression.
@@ -66,7 +71,7 @@ class Handler(ocp.handlers.AsyncCheckpointHandler):  # type: ignore[misc]
 
     def restore(self, directory: Any, item: Any = None, args: Any = None) -> Any:
         """Return the pytree with the structure of the item."""
-        like = item if args is None else args.item
+        like = item if args is None else _checked(args).item
         if like is None:
             raise InvalidError(
                 "the item is required: ocp.args.StandardRestore(item), a pytree of arrays or "
@@ -90,7 +95,26 @@ async def _nothing() -> None:
 
 
 def _given(item: Any, args: Any) -> tuple[Any, Mapping[str, Any] | None]:
-    return (item, None) if args is None else (args.item, getattr(args, "custom_metadata", None))
+    if args is None:
+        return item, None
+    return _checked(args).item, getattr(args, "custom_metadata", None)
+
+
+def _checked(args: Any) -> Any:
+    """Return the arguments; refuse those that would change what is stored or restored."""
+    for field in dataclasses.fields(args):
+        if field.name in _TAKEN:
+            continue
+        made = field.default_factory
+        default = field.default if made is dataclasses.MISSING else made()
+        value = getattr(args, field.name)
+        if value is not default and not (isinstance(value, (bool, str)) and value == default):
+            raise InvalidError(
+                f"{field.name} of {type(args).__name__} is not supported: the item says what is "
+                "saved, and with which structure, dtypes and shardings it is restored",
+                argument=field.name,
+            )
+    return args
 
 
 @ocp.args.register_with_handler(Handler, for_save=True)

@@ -169,7 +169,9 @@ class Wanted:
             return array
         with np.errstate(invalid="ignore", over="ignore"):
             result = array.astype(self.dtype)
-        if self.weak and self.dtype.kind in "iu" and not np.array_equal(result, array):
+        is_whole = self.dtype.kind in "iu"
+        fits = result == array if is_whole else np.isfinite(result) | ~np.isfinite(array)
+        if self.weak and not fits:
             raise InvalidError(f"{array} does not fit {self.dtype}")
         return result
 

@@ -115,7 +115,8 @@ def scalar_array(kind: str, value: Any) -> NDArray[Any]:
     """
     if kind == "str":
         try:
-            value = str(value).encode("utf-8", "surrogateescape")
+            # Of an enum this is its value, where str(value) can be its name.
+            value = str.encode(value, "utf-8", "surrogateescape")
         except UnicodeEncodeError as error:
             raise InvalidError(f"a str cannot be encoded: {error.reason}") from None
     if kind in ("str", "bytes"):

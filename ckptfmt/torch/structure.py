@@ -96,7 +96,10 @@ class Packed:
         self.is_plain = self.tensors.keys() == state.keys() and all(
             isinstance(one, torch.Tensor) and one.dtype in tensors.PLAIN for one in state.values()
         )
-        self.text = json.dumps({"version": VERSION, "state": packed}, separators=(",", ":"))
+        try:
+            self.text = json.dumps({"version": VERSION, "state": packed}, separators=(",", ":"))
+        except ValueError as error:
+            raise invalid("state", f"the state cannot be stored: {error}") from None
 
     def _pack(self, value: Any, path: Path) -> Any:
         if isinstance(value, torch.Tensor):

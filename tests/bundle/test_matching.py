@@ -358,3 +358,14 @@ def test_damaged_data(prefix: Path) -> None:
 def test_the_formats_own_tensors_are_not_unexpected(tmp_path: Path) -> None:
     ckptfmt.save(tmp_path / "ck", {"x": np.arange(3)}, metadata={"k": "v"})
     assert load_into(tmp_path / "ck", {"x": np.zeros(3, np.int64)})
+
+
+def test_targets_of_other_kinds_of_text(tmp_path: Path) -> None:
+    """They are refused; NumPy's own variable-width strings have no byte order to compare."""
+    ckptfmt.save(tmp_path / "ck", {"s": np.array([b"a", b"b"], object), "x": np.ones(2)})
+    for target in (np.array(["", ""], np.dtypes.StringDType()), np.array(["", ""])):
+        for name in ("s", "x"):
+            before = target.tolist()
+            with pytest.raises(InvalidError, match="of another dtype"):
+                ckptfmt.load_into(tmp_path / "ck", {name: target}, filter=name)
+            assert target.tolist() == before

@@ -53,6 +53,15 @@ def same(one: Any, other: Any) -> bool:
     )
 
 
+@pytest.mark.parametrize("metadata", [{"step": 5}, {5: "x", "5": "y"}, {"a": None}, {b"a": "b"}])
+def test_metadata_that_are_not_texts(tmp_path: Path, metadata: Any) -> None:
+    """No loader would read them; nothing is written."""
+    with pytest.raises(ckptfmt.InvalidError) as caught:
+        save_file(samples(), tmp_path / "a.safetensors", metadata)
+    assert caught.value.argument == "metadata"
+    assert not list(tmp_path.iterdir())
+
+
 def test_round_trip(tmp_path: Path) -> None:
     """All dtypes, through a file and through a checkpoint."""
     tensors = samples()

@@ -72,6 +72,18 @@ class Level(enum.IntEnum):
     HIGH = 2
 
 
+class Mode(str, enum.Enum):  # noqa: UP042 (a StrEnum has another str())
+    """Its str() is its name."""
+
+    TRAIN = "train"
+    EVALUATE = "evaluate"
+
+
+class Shouted(str):
+    def __str__(self) -> str:
+        return self.upper() + "!"
+
+
 def names(value: Any) -> list[str]:
     return [child.name for child in children_of(value)]
 
@@ -329,6 +341,7 @@ def test_values_are_replaced_where_they_lie(tmp_path: Path) -> None:
             "list": [float(number), str(number), str(number).encode()],
             "layer": Layer(np.float32(number), complex(number)),
             "module": Module(level=Level(1 + (number > 0)), half=ml_dtypes.bfloat16(number)),
+            "mode": Module(mode=list(Mode)[number > 0], text=Shouted(f"text {number}")),
             "slotted": Slotted(number),
             "number": number,
         }
@@ -341,6 +354,8 @@ def test_values_are_replaced_where_they_lie(tmp_path: Path) -> None:
     assert target["list"] == [5.0, "5", b"5"]
     assert target["layer"] == Layer(np.float32(5), 5 + 0j)
     assert target["module"].level is Level.HIGH
+    assert target["mode"].mode is Mode.EVALUATE
+    assert target["mode"].text == Shouted("text 5")
     assert target["slotted"] == Slotted(5)
     assert checkpoint.number == 5
     kinds = [type(target["layer"].kernel), type(target["module"].half), type(checkpoint.number)]

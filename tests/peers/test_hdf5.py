@@ -197,6 +197,17 @@ def test_optimizers_of_keras_are_state(tmp_path: Path) -> None:
     assert not done.dropped and ckptfmt.open(tmp_path / "c").metadata == {}
 
 
+@pytest.mark.parametrize("place", ["/", "model", "model/w", None])
+def test_attributes_are_dropped_with_a_word(tmp_path: Path, place: str | None) -> None:
+    write(tmp_path / "a.h5", {"model/w": np.ones(3, ml_dtypes.bfloat16), "x": np.ones(2)})
+    if place is not None:
+        with h5py.File(tmp_path / "a.h5", "a") as file:
+            file[place].attrs["model_config"] = "{}"
+    for target in ("ck", "a.npz"):
+        done = ckptfmt.convert(tmp_path / "a.h5", tmp_path / target, cast={"model/w": "float32"})
+        assert len(done.dropped) == (place is not None)
+
+
 def read_back(path: Path) -> dict[str, Any]:
     if path.suffix == ".npz":
         with np.load(path) as found:

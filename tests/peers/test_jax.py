@@ -271,6 +271,13 @@ def test_scalars_and_weak_types(tmp_path: Path) -> None:
     ckptfmt.jax.save(path, {"step": 2**40})
     with pytest.raises(InvalidError, match="tensor 'step': 1099511627776 does not fit int32"):
         ckptfmt.jax.load(path, jax.eval_shape(lambda: {"step": 3}))
+    like = {"rate": jnp.asarray(0.5)}
+    for value in (np.inf, -np.inf, 3e38, 1e-300):
+        ckptfmt.jax.save(path, {"rate": value})
+        assert ckptfmt.jax.load(path, like)["rate"] == np.float32(value)
+    ckptfmt.jax.save(path, {"rate": np.float64(1e300)})
+    with pytest.raises(InvalidError, match=r"1e\+300 does not fit float32"):
+        ckptfmt.jax.load(path, like)
 
 
 @pytest.mark.parametrize("impl", ["threefry2x32", "rbg", "unsafe_rbg"])

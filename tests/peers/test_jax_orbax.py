@@ -56,6 +56,25 @@ def test_a_manager(tmp_path: Path) -> None:
     assert len(ckptfmt.load(tmp_path / "3" / "default" / "checkpoint")) == 6
 
 
+@pytest.mark.parametrize(
+    "args",
+    [
+        ocp.args.PyTreeSave({"w": jnp.ones(2)}, save_args={"w": ocp.SaveArgs(dtype=jnp.bfloat16)}),
+        ocp.args.StandardSave({"w": jnp.ones(2)}, save_args={"w": ocp.SaveArgs()}),
+        ocp.args.StandardRestore({"w": jnp.ones(2)}, strict=False),
+        ocp.args.PyTreeRestore({"w": jnp.ones(2)}, restore_args={"w": ocp.RestoreArgs()}),
+        ocp.args.PyTreeRestore({"w": jnp.ones(2)}, transforms={}),
+    ],
+    ids=lambda args: type(args).__name__,
+)
+def test_arguments_that_would_not_be_followed(tmp_path: Path, args: Any) -> None:
+    handler = Handler()
+    handler.save(tmp_path, {"w": jnp.ones(2)})
+    with pytest.raises(InvalidError) as caught:
+        (handler.save if hasattr(args, "save_args") else handler.restore)(tmp_path, args=args)
+    assert caught.value.argument in ("save_args", "restore_args", "strict", "transforms")
+
+
 def test_several_items_and_a_checkpointer(tmp_path: Path) -> None:
     state = train_state()
     both = ocp.args.Composite(state=ocp.args.PyTreeSave(state), data=ocp.args.JsonSave({"a": 1}))

@@ -112,3 +112,20 @@ def test_hdf5(tmp_path: Path, name: str, step: str) -> None:
     ckptfmt.convert(tmp_path / name, tmp_path / "back")
     loaded = ckptfmt.load(tmp_path / "back")
     assert all(np.array_equal(loaded[key], array) for key, array in arrays.items())
+
+
+def test_values_that_jax_would_cut(tmp_path: Path) -> None:
+    """Without jax_enable_x64 it makes 64 bits 32."""
+    values = {
+        "int": np.array([2**40 + 5]),
+        "float": np.array([0.1, 1e300]),
+        "half": np.ones(2, "f2"),
+    }
+    save_file(values, tmp_path / "m.safetensors")
+    with safe_open(tmp_path / "m.safetensors", "jax") as file:
+        assert file.get_tensor("half").dtype == np.float16
+        for name in ("int", "float"):
+            with pytest.raises(ckptfmt.InvalidError, match="x64"):
+                file.get_tensor(name)
+            with pytest.raises(ckptfmt.InvalidError, match="x64"):
+                file.get_slice(name)[:1]
