@@ -24,6 +24,8 @@ VALUE_SUFFIX = "/.ATTRIBUTES/VARIABLE_VALUE"
 SHARD_STAND_IN = "_CKPTFMT_SHARD_"
 
 # The part of one process or shard, in the temporary directory of a save.
+# Of the intent of a merge, after the prefix.
+INTENT = ".merge-intent"
 PART = re.compile(r"part-[0-9]{5,10}-of-[0-9]{5,10}")
 # Numbers have at least five digits, and no more zeros in front than that takes.
 _NUMBER = "([0-9]{5}|[1-9][0-9]{5,9})"

@@ -92,6 +92,13 @@ def why_incomplete(prefix: str) -> str | None:
     return "it is being replaced"
 
 
+def check_complete(prefix: str) -> None:
+    """Raise CorruptError if a checkpoint is not complete; other errors as `why_incomplete`."""
+    why = why_incomplete(prefix)
+    if why is not None:
+        raise CorruptError(why, failure="TRUNCATED", path=prefix)
+
+
 def why_unsound(prefix: str, *, progress: Callable[[int, int], object] | None = None) -> str | None:
     """Return the first problem of a checkpoint, and how many there are; None if it is sound. Checks
     every byte.

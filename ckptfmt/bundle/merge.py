@@ -76,20 +76,33 @@ def merge(
     check_choice("inputs", inputs, ("keep", "consume"))
     check_choice("durability", durability, _core.DURABILITY)
     check_limits(limits)
-    consume = inputs == "consume"
+    merge_located(prefixes, destination, inputs == "consume", durability, limits=limits)
+
+
+def merge_located(
+    prefixes: Iterable[Path],
+    destination: Path,
+    consume: bool,
+    durability: Durability,
+    *,
+    allow_missing: bool = False,
+    limits: Mapping[str, int] | None = None,
+) -> None:
+    """As `merge`; `allow_missing` leaves out inputs that do not exist, unless an earlier call of
+    this merge has moved them."""
     missing: list[CheckpointNotFoundError] = []
     given = _listed(prefixes, "prefixes")
     target = prefix_text(destination, "destination", urls=True)
     there = _indexes(given)
     located = [_locate(prefix, there, missing) for prefix in given]
-    if missing and not consume:
+    if missing and not (consume or allow_missing):
         raise missing[0]
     try:
         _core.merge(
             located,
             target,
             consume=consume,
-            allow_missing=False,
+            allow_missing=allow_missing,
             durability=_core.DURABILITY[durability],
             limits=limits,
             store=common_store(located, target),

@@ -8,13 +8,12 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from ckptfmt._base.names import PART, parse_data_name
+from ckptfmt._base.names import INTENT, PART, parse_data_name
 from ckptfmt.bundle.state_file import STATE_NAME
 
 # The metrics of checkpoints, beside the state file.
 METRICS_NAME = "checkpoint.ckptfmt"
 
-INTENT = ".merge-intent"
 INDEX = ".index"
 DATA = ".data-"
 # Ours begin with a letter; TensorFlow's are decimal, of any length.

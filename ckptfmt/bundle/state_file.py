@@ -307,7 +307,7 @@ def remove_checkpoint(
     meta_graph_suffix: str = "meta",
 ) -> None:
     """Remove the files of one checkpoint: the index, then the data files, then the graph file that
-    TensorFlow 1 wrote beside them.
+    TensorFlow 1 wrote beside them and the intent of a merge.
 
     Only files of exactly these names are removed; of a link, the link. A file that does not exist
     is not an error.
@@ -356,7 +356,8 @@ def remove_checkpoint(
                 os.fsync(directory_fd)
             except OSError as error:
                 raise_storage(error, directory or ".")
-        for name in (*found, f"{_SHARDED.sub('', base)}.{meta_graph_suffix}"):
+        graph = f"{_SHARDED.sub('', base)}.{meta_graph_suffix}"
+        for name in (*found, graph, f"{base}{names.INTENT}"):
             _removed(directory_fd, directory, name)
 
 

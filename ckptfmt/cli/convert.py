@@ -150,7 +150,8 @@ def run(options: argparse.Namespace) -> int:
         for what in done.dropped:
             output.line(f"left out: {what}")
         for name, (before, after) in done.casts.items():
-            output.line(f"cast {text.printable(name)} from {before} to {after}")
+            lost = text.losses(*done.losses.get(name, (0, 0)))
+            output.line(f"cast {text.printable(name)} from {before} to {after}{lost}")
         for name, (before, after) in done.bits.items():
             output.line(f"stored the bits of {text.printable(name)}, {before}, as {after}")
         output.line(f"converted {text.path(source)} into {text.path(done.path)}")

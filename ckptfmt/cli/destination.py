@@ -8,7 +8,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator
 from typing import Literal
 
-from ckptfmt import InvalidError
+from ckptfmt import InvalidError, StorageError
 from ckptfmt._base.names import index_name, prefix_text
 from ckptfmt.bundle.completeness import identity
 from ckptfmt.bundle.outputs import checkpoint_files, output_path, writing_file
@@ -82,3 +82,14 @@ def check_destination(prefix: str, *, overwrite: bool, consumed: Iterable[str] =
                 "remove: remove the link first",
                 path=link,
             )
+
+
+@contextlib.contextmanager
+def hinted(overwrite: bool) -> Iterator[None]:
+    """Say how to finish a merge whose input could not be removed, where `overwrite` is missing."""
+    try:
+        yield
+    except StorageError as error:
+        if error.failure == "NOT_REMOVED" and not overwrite:
+            error.hint("; then with --overwrite, as DESTINATION exists now")
+        raise

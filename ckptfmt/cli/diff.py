@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 from collections import Counter
 from typing import Any
 
@@ -123,7 +124,9 @@ def run(options: argparse.Namespace) -> int:
         if options.rename:
             new_names = renames(options.rename, list(a), one.path)
             choice["renamed"] = lambda name: new_names.get(name, name)
-        metadata_equal = bool(options.filter) or not one_format or a.metadata == b.metadata
+        # 1, 1.0 and true are equal in Python.
+        texts = [json.dumps(one.metadata, sort_keys=True) for one in (a, b)]
+        metadata_equal = bool(options.filter) or not one_format or texts[0] == texts[1]
         with Progress("comparing", quiet=options.quiet) as progress:
             meter = Meter(progress.update, min(_bytes_of(a), _bytes_of(b)))
             for difference in compare(a, b, meter.add, **choice):

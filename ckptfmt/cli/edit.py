@@ -238,9 +238,5 @@ def _losers_first(done: Edit) -> list[str]:
 
 def _cast_text(done: Edit, name: str) -> str:
     before, after = done.casts[name]
-    lost = [
-        f"{text.plural(counts[name], 'element')} {what}"
-        for counts, what in ((done.overflows, "beyond its range"), (done.zeros, "became 0"))
-        if name in counts
-    ]
-    return f"{text.name(name)} from {before} to {after}{': ' * bool(lost)}{', '.join(lost)}"
+    lost = text.losses(done.overflows.get(name, 0), done.zeros.get(name, 0))
+    return f"{text.name(name)} from {before} to {after}{lost}"

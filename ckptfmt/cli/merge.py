@@ -4,12 +4,13 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterable
 
-import ckptfmt
 from ckptfmt import CheckpointNotFoundError
 from ckptfmt.bundle.locate import locate
+from ckptfmt.bundle.merge import merge_located
 from ckptfmt.cli import text
-from ckptfmt.cli.destination import check_destination
+from ckptfmt.cli.destination import check_destination, hinted
 from ckptfmt.cli.output import Output, complain
 
 SUMMARY = "merge checkpoints into one without moving tensor bytes"
@@ -20,9 +21,9 @@ determines the numbers of the data files. Slices of one tensor from different in
 
 Everything is checked before the first change on disk: if inputs hold the same tensor or slice, or
 disagree about a tensor, nothing changes. The inputs are kept and share their data files with the
-result by hard links, unless --consume moves the files. If the command is killed, run it again, with
---overwrite if DESTINATION exists; if all inputs were moved already, an error says that DESTINATION
-is whole.
+result by hard links, unless --consume moves the files. If the command is killed, or an input cannot
+be removed (NOT_REMOVED: DESTINATION is whole), run it again, with --overwrite if DESTINATION
+exists; if all inputs were moved already, an error says that DESTINATION is whole.
 
 examples:
   ckptfmt merge part-0 part-1 part-2 model
@@ -31,7 +32,8 @@ examples:
 exit status:
   0  merged
   1  the inputs contradict each other, or one is damaged; nothing has changed
-  2  wrong usage, no checkpoint at an INPUT, or the result could not be written
+  2  wrong usage, no checkpoint at an INPUT, the result could not be written, or an
+     input could not be removed
 """
 
 
@@ -68,41 +70,40 @@ def run(options: argparse.Namespace) -> int:
         CkptfmtError: nothing was merged (after a DurabilityUnknownError, or a StorageError with the
             failure NOT_REMOVED: it was).
     """
-    prefixes, missing = _found(options)
+    found, missing = _found(options.prefixes)
+    skips = bool(missing and found and options.allow_missing)
+    if missing and not (skips or options.consume):
+        raise missing[0]
     # If DESTINATION was forgotten, this is the last input. If an input is missing, nothing is
     # replaced: the merge finishes one that was killed, or fails.
     check_destination(
         options.destination,
-        overwrite=options.overwrite or missing,
-        consumed=prefixes if options.consume else (),
+        overwrite=options.overwrite or bool(missing and not skips),
+        consumed=found if options.consume else (),
     )
-    ckptfmt.merge(
-        prefixes,
-        options.destination,
-        inputs="consume" if options.consume else "keep",
-        durability=options.durability,
-    )
+    for left_out in missing if skips and not options.quiet else ():
+        complain(f"ckptfmt: skipped: {left_out}")
+    with hinted(options.overwrite):
+        merge_located(
+            options.prefixes,
+            options.destination,
+            options.consume,
+            options.durability,
+            allow_missing=skips,
+        )
     if not options.quiet:
-        inputs = text.plural(len(prefixes), "checkpoint")
+        inputs = text.plural(len(found) if skips else len(options.prefixes), "checkpoint")
         Output().line(f"merged {inputs} into {text.path(options.destination)}")
     return 0
 
 
-def _found(options: argparse.Namespace) -> tuple[list[str], bool]:
-    """Return the prefixes of the inputs, and whether one is missing that must exist; name skipped
-    ones on standard error."""
-    prefixes: list[str] = []
+def _found(paths: Iterable[str]) -> tuple[list[str], list[CheckpointNotFoundError]]:
+    """Return the prefixes of the inputs that exist, and the errors of the others."""
+    found: list[str] = []
     missing: list[CheckpointNotFoundError] = []
-    for path in options.prefixes:
+    for path in paths:
         try:
-            prefixes.append(locate(path))
+            found.append(locate(path))
         except CheckpointNotFoundError as error:
             missing.append(error)
-    if missing and not (options.allow_missing and prefixes):
-        if not options.consume:
-            raise missing[0]
-        return options.prefixes, True
-    if not options.quiet:
-        for left_out in missing:
-            complain(f"ckptfmt: skipped: {left_out}")
-    return prefixes, False
+    return found, missing

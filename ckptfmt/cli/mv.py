@@ -7,11 +7,12 @@ import argparse
 import contextlib
 
 import ckptfmt
-from ckptfmt import CheckpointNotFoundError, CorruptError, InvalidError
+from ckptfmt import CheckpointNotFoundError, InvalidError
 from ckptfmt._base.names import path_text
-from ckptfmt.bundle.completeness import why_incomplete
+from ckptfmt.bundle.completeness import check_complete
 from ckptfmt.bundle.merge import add_finished, check_one_store
 from ckptfmt.cli import text
+from ckptfmt.cli.destination import hinted
 from ckptfmt.cli.files import named_checkpoint, target_of
 from ckptfmt.cli.output import Output
 
@@ -21,8 +22,9 @@ EPILOG = """
 SOURCE is a prefix or an index file; DESTINATION is a prefix, or a directory if it ends with a
 slash. The data files are moved, or copied to another file system; the index is the last. If the
 command is killed, SOURCE or DESTINATION is complete, perhaps both; run it again, with --overwrite
-if both are. If SOURCE was moved already, an error says that DESTINATION is whole. State files
-(`checkpoint`) and TensorFlow 1's .meta file are not changed.
+if both are, and also if SOURCE could not be removed (NOT_REMOVED). If SOURCE was moved already, an
+error says that DESTINATION is whole. State files (`checkpoint`) and TensorFlow 1's .meta file are
+not changed.
 
 examples:
   ckptfmt mv --dry-run runs/1/model.ckpt-1000 best/
@@ -31,7 +33,8 @@ examples:
 exit status:
   0  moved
   1  the checkpoint is damaged; nothing has changed
-  2  wrong usage, no checkpoint at SOURCE, or the result could not be written
+  2  wrong usage, no checkpoint at SOURCE, the result could not be written, or SOURCE
+     could not be removed
 """
 
 
@@ -62,11 +65,10 @@ def run(options: argparse.Namespace) -> int:
     target = target_of(source, options.destination, overwrite=options.overwrite, consumes=True)
     if options.dry_run:
         check_one_store([source], target)
-        why = why_incomplete(source)
-        if why is not None:
-            raise CorruptError(why)
+        check_complete(source)
     else:
-        ckptfmt.merge([source], target, inputs="consume")
+        with hinted(options.overwrite):
+            ckptfmt.merge([source], target, inputs="consume")
     if not options.quiet:
         word = "would move" if options.dry_run else "moved"
         Output().line(f"{word} {text.path(source)} to {text.path(target)}")

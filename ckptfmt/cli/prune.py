@@ -84,4 +84,6 @@ def run(options: argparse.Namespace) -> int:
         messages.append(f"no checkpoint is {kind}: nothing is removed")
     for message in messages:
         complain(f"ckptfmt: {text.printable(message)}")
-    return 1 if done.damaged else 0
+    for error in done.failed.values():
+        complain(f"ckptfmt: {error}")
+    return 2 if done.failed else 1 if done.damaged else 0

@@ -7,7 +7,7 @@ import argparse
 import os
 
 import ckptfmt
-from ckptfmt._base.names import is_url
+from ckptfmt._base.names import path_text
 from ckptfmt.cli import text
 from ckptfmt.cli.files import named_checkpoint
 from ckptfmt.cli.output import Output
@@ -45,8 +45,10 @@ def run(options: argparse.Namespace) -> int:
         CkptfmtError: one is not a checkpoint, or a file could not be removed.
     """
     found = [named_checkpoint(path, damaged=True) for path in options.checkpoints]
+    for prefix in found:
+        path_text(prefix, "checkpoint")  # one in a store or an archive is refused
     output = Output()
-    for prefix in {one if is_url(one) else os.path.abspath(one): one for one in found}.values():
+    for prefix in {os.path.abspath(one): one for one in found}.values():
         if not options.dry_run:
             ckptfmt.tf.remove_checkpoint(prefix)
         if not options.quiet:

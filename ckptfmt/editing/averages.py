@@ -28,7 +28,7 @@ from ckptfmt._base.background import wait_for_saves
 from ckptfmt._base.names import prefix_text
 from ckptfmt._base.progress import Meter, Progress
 from ckptfmt.bundle.casting import is_float
-from ckptfmt.bundle.completeness import why_incomplete
+from ckptfmt.bundle.completeness import check_complete
 from ckptfmt.bundle.graph import OBJECT_GRAPH_KEY
 from ckptfmt.bundle.graph_keys import missing_tensors
 from ckptfmt.bundle.locate import locate
@@ -46,7 +46,7 @@ from ckptfmt.bundle.rewriting import (
 from ckptfmt.bundle.selecting import some
 from ckptfmt.bundle.tensor import TensorHandle
 from ckptfmt.bundle.writer import Writer
-from ckptfmt.errors import CorruptError, InvalidError, masked_repr
+from ckptfmt.errors import InvalidError, masked_repr
 
 Path = str | bytes | os.PathLike[Any]
 
@@ -166,9 +166,7 @@ class _Mean:
     def plan(self) -> Average:
         """Check the sources and return what `write` would do."""
         for reader in self._readers:
-            why = why_incomplete(reader.prefix)
-            if why is not None:
-                raise CorruptError(why)
+            check_complete(reader.prefix)
         self._folder = None  # the destination's directory may not exist
         for handle in self._readers[0].values():
             self._classify(handle, self._others(handle))

@@ -26,6 +26,7 @@ from ckptfmt._base.progress import Progress
 from ckptfmt.bundle.batch import can_cast
 from ckptfmt.bundle.casting import cast_dtype, dtype_text, is_float
 from ckptfmt.bundle.choosing import Cast
+from ckptfmt.bundle.completeness import check_complete
 from ckptfmt.bundle.graph import OBJECT_GRAPH_KEY, ObjectGraph, encode_graph
 from ckptfmt.bundle.graph_keys import graph_of, missing_keys
 from ckptfmt.bundle.locate import locate
@@ -249,7 +250,7 @@ def edit(
             compact,
             durability,
         )
-        done = Rewritten(0, {}) if dry_run else rewrite(reader, target, plan, progress)
+        done = _planned(reader) if dry_run else rewrite(reader, target, plan, progress)
         sizes = dict(zip(stored, reader.table()["nbytes"].tolist(), strict=True))
     return Edit(
         target,
@@ -265,6 +266,12 @@ def edit(
         tuple(name for name in undecided if name in rest),
         tuple(gone) or missing.graph,
     )
+
+
+def _planned(reader: Reader) -> Rewritten:
+    """Return the result of a dry run, of a source that can be read."""
+    check_complete(reader.prefix)
+    return Rewritten(0, {})
 
 
 def _optimizer_state(

@@ -31,7 +31,7 @@ from ckptfmt._base.names import path_text, prefix_text
 from ckptfmt._base.progress import Meter, Progress
 from ckptfmt.bundle import convert as levels
 from ckptfmt.bundle.batch import can_cast
-from ckptfmt.bundle.casting import cast_dtype, cast_values, dtype_text
+from ckptfmt.bundle.casting import Losses, cast_dtype, cast_values, dtype_text, losses_of
 from ckptfmt.bundle.choosing import Cast
 from ckptfmt.bundle.graph import OBJECT_GRAPH_KEY
 from ckptfmt.bundle.graph_keys import missing_tensors
@@ -79,6 +79,9 @@ class Conversion:
         bits: by name, the dtypes before and after of tensors of a dtype that the result lacks, of
             which it holds the bits: float8_e8m0fnu as uint8.
         missing: keys of the source's object graph without a tensor.
+        losses: by name, how many elements casts changed beyond rounding: those that the new dtype
+            could not hold, which are infinite or NaN now or another integer, and those that are 0
+            now and were not.
     """
 
     path: str
@@ -89,6 +92,7 @@ class Conversion:
     dropped: tuple[str, ...] = ()
     bits: dict[str, tuple[str, str]] = field(default_factory=dict)
     missing: tuple[str, ...] = ()
+    losses: dict[str, tuple[int, int]] = field(default_factory=dict)
 
     __repr__ = masked_repr
 
@@ -266,6 +270,11 @@ class _Casts:
             else []
         )
         self.done: dict[str, tuple[str, str]] = {}
+        self.losses: dict[str, Losses] = {}
+
+    def found_losses(self) -> dict[str, tuple[int, int]]:
+        """Return what casts lost, by name, if anything."""
+        return {name: (one.overflows, one.zeros) for name, one in self.losses.items() if any(one)}
 
     def leaves(self, tensor: Kind) -> bool:
         """Return whether no cast applies to a tensor whose dtype the result cannot hold."""
@@ -339,6 +348,22 @@ def _reading(kinds: list[Kind], tensors: Mapping[str, Tensor]) -> Read:
     return lambda name, box: cast_values(tensors[name].read(box), dtype_of[name])
 
 
+def _counted(kinds: list[Kind], tensors: Mapping[str, Tensor], meter: Meter, casts: _Casts) -> Read:
+    """As `_reading`, for the one time that each box is read to be written: count the bytes, and
+    what casts lose."""
+    dtype_of = {kind.name: kind.dtype for kind in kinds}
+
+    def read(name: str, box: Box) -> NDArray[Any]:
+        array = tensors[name].read(box)
+        result = cast_values(array, dtype_of[name])
+        if name in casts.done:
+            casts.losses[name] = casts.losses.get(name, Losses()) + losses_of(array, result)
+        meter.add(result.nbytes)
+        return result
+
+    return read
+
+
 def _nbytes(kinds: list[Kind]) -> int:
     return sum(kind.nbytes for kind in kinds)
 
@@ -383,17 +408,14 @@ def _import(
             _check_described(kinds, tensors, metadata, target)
         paths = optimizer_paths(tensors) if optimizer_paths is not None else []
         stored = {**metadata, **({OPTIMIZER_STATES: paths} if paths else {})}
-        read, meter = _reading(kinds, tensors), Meter(progress, _nbytes(kinds))
+        read = _counted(kinds, tensors, Meter(progress, _nbytes(kinds)), casts)
 
         def value(kind: Kind, folder: str | None) -> NDArray[Any]:
             if kind.nbytes <= HELD_MAX or kind.dtype.hasobject:
-                array = read(kind.name, ())
-                meter.add(array.nbytes)
-                return array
+                return read(kind.name, ())
             array = mapped_array(kind.name, kind.shape, kind.dtype, folder)
             for box in slabs(kind.shape, kind.dtype.itemsize):
                 array[box] = read(kind.name, box)
-                meter.add(array[box].nbytes)
             return array
 
         def fill(writer: Writer, folder: str | None) -> None:
@@ -405,12 +427,22 @@ def _import(
 
         def check(part: str, _: str | None) -> None:
             with Reader(part, limits=options.limits) as result:
-                _compare(kinds, lambda name, box: np.asarray(result[name][(*box, ...)]), read)
+                again = _reading(kinds, tensors)
+                _compare(kinds, lambda name, box: np.asarray(result[name][(*box, ...)]), again)
 
         given = None if options.level == "v2" else stored or None
         build(target, options, given, fill, check if check_result else None)
     nbytes = _nbytes(kinds)
-    return Conversion(target, "tensorflow", len(kinds), nbytes, casts.done, tuple(dropped), bits)
+    return Conversion(
+        target,
+        "tensorflow",
+        len(kinds),
+        nbytes,
+        casts.done,
+        tuple(dropped),
+        bits,
+        losses=casts.found_losses(),
+    )
 
 
 def _take_bits(tensors: dict[str, Tensor], casts: _Casts) -> dict[str, tuple[str, str]]:
@@ -488,9 +520,9 @@ class _Export:
             is_keras = named is not None and named[0] is foreign.KERAS_WEIGHTS
             if is_keras and self._format == "hdf5":
                 self._check_keras_names(kinds)
-            meter = Meter(progress, _nbytes(kinds))
-            read = _reading(kinds, tensors)
-            path = self._write_files(kinds, texts, read, meter, check_result)
+            read = _counted(kinds, tensors, Meter(progress, _nbytes(kinds)), casts)
+            again = _reading(kinds, tensors) if check_result else None
+            path = self._write_files(kinds, texts, read, again)
         return Conversion(
             path,
             self._format,
@@ -498,6 +530,7 @@ class _Export:
             _nbytes(kinds),
             casts.done,
             tuple(dropped),
+            losses=casts.found_losses(),
         )
 
     def _check_keras_names(self, kinds: list[Kind]) -> None:
@@ -518,14 +551,9 @@ class _Export:
         kinds: list[Kind],
         metadata: Mapping[str, str],
         read: Read,
-        meter: Meter,
-        check_result: bool,
+        again: Read | None,
     ) -> str:
-        def counted(name: str, box: Box) -> NDArray[Any]:
-            array = read(name, box)
-            meter.add(array.nbytes)
-            return array
-
+        """Write all files; with `again`, compare them with what it reads. Return the path."""
         folder = os.path.dirname(self._path)
         make_directory(folder, self._durability)
         with open_directory(folder) as directory, contextlib.ExitStack() as stack:
@@ -552,9 +580,9 @@ class _Export:
                     out.write(safetensors.index_json(by_file))
             for file in files:
                 temporary = new(file.path)
-                self._module.write(temporary, file.kinds, metadata, counted)
-                if check_result:
-                    self._check(temporary, file.kinds, read)
+                self._module.write(temporary, file.kinds, metadata, read)
+                if again is not None:
+                    self._check(temporary, file.kinds, again)
         return path
 
     def _check(self, path: str, kinds: list[Kind], read: Read) -> None:

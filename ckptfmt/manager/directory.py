@@ -21,10 +21,10 @@ from typing import Self
 
 from ckptfmt import _core
 from ckptfmt._base.arguments import Durability
-from ckptfmt._base.names import index_name, parse_data_name
+from ckptfmt._base.names import INTENT, index_name, parse_data_name
 from ckptfmt._base.untrusted import open_regular
 from ckptfmt.bundle.mounts import is_remote
-from ckptfmt.bundle.orphans import DATA, INTENT, Files, of_managed, other_temporaries
+from ckptfmt.bundle.orphans import DATA, Files, of_managed, other_temporaries
 from ckptfmt.bundle.sweeping import is_held, remove_dead, remove_directory
 from ckptfmt.bundle.temporary import OwnDescriptor, replace_file, temporary_name
 from ckptfmt.errors import BusyError, CkptfmtError, InvalidError, StorageError

@@ -11,7 +11,7 @@ from typing import Any
 from ckptfmt._base.arguments import check_progress, invalid
 from ckptfmt._base.names import index_name, is_url, parse_data_name
 from ckptfmt.bundle.completeness import LOOKS_MAX, identity, why_incomplete, why_unsound
-from ckptfmt.errors import BusyError, CheckpointNotFoundError, CkptfmtError
+from ckptfmt.errors import BusyError, CheckpointNotFoundError, StorageError
 from ckptfmt.manager.directory import CheckpointDirectory
 from ckptfmt.manager.latest import warn
 from ckptfmt.manager.records import Records
@@ -31,12 +31,14 @@ class Pruned:
         damaged: those that are not sound, which stay as well, with the first problem of each.
         linked: those that stay because a symbolic link that stays leads to one of their files, with
             that link.
+        failed: errors of those that could not be removed, or not completely.
     """
 
     removed: list[str]
     kept: list[str]
     damaged: dict[str, str]
     linked: dict[str, str] = field(default_factory=dict)
+    failed: dict[str, StorageError] = field(default_factory=dict)
 
 
 def prune(
@@ -69,8 +71,7 @@ def prune(
         InvalidError: `keep` is not positive.
         CheckpointNotFoundError: there is no state file.
         BusyError: another process holds the directory's lock, or keeps replacing checkpoints.
-        StorageError: a checkpoint cannot be read now, and nothing was removed; or one could not be
-            removed, and the others were.
+        StorageError: a checkpoint cannot be read now, and nothing was removed.
         UnsupportedError: a checkpoint cannot be checked by this release; nothing was removed.
     """
     if keep < 1:
@@ -81,6 +82,7 @@ def prune(
     )
     records = Records(directory)
     judged: dict[str, _Verdict] = {}
+    failed: dict[str, StorageError] = {}
     looks = 0
     with opened as place:
         while True:
@@ -91,7 +93,7 @@ def prune(
                     linked = {} if is_url(directory) else _linked(directory, place, plan.going)
                     plan.going[:] = [name for name in plan.going if name not in linked]
                     if plan.going and not dry_run:
-                        _remove(place, records, plan.going)
+                        failed = _remove(place, records, plan.going)
                     break
             looks += 1
             if looks > len(records.managed) + LOOKS_MAX:
@@ -109,10 +111,11 @@ def prune(
         if why is not None:
             warn(f"'{os.path.join(directory, newest)}' is not complete: {why}")
     return Pruned(
-        [os.path.join(directory, name) for name in plan.going],
+        [os.path.join(directory, name) for name in plan.going if name not in failed],
         [os.path.join(directory, name) for name in plan.sound],
         {os.path.join(directory, name): why for name, why in plan.damaged.items()},
         {os.path.join(directory, name): os.path.join(directory, linked[name]) for name in linked},
+        {os.path.join(directory, name): error for name, error in failed.items()},
     )
 
 
@@ -209,14 +212,13 @@ def _owner(name: str) -> str | None:
     return name.removesuffix(".index") if name.endswith(".index") else None
 
 
-def _remove(place: Directory, records: Records, going: list[str]) -> None:
+def _remove(place: Directory, records: Records, going: list[str]) -> dict[str, StorageError]:
     assert records.state is not None
-    failed: dict[str, CkptfmtError] = {**place.remove_all(going)}
+    failed = place.remove_all(going)
     for name in going:
         if name not in failed or not place.exists(name):
             records.managed.pop(name, None)
             records.scored.pop(name, None)
     records.write(place, records.state.model_checkpoint_path)
     records.write_metrics(place)
-    for error in failed.values():
-        raise error
+    return failed

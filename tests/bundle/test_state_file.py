@@ -419,7 +419,7 @@ def test_the_index_goes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     put(tmp_path, *GONE)
     with removals(monkeypatch) as calls:
         ckptfmt.tf.remove_checkpoint(tmp_path / "m")
-    assert calls == ["m.index", "sync", *sorted(GONE[1:-1]), "m.meta"]
+    assert calls == ["m.index", "sync", *sorted(GONE[1:-1]), "m.meta", "m.merge-intent"]
 
 
 @pytest.mark.parametrize("fail_at", [0, 2, 5])
