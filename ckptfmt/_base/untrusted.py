@@ -29,6 +29,34 @@ MESSAGE_MAX = 1 << 30
 Damaged = Callable[[str], CkptfmtError]
 
 
+class Window(io.RawIOBase):
+    """A file to be read that is not one of the system: its size and the position."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self._size, self._at = size, 0
+
+    def readable(self) -> bool:
+        """Return True."""
+        return True
+
+    def seekable(self) -> bool:
+        """Return True."""
+        return True
+
+    def tell(self) -> int:
+        """Return the position."""
+        return self._at
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        """Change the position, which may be beyond the end."""
+        at = offset + {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self._size}[whence]
+        if at < 0:
+            raise OSError(errno.EINVAL, "a position before the file")
+        self._at = at
+        return at
+
+
 def open_regular(path: str, *, follow_symlinks: bool = True, directory: int | None = None) -> int:
     """Open a regular file for reading and return its descriptor. Never waits, as for a FIFO.
 

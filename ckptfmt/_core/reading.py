@@ -475,20 +475,6 @@ class ReaderHandle(Handle):
         blob = ffi.buffer(view.bytes, offsets[-1])[:] if offsets[-1] else b""
         return [blob[start:end] for start, end in itertools.pairwise(offsets)]
 
-    def locate(
-        self, selection: Selection, row: int, part: int = lib.CKPTFMT_WHOLE
-    ) -> dict[str, Any]:
-        """Where a stored value is: the fields of `ckptfmt_location`. Raises if its file does not
-        hold all of it."""
-        location = ffi.new("ckptfmt_location *")
-        self.call(lib.ckptfmt_reader_locate, selection.pointer, row, part, location)
-        path = os.fsdecode(ffi.string(location.path))
-        return {"path": path} | {
-            name: int(getattr(location, name))
-            for name, _ in ffi.typeof(location[0]).fields
-            if name != "path"
-        }
-
     def map(self, selection: Selection, row: int, verify: int) -> NDArray[np.uint8]:
         """Return the stored bytes of a tensor, mapped read-only; unmapped when the last view of
         them dies."""

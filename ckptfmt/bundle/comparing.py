@@ -160,8 +160,8 @@ def checksums_equal(a: TensorHandle, b: TensorHandle) -> bool:
 def pieces(
     shape: tuple[int, ...], itemsize: int, limit: int | None = None
 ) -> Iterator[tuple[slice, ...]]:
-    """Yield indices that divide an array into boxes of at most `limit` bytes, or one element; None:
-    PIECE_BYTES."""
+    """Divide an array into boxes of at most `limit` bytes, or one element (None: PIECE_BYTES), each
+    of which is one run of its elements in row-major order; in that order."""
     limit = PIECE_BYTES if limit is None else limit
     row = math.prod(shape[1:]) * itemsize
     if not shape or row * shape[0] <= limit:
@@ -169,7 +169,7 @@ def pieces(
     elif row <= limit:
         step = limit // row
         for first in range(0, shape[0], step):
-            yield (slice(first, first + step),)
+            yield (slice(first, min(first + step, shape[0])),)
     else:
         for first in range(shape[0]):
             for rest in pieces(shape[1:], itemsize, limit):

@@ -7,7 +7,7 @@ and the cost is linear in the graph.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from ckptfmt._base.dtypes import STRING
 from ckptfmt.bundle.graph import (
@@ -107,17 +107,25 @@ def stored_keys(
 def reachable(graph: ObjectGraph) -> list[int]:
     """Return the nodes that the root reaches through children and slot variables, breadth
     first."""
-    seen = bytearray(len(graph.nodes))
-    seen[0] = 1
-    found = [0]
-    for node_id in found:
+
+    def following(node_id: int) -> list[int]:
         node = graph.nodes[node_id]
-        following = [child for _, child in node.children]
+        found = [child for _, child in node.children]
         for slot in node.slot_variables:
-            following += (slot.original_variable_node_id, slot.slot_variable_node_id)
-        for one in following:
-            if not seen[one]:
-                seen[one] = 1
+            found += (slot.original_variable_node_id, slot.slot_variable_node_id)
+        return found
+
+    return reached([0], following)
+
+
+def reached(start: Iterable[int], following: Callable[[int], Iterable[int]]) -> list[int]:
+    """Return the nodes that these lead to, themselves included, breadth first."""
+    found = list(dict.fromkeys(start))
+    seen = set(found)
+    for node_id in found:
+        for one in following(node_id):
+            if one not in seen:
+                seen.add(one)
                 found.append(one)
     return found
 

@@ -22,7 +22,7 @@ from ckptfmt.bundle.graph import (
     object_path,
     unescape,
 )
-from ckptfmt.bundle.graph_keys import key_groups, wanted_keys
+from ckptfmt.bundle.graph_keys import key_groups, reached, wanted_keys
 from ckptfmt.bundle.selecting import some
 from ckptfmt.errors import InvalidError
 from ckptfmt.objects.nodes import NONE
@@ -288,16 +288,12 @@ def _cut(graph: ObjectGraph, optimizers: set[int]) -> None:
 
 
 def _reached(nodes: list[Node], but: set[int]) -> set[int]:
-    waiting, found = [0], {0}
-    while waiting:
-        node = nodes[waiting.pop()]
-        following = [child for _, child in node.children]
-        following += [slot.slot_variable_node_id for slot in node.slot_variables]
-        for child in following:
-            if child not in found and child not in but:
-                found.add(child)
-                waiting.append(child)
-    return found
+    def following(number: int) -> list[int]:
+        found = [child for _, child in nodes[number].children]
+        found += [slot.slot_variable_node_id for slot in nodes[number].slot_variables]
+        return [one for one in found if one not in but]
+
+    return set(reached([0], following))
 
 
 def _compacted(graph: ObjectGraph) -> ObjectGraph:

@@ -33,6 +33,7 @@ from ckptfmt.bundle import convert as levels
 from ckptfmt.bundle.batch import can_cast
 from ckptfmt.bundle.casting import Losses, cast_dtype, cast_values, dtype_text, losses_of
 from ckptfmt.bundle.choosing import Cast
+from ckptfmt.bundle.comparing import pieces
 from ckptfmt.bundle.graph import OBJECT_GRAPH_KEY
 from ckptfmt.bundle.graph_keys import missing_tensors
 from ckptfmt.bundle.locate import holds_checkpoints, locate, recognised
@@ -55,7 +56,7 @@ from ckptfmt.bundle.writer import Writer
 from ckptfmt.errors import InvalidError, masked_repr
 from ckptfmt.formats import safetensors
 from ckptfmt.formats.renaming import Opened, renamed_tensors
-from ckptfmt.formats.tensors import Box, Kind, Read, Tensor, slabs
+from ckptfmt.formats.tensors import Box, Kind, Read, Tensor
 from ckptfmt.objects.naming_metadata import NamedInMetadata
 from ckptfmt.objects.roles import OPTIMIZER_STATES
 
@@ -337,7 +338,7 @@ def _check_described(
 def _compare(kinds: list[Kind], result: Read, source: Read) -> None:
     """Raise CorruptError if the result does not hold what the source does."""
     for kind in kinds:
-        for box in slabs(kind.shape, max(kind.dtype.itemsize, 1)):
+        for box in pieces(kind.shape, max(kind.dtype.itemsize, 1)):
             if not equal_values(result(kind.name, box), source(kind.name, box)):
                 raise other_values(kind.name)
 
@@ -414,7 +415,7 @@ def _import(
             if kind.nbytes <= HELD_MAX or kind.dtype.hasobject:
                 return read(kind.name, ())
             array = mapped_array(kind.name, kind.shape, kind.dtype, folder)
-            for box in slabs(kind.shape, kind.dtype.itemsize):
+            for box in pieces(kind.shape, kind.dtype.itemsize):
                 array[box] = read(kind.name, box)
             return array
 

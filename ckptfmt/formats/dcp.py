@@ -33,7 +33,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ckptfmt._base import dtypes
-from ckptfmt._base.untrusted import check_pickle, checked_shape
+from ckptfmt._base.untrusted import Window, check_pickle, checked_shape
 from ckptfmt._core import NUMPY_RANK_MAX
 from ckptfmt.errors import CkptfmtError, CorruptError, InvalidError, LimitError, UnsupportedError
 from ckptfmt.formats.tensors import Box, ByteFile, Places
@@ -230,30 +230,15 @@ class _Place:
             raise self.damaged(f"not what torch.save writes: {error}") from None
 
 
-class _Part(io.RawIOBase):
+class _Part(Window):
     """The bytes of a place as a file."""
 
     def __init__(self, place: _Place) -> None:
-        self._place, self._at = place, 0
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        start = {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self._place.length}[whence]
-        if start + offset < 0:
-            raise OSError("a negative position")
-        self._at = start + offset
-        return self._at
-
-    def tell(self) -> int:
-        return self._at
+        super().__init__(place.length)
+        self._place = place
 
     def readinto(self, buffer: Any) -> int:
-        size = max(min(len(buffer), self._place.length - self._at), 0)
+        size = max(min(len(buffer), self._size - self._at), 0)
         buffer[:size] = self._place.file.read(size, self._place.offset + self._at)
         self._at += size
         return size

@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 
 from ckptfmt._base import dtypes
+from ckptfmt.bundle.comparing import pieces
 from ckptfmt.errors import InvalidError
-from ckptfmt.formats.tensors import Kind, Read, slabs
+from ckptfmt.formats.tensors import Kind, Read
 
 try:
     from ckptfmt.formats.datasets import Dataset, open_datasets, write_datasets
@@ -101,7 +102,7 @@ def write(path: str, kinds: Sequence[Kind], metadata: Mapping[str, str], read: R
     with write_datasets(path, durability="none") as file:
         for kind in kinds:
             fill = file.create(kind.name, kind.dtype, kind.shape)
-            for box in slabs(kind.shape, kind.dtype.itemsize):
+            for box in pieces(kind.shape, kind.dtype.itemsize):
                 array = read(kind.name, box)
                 if array.size:
                     fill(box, array)

@@ -20,6 +20,7 @@ from numpy.lib import format as npy
 from numpy.typing import NDArray
 
 from ckptfmt._base.untrusted import checked_shape, open_regular
+from ckptfmt.bundle.comparing import pieces
 from ckptfmt.errors import (
     CheckpointNotFoundError,
     CkptfmtError,
@@ -28,7 +29,7 @@ from ckptfmt.errors import (
     StorageError,
     UnsupportedError,
 )
-from ckptfmt.formats.tensors import Box, Kind, Places, Read, slabs
+from ckptfmt.formats.tensors import Box, Kind, Places, Read
 
 _END = ".npy"
 _SKIPPED = 1 << 20
@@ -82,7 +83,7 @@ class _Member:
         if self._by_columns and len(self.shape) > 1:
             whole = self._bytes(0, math.prod(self.shape)).reshape(self.shape, order="F")
             return np.array(whole[box], self.dtype, order="C")
-        # A box of `slabs` is one run of elements.
+        # A box of `pieces` is one run of elements.
         strides = [math.prod(self.shape[axis + 1 :]) for axis in range(len(self.shape))]
         start = sum(one.start * stride for one, stride in zip(box, strides, strict=False))
         lengths = [one.stop - one.start for one in box]
@@ -242,6 +243,6 @@ def write(path: str, kinds: Sequence[Kind], metadata: Mapping[str, str], read: R
                     "shape": kind.shape,
                 }
                 npy.write_array_header_2_0(stream, header)
-                for box in slabs(kind.shape, kind.dtype.itemsize):
+                for box in pieces(kind.shape, kind.dtype.itemsize):
                     array = np.ascontiguousarray(read(kind.name, box))
                     stream.write(array.reshape(-1).view(np.uint8).data)

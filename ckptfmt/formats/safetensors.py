@@ -21,9 +21,10 @@ from numpy.typing import NDArray
 
 from ckptfmt._base import dtypes, foreign
 from ckptfmt._base.untrusted import checked_shape, parsed_json
+from ckptfmt.bundle.comparing import pieces
 from ckptfmt.bundle.locate import kind_of_file
 from ckptfmt.errors import CorruptError, InvalidError, LimitError, UnsupportedError
-from ckptfmt.formats.tensors import Box, ByteFile, Kind, Places, Read, slabs
+from ckptfmt.formats.tensors import Box, ByteFile, Kind, Places, Read
 
 INDEX = ".safetensors.index.json"
 METADATA = "__metadata__"
@@ -320,7 +321,7 @@ def write(path: str, kinds: Sequence[Kind], metadata: Mapping[str, str], read: R
         for kind in ordered:
             # A byte has one order, also in a dtype without a code.
             code = dtypes.code_of(np.uint8 if kind.dtype.itemsize == 1 else kind.dtype)
-            for box in slabs(kind.shape, kind.dtype.itemsize):
+            for box in pieces(kind.shape, kind.dtype.itemsize):
                 array = np.ascontiguousarray(read(kind.name, box))
                 raw = dtypes.little_endian(array, code)
                 _put(file, raw.data)

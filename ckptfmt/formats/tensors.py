@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -19,7 +19,6 @@ Box = tuple[slice, ...]
 # Returns a box of the tensor of this name.
 Read = Callable[[str, Box], NDArray[Any]]
 
-SLAB_BYTES = 64 << 20
 # Of a box in rows of up to so many bytes whole rows are read, so many bytes at a time.
 SPARSE_BYTES, READ_BYTES = 64 << 10, 4 << 20
 
@@ -72,23 +71,6 @@ class FileTensor(Tensor, Protocol):
         """Check what opening the file has not, and add to `places` where the bytes are; return how
         many were compared with checksums, or None if there are none."""
         ...
-
-
-def slabs(shape: tuple[int, ...], itemsize: int, most: int = SLAB_BYTES) -> Iterator[Box]:
-    """Divide a tensor into boxes of at most `most` bytes, each of which is one run of the tensor's
-    elements in row-major order; in that order."""
-    if not shape or math.prod(shape) * itemsize <= most:
-        yield ()
-        return
-    row_bytes = math.prod(shape[1:]) * itemsize
-    if row_bytes <= most:
-        step = most // row_bytes
-        for start in range(0, shape[0], step):
-            yield (slice(start, min(start + step, shape[0])),)
-        return
-    for row in range(shape[0]):
-        for rest in slabs(shape[1:], itemsize, most):
-            yield slice(row, row + 1), *rest
 
 
 class Places:

@@ -8,6 +8,7 @@ from typing import Any
 
 from ckptfmt.bundle.choosing import Choice
 from ckptfmt.bundle.graph import VARIABLE_VALUE, ObjectGraph
+from ckptfmt.bundle.graph_keys import reached
 from ckptfmt.bundle.reader import Reader
 from ckptfmt.bundle.selecting import Rename
 from ckptfmt.errors import InvalidError
@@ -122,14 +123,10 @@ def _key_of(graph: ObjectGraph, node: int) -> str:
 
 def _below(graph: ObjectGraph, start: int, skipped: frozenset[str]) -> list[int]:
     """Return the nodes that a node reaches without edges of these names."""
-    found = [start]
-    seen = {start}
-    for node in found:
-        for name, child in graph.nodes[node].children:
-            if name not in skipped and child not in seen:
-                seen.add(child)
-                found.append(child)
-    return found
+    return reached(
+        [start],
+        lambda node: (child for name, child in graph.nodes[node].children if name not in skipped),
+    )
 
 
 # ---- by the paths of variables -------------------------------------------------------------------

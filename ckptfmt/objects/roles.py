@@ -33,7 +33,7 @@ from ckptfmt.bundle.graph import (
     Node,
     ObjectGraph,
 )
-from ckptfmt.bundle.graph_keys import graph_of, key_groups
+from ckptfmt.bundle.graph_keys import graph_of, key_groups, reached
 from ckptfmt.bundle.reader import Reader
 
 ModelRole = Literal["weight", "optimizer", "other", "unknown"]
@@ -402,14 +402,12 @@ def _is_closed(nodes: list[Node], number: int) -> bool:
 def _reached(nodes: list[Node], start: Iterable[int], but: Iterable[int] = ()) -> set[int]:
     """Return the nodes that are reached through children, without going into some."""
     closed = set(but)
-    waiting = [one for one in start if one not in closed]
-    found = set(waiting)
-    while waiting:
-        for _, child in nodes[waiting.pop()].children:
-            if child not in found and child not in closed:
-                found.add(child)
-                waiting.append(child)
-    return found
+    return set(
+        reached(
+            (one for one in start if one not in closed),
+            lambda one: (child for _, child in nodes[one].children if child not in closed),
+        )
+    )
 
 
 # ---- names ---------------------------------------------------------------------------------------

@@ -210,53 +210,28 @@ class MessageEngine(Engine):
         )
 
 
-class SingleProcess(Closing):
+class SingleProcess(MessageEngine):
     """The coordinator of a job of one process: rank 0 of 1. No operation waits.
 
     Raises:
         InvalidError: a wrong argument, or use after `close`.
     """
 
+    _rank, _world_size = 0, 1
+
     def __init__(self) -> None:
-        self._closed = False
-
-    @property
-    def rank(self) -> int:
-        """0."""
-        return 0
-
-    @property
-    def world_size(self) -> int:
-        """1."""
-        return 1
-
-    def barrier(self, name: str) -> None:
-        """Return without waiting."""
-        self._check_open()
-        check_name(name)
-
-    def gather(self, data: bytes, root: int = 0) -> list[bytes] | None:
-        """Return a list of this one value."""
-        self._check_open()
-        check_root(root, 1)
-        return [check_data(data)]
-
-    def broadcast(self, data: bytes | None, root: int = 0) -> bytes:
-        """Return the value."""
-        self._check_open()
-        check_root(root, 1)
-        return check_data(data)
+        self._state = "open"
 
     def close(self) -> None:
         """Refuse further operations."""
-        self._closed = True
+        self._state = "closed"
 
-    def _check_open(self) -> None:
-        if self._closed:
-            raise InvalidError("coordinator is closed")
+    def _send(self, operation: str, data: bytes, ranks: Sequence[int]) -> None:
+        """There is no other process."""
 
     def __repr__(self) -> str:
-        return f"<ckptfmt SingleProcess coordinator{' closed' if self._closed else ''}>"
+        closed = " closed" if self._state == "closed" else ""
+        return f"<ckptfmt SingleProcess coordinator{closed}>"
 
 
 SingleProcess.__module__ = "ckptfmt.sharded"

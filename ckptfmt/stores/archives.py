@@ -8,7 +8,6 @@ Names of members are looked up, never used as paths of the file system.
 from __future__ import annotations
 
 import errno
-import io
 import itertools
 import os
 import posixpath
@@ -20,8 +19,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, NoReturn
 
-from ckptfmt._base.untrusted import open_regular
-from ckptfmt._core import Adopted, ObjectInfo, Read
+from ckptfmt._base.untrusted import Window, open_regular
+from ckptfmt._core import ObjectInfo, Read
 from ckptfmt.errors import (
     CheckpointNotFoundError,
     CkptfmtError,
@@ -189,30 +188,11 @@ class Archive:
     def close(self, opened: _Opened) -> None:
         self._base.close(opened.base)
 
-    def _refuse(self, *_given: object) -> NoReturn:
+    def _refuse(self, *_given: Any, **_named: Any) -> NoReturn:
+        """Refuse what writes."""
         raise OSError(errno.EROFS, "archives are only read", self._path)
 
-    def create(self, path: str) -> Any:
-        self._refuse(path)
-
-    def append(self, opened: Any, data: memoryview) -> None:
-        self._refuse(opened)
-
-    def finish(self, opened: Any) -> None:
-        self._refuse(opened)
-
-    def adopt(self, source: str, target: str) -> Adopted:
-        self._refuse(source, target)
-
-    def publish(self, source: str, target: str, replaces: bool) -> bool:
-        self._refuse(source, target)
-
-    def replace(self, path: str, content: bytes) -> None:
-        """Refuse it, as all that writes."""
-        self._refuse(path)
-
-    def remove(self, path: str) -> None:
-        self._refuse(path)
+    create = append = finish = adopt = publish = replace = remove = _refuse
 
     # ---- the archive
 
@@ -355,7 +335,7 @@ def _list_zip(file: _RangeFile, table: _Table) -> None:
             table.add(info.filename, _Member(start, end, info.file_size, problem))
 
 
-class _RangeFile(io.RawIOBase):
+class _RangeFile(Window):
     """The archive for the standard library, which reads its headers."""
 
     def __init__(
@@ -366,27 +346,11 @@ class _RangeFile(io.RawIOBase):
         limit: int,
         once: int,
     ) -> None:
-        super().__init__()
-        self._read, self._base, self._size, self._limit = read, base, size, limit
+        super().__init__(size)
+        self._read, self._base, self._limit = read, base, limit
         self._once = once
-        self._at = self._served = 0
+        self._served = 0
         self._near: tuple[int, bytearray] = 0, bytearray()
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def tell(self) -> int:
-        return self._at
-
-    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        at = offset + {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self._size}[whence]
-        if at < 0:
-            raise OSError(errno.EINVAL, "a position before the archive")
-        self._at = at
-        return at
 
     def read(self, size: int | None = -1) -> bytes:
         left = max(self._size - self._at, 0)

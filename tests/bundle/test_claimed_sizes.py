@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import pytest
 from support import index as ix
 
 import ckptfmt
+from ckptfmt._ckptfmt import ffi, lib
 
 UNKNOWN = 60  # a dtype code that nothing uses
 SIZES = [1 << 30, 1 << 62, (1 << 63) - 1, -1]
@@ -60,17 +62,28 @@ def test_listed(make: Callable[[Path, int], Path], size: int, tmp_path: Path) ->
         assert int(table["nbytes"][0]) == min(wanted, (1 << 64) - 1)
 
 
+def located(handle: Any) -> dict[str, Any]:
+    """The fields of `ckptfmt_location`, by the C function, which has no other door in Python."""
+    place = ffi.new("ckptfmt_location *")
+    reader = handle._reader._handle
+    whole = handle._selection.pointer, handle._row, lib.CKPTFMT_WHOLE
+    reader.call(lib.ckptfmt_reader_locate, *whole, place)
+    fields = {name: getattr(place, name) for name, _ in ffi.typeof(place[0]).fields}
+    return fields | {"path": os.fsdecode(ffi.string(place.path))}
+
+
 def test_located(tmp_path: Path) -> None:
     value = np.arange(5, dtype=np.int32)
     ckptfmt.save(tmp_path / "ck", {"a": value, "b": value + 1})
     with ckptfmt.open(tmp_path / "ck") as reader:
         handle = reader["b"]
-        place = reader._handle.locate(handle._selection, handle._row)
+        place = located(handle)
         stored = Path(place["path"]).read_bytes()[place["offset"] :][: place["size"]]
         assert stored == (value + 1).tobytes()
         assert (place["offset"], place["crc32c"]) == (handle.offset, handle.crc32c)
     Path(place["path"]).write_bytes(b"")
-    with ckptfmt.open(tmp_path / "ck") as reader:
-        handle = reader["b"]
-        with pytest.raises(ckptfmt.CorruptError, match="DAT-2"):
-            reader._handle.locate(handle._selection, handle._row)
+    with (
+        ckptfmt.open(tmp_path / "ck") as reader,
+        pytest.raises(ckptfmt.CorruptError, match="DAT-2"),
+    ):
+        located(reader["b"])

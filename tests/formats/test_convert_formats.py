@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 import ckptfmt
+from ckptfmt.bundle import comparing
 from ckptfmt.cli import main
 from ckptfmt.formats import convert as converting
 from ckptfmt.safetensors import load_file, save_file
@@ -141,12 +142,8 @@ def test_strings_and_objects(tmp_path: Path) -> None:
 @pytest.mark.parametrize("level", ["v2", "v2+"])
 def test_large_tensors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, level: Any) -> None:
     """Those that go through a temporary file, in pieces; and partitioned ones."""
-    import ckptfmt.formats.tensors as parts  # noqa: PLC0415 (its constant is changed)
-
     monkeypatch.setattr(converting, "HELD_MAX", 1000)
-    monkeypatch.setattr(
-        converting, "slabs", lambda shape, itemsize: parts.slabs(shape, itemsize, 4096)
-    )
+    monkeypatch.setattr(comparing, "PIECE_BYTES", 4096)
     big = np.random.default_rng(1).normal(size=(900, 301))
     with ckptfmt.Writer(tmp_path / "ck", level=level) as writer:
         writer.add("whole", big)

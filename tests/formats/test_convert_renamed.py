@@ -10,9 +10,8 @@ import numpy as np
 import pytest
 
 import ckptfmt
-from ckptfmt.bundle import rewriting
+from ckptfmt.bundle import comparing, rewriting
 from ckptfmt.cli import main
-from ckptfmt.formats import tensors as boxes
 from ckptfmt.huggingface import BERT
 from ckptfmt.safetensors import load_file
 
@@ -49,7 +48,7 @@ def test_convert_with_transforms(bert: Path, tmp_path: Path, name: str) -> None:
 
 def test_boxes_of_a_transformed_tensor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Large tensors are written box by box; the graph is left out, casts apply to the result."""
-    monkeypatch.setattr(boxes.slabs, "__defaults__", (64,))
+    monkeypatch.setattr(comparing, "PIECE_BYTES", 64)
     array = np.arange(300.0).reshape(20, 15)
     ckptfmt.save_tree(tmp_path / "ck", {"a": array, "b": array.copy(), "word": "x"})
     rename = [("word", None), ("/[.]ATTR.*", "", lambda one: one.T[1:])]

@@ -16,9 +16,9 @@ from support.strategies import arrays, property_test
 
 import ckptfmt
 from ckptfmt._base import dtypes
+from ckptfmt.bundle.comparing import pieces
 from ckptfmt.cli import main
 from ckptfmt.formats import safetensors as format_
-from ckptfmt.formats.tensors import slabs
 from ckptfmt.safetensors import load_file, safe_open, save_file
 
 CODES = [dtypes.code_of(name) for name in format_._NAMES.values()]
@@ -265,7 +265,7 @@ def test_boxes(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) ->
     box = tuple(slice(*both) for both in ends)
     with format_.open_tensors(str(path)) as (tensors, _):
         assert same(tensors["x"].read(box), np.asarray(array[box]))
-        for one in slabs(array.shape, array.itemsize, 16):
+        for one in pieces(array.shape, array.itemsize, 16):
             assert same(tensors["x"].read(one), np.asarray(array[one]))
 
 
