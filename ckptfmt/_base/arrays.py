@@ -153,7 +153,8 @@ def dlpack_array(
                     f"the storage of {describe(data)} was resized and no longer holds it"
                 )
             # torch exports the values that such a tensor is the negative of.
-            data = data.resolve_conj().resolve_neg()
+            if data.is_neg() or data.is_conj():
+                data = data.resolve_conj().resolve_neg()
         device, index = map(int, data.__dlpack_device__())
         if device not in _CPU_DEVICES:
             name = _DEVICES.get(device, f"DLPack device {device}")
