@@ -292,7 +292,7 @@ static ckptfmt_status list_names(listing *list, ckptfmt_strings *out, ckptfmt_er
 	}
 	out->count = ends.size / sizeof(uint64_t) - 1;
 	out->offsets = (uint64_t *)(void *)ends.data;
-	out->bytes = out->memory = names->data;
+	out->bytes = names->data;
 	*names = CF_BUFFER_EMPTY;
 	return CKPTFMT_OK;
 }

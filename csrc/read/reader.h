@@ -32,8 +32,7 @@ struct ckptfmt_reader {
 };
 
 struct ckptfmt_strings {
-	uint8_t *memory;
-	const uint8_t *bytes;       /* in memory */
+	uint8_t *bytes;
 	uint64_t *offsets;          /* count + 1 */
 	uint64_t count;
 };

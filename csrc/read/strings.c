@@ -139,25 +139,13 @@ static void take_whole(value *v, ckptfmt_strings *out)
 {
 	uint64_t end = 0;
 	for (uint64_t i = 0; i < v->count; i++) {
-		memmove(v->bytes + end, v->bytes + v->starts[i], (size_t)v->sizes[i]);
+		if (v->sizes[i] != 0)
+			memmove(v->bytes + end, v->bytes + v->starts[i], (size_t)v->sizes[i]);
 		out->offsets[i] = end;
 		end += v->sizes[i];
 	}
 	out->offsets[v->count] = end;
-	out->memory = v->bytes;
 	out->bytes = v->bytes;
-	v->bytes = NULL;
-}
-
-/* As take_whole for strings, which lie together already. */
-static void take_whole_strings(value *v, ckptfmt_strings *out)
-{
-	uint64_t first = v->count == 0 ? 0 : v->starts[0];
-	for (uint64_t i = 0; i < v->count; i++)
-		out->offsets[i] = v->starts[i] - first;
-	out->offsets[v->count] = v->count == 0 ? 0 : v->starts[v->count - 1] + v->sizes[v->count - 1] - first;
-	out->memory = v->bytes;
-	out->bytes = v->bytes + first;
 	v->bytes = NULL;
 }
 
@@ -199,15 +187,14 @@ static ckptfmt_status take_elements(const strings_read *r, ckptfmt_strings *out,
 		end += elements[i].size;
 	}
 	out->offsets[out->count] = end;
-	out->memory = cf_allocate(end);
-	if (out->memory == NULL) {
+	out->bytes = cf_allocate(end);
+	if (out->bytes == NULL) {
 		status = cf_fail_memory(err);
 		goto out;
 	}
-	out->bytes = out->memory;
 	for (uint64_t i = 0; i < out->count; i++)
 		if (elements[i].size != 0)
-			memcpy(out->memory + out->offsets[i], elements[i].bytes, (size_t)elements[i].size);
+			memcpy(out->bytes + out->offsets[i], elements[i].bytes, (size_t)elements[i].size);
 out:
 	cf_release(elements);
 	return status;
@@ -226,8 +213,6 @@ static ckptfmt_status make_strings(strings_read *r, ckptfmt_strings **out, ckptf
 		status = cf_fail_memory(err);
 	else if (r->box != NULL || r->row->slice_count != 0)
 		status = take_elements(r, strings, err);
-	else if (r->storage == CKPTFMT_STORAGE_STRING)
-		take_whole_strings(value_at(r, 0), strings);
 	else
 		take_whole(value_at(r, 0), strings);
 	if (status != CKPTFMT_OK)
@@ -300,7 +285,7 @@ void ckptfmt_strings_free(ckptfmt_strings *strings)
 {
 	if (strings == NULL)
 		return;
-	cf_release(strings->memory);
+	cf_release(strings->bytes);
 	cf_release(strings->offsets);
 	cf_release(strings);
 }
