@@ -17,6 +17,8 @@ Path = str | bytes | os.PathLike[Any]
 # Names of tensors that belong to the format itself: the metadata, and the tensors of zero elements
 # that keep an otherwise empty shard referenced.
 RESERVED = "_CKPTFMT_"
+# The end of the name of a merge's intent, after the prefix.
+INTENT = ".merge-intent"
 _RESERVED = RESERVED.encode()
 METADATA = "_CKPTFMT_METADATA"
 # What follows the path of a variable in the name of its value, in an object graph of TensorFlow.
@@ -24,8 +26,6 @@ VALUE_SUFFIX = "/.ATTRIBUTES/VARIABLE_VALUE"
 SHARD_STAND_IN = "_CKPTFMT_SHARD_"
 
 # The part of one process or shard, in the temporary directory of a save.
-# Of the intent of a merge, after the prefix.
-INTENT = ".merge-intent"
 PART = re.compile(r"part-[0-9]{5,10}-of-[0-9]{5,10}")
 # Numbers have at least five digits, and no more zeros in front than that takes.
 _NUMBER = "([0-9]{5}|[1-9][0-9]{5,9})"

@@ -5,8 +5,9 @@ needs; and whether it is sound: every byte is checked."""
 from __future__ import annotations
 
 import errno
+import itertools
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -69,11 +70,11 @@ def identity(path: str) -> Any:
     return info.st_dev, info.st_ino, info.st_mtime_ns, info.st_size
 
 
-def why_incomplete(prefix: str) -> str | None:
+def why_incomplete(prefix: str, tensors: Iterable[str] | None = None) -> str | None:
     """Return what is wrong with the files of a checkpoint; None if it is complete.
 
     Reads the whole index, and only the sizes of the data files. A checkpoint that is replaced
-    meanwhile is looked at again.
+    meanwhile is looked at again. With `tensors`, the data files of only these count.
 
     Raises:
         StorageError: a file exists and cannot be read now.
@@ -84,7 +85,7 @@ def why_incomplete(prefix: str) -> str | None:
         if before is None:
             return "it has no index"
         try:
-            found = missing_data(prefix)
+            found = missing_data(prefix, tensors)
         except UnsupportedError:
             return None  # not damaged; opening it reports what this release lacks
         if found is None or identity(index) == before:
@@ -92,9 +93,10 @@ def why_incomplete(prefix: str) -> str | None:
     return "it is being replaced"
 
 
-def check_complete(prefix: str) -> None:
-    """Raise CorruptError if a checkpoint is not complete; other errors as `why_incomplete`."""
-    why = why_incomplete(prefix)
+def check_complete(prefix: str, tensors: Iterable[str] | None = None) -> None:
+    """Raise CorruptError if a checkpoint, or what it has of these tensors, is not complete; other
+    errors as `why_incomplete`."""
+    why = why_incomplete(prefix, tensors)
     if why is not None:
         raise CorruptError(why, failure="TRUNCATED", path=prefix)
 
@@ -131,7 +133,7 @@ def why_unsound(prefix: str, *, progress: Callable[[int, int], object] | None = 
     return f"{report.problems[0]}{more}"
 
 
-def missing_data(prefix: str) -> str | None:
+def missing_data(prefix: str, tensors: Iterable[str] | None = None) -> str | None:
     """Return what is wrong with the files of a checkpoint that no other process replaces; None if
     it is complete.
 
@@ -142,6 +144,7 @@ def missing_data(prefix: str) -> str | None:
     try:
         with Reader(prefix) as reader:
             selection, num_shards = reader._handle.list_all(), reader.header.num_shards
+            handles = None if tensors is None else [reader[name] for name in tensors]
     except UnsupportedError:
         raise
     except CkptfmtError as error:
@@ -152,6 +155,9 @@ def missing_data(prefix: str) -> str | None:
     stored = np.concatenate(
         [rows["stored"][rows["slice_count"] == 0], selection.slice_rows["stored"]]
     )
+    if handles is not None:
+        values = (one._selection.stored_values(one._row) for one in handles)
+        stored = np.array(list(itertools.chain.from_iterable(values)), stored.dtype)
     ends = stored["offset"] + stored["size"]
     ends[ends < stored["offset"]] = np.iinfo(ends.dtype).max
     for shard in _core.distinct(stored["shard"]):

@@ -7,8 +7,10 @@ import argparse
 from collections.abc import Iterable
 
 from ckptfmt import CheckpointNotFoundError
+from ckptfmt._base.names import INTENT, path_text
 from ckptfmt.bundle.locate import locate
 from ckptfmt.bundle.merge import merge_located
+from ckptfmt.bundle.places import is_file
 from ckptfmt.cli import text
 from ckptfmt.cli.destination import check_destination, hinted
 from ckptfmt.cli.output import Output, complain
@@ -81,7 +83,9 @@ def run(options: argparse.Namespace) -> int:
         overwrite=options.overwrite or bool(missing and not skips),
         consumed=found if options.consume else (),
     )
-    for left_out in missing if skips and not options.quiet else ():
+    # What an earlier call of this merge has moved is not there and not skipped.
+    again = is_file(path_text(options.destination, urls=True) + INTENT)
+    for left_out in missing if skips and not (again or options.quiet) else ():
         complain(f"ckptfmt: skipped: {left_out}")
     with hinted(options.overwrite):
         merge_located(
@@ -92,7 +96,8 @@ def run(options: argparse.Namespace) -> int:
             allow_missing=skips,
         )
     if not options.quiet:
-        inputs = text.plural(len(found) if skips else len(options.prefixes), "checkpoint")
+        merged = found if skips and not again else options.prefixes
+        inputs = text.plural(len(merged), "checkpoint")
         Output().line(f"merged {inputs} into {text.path(options.destination)}")
     return 0
 

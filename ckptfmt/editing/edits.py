@@ -250,7 +250,7 @@ def edit(
             compact,
             durability,
         )
-        done = _planned(reader) if dry_run else rewrite(reader, target, plan, progress)
+        done = _planned(reader, rest) if dry_run else rewrite(reader, target, plan, progress)
         sizes = dict(zip(stored, reader.table()["nbytes"].tolist(), strict=True))
     return Edit(
         target,
@@ -268,9 +268,9 @@ def edit(
     )
 
 
-def _planned(reader: Reader) -> Rewritten:
-    """Return the result of a dry run, of a source that can be read."""
-    check_complete(reader.prefix)
+def _planned(reader: Reader, rest: Iterable[str]) -> Rewritten:
+    """Return the result of a dry run, if these tensors can be read."""
+    check_complete(reader.prefix, rest)
     return Rewritten(0, {})
 
 

@@ -55,9 +55,9 @@ from ckptfmt.bundle.temporary import make_directory, open_directory, replacing_f
 from ckptfmt.bundle.writer import Writer
 from ckptfmt.errors import InvalidError, masked_repr
 from ckptfmt.formats import safetensors
-from ckptfmt.formats.renaming import Opened, renamed_tensors
+from ckptfmt.formats.renaming import WAY_OUT, Opened, is_transformed, renamed_tensors
 from ckptfmt.formats.tensors import Box, Kind, Read, Tensor
-from ckptfmt.objects.naming_metadata import NamedInMetadata
+from ckptfmt.objects.naming_metadata import PRNG_KEYS, NamedInMetadata
 from ckptfmt.objects.roles import OPTIMIZER_STATES
 
 Path = str | bytes | os.PathLike[Any]
@@ -197,6 +197,7 @@ def convert(
     casts = _Casts(cast)
     missing: list[str] = []
     dropped: list[str] = []
+    keeps = not drop_metadata and (result == "safetensors" or level != "v2")
     in_several = max_shard_bytes is not None
     if in_several and (result != "safetensors" or not is_positive(max_shard_bytes)):
         raise invalid(
@@ -222,11 +223,11 @@ def convert(
                 nbytes = sum(handle.nbytes for handle in reader.values())
                 missed = missing_tensors(reader)
                 return Conversion(target, "tensorflow", len(reader), nbytes, missing=missed)
-        source_tensors = _opened(kind, from_path, limits, missing, dropped)
+        source_tensors = _opened(kind, from_path, limits, missing, dropped, keeps=keeps)
         opened = renamed_tensors(source_tensors, rename, from_path)
         # Renamed tensors are not where the layout of the source has them.
         states = module_of(kind).optimizer_paths if kind == "hdf5" and rename is None else None
-        done = _import(opened, casts, target, options, check_result, progress, states)
+        done = _import(opened, casts, from_path, target, options, check_result, progress, states)
         return replace(done, missing=tuple(missing), dropped=(*done.dropped, *dropped))
     only_ours = {"level": "v2+", "compression": None, "alignment": None, "shards": 1}
     given = {"level": level, "compression": compression, "alignment": alignment, "shards": shards}
@@ -238,8 +239,9 @@ def convert(
             "to", "to: 'dcp' directories are only read; ckptfmt.torch.dcp saves with torch"
         )
     to_path = output_path(to_path, _files_of(kind, from_path), regular=True)
-    out = _Export(module_of(result), result, to_path, durability, max_shard_bytes)
-    source_tensors = _opened(kind, from_path, limits, missing, dropped)
+    out = _Export(module_of(result), result, from_path, to_path, durability, max_shard_bytes)
+    keeps = keeps and result == "safetensors"
+    source_tensors = _opened(kind, from_path, limits, missing, dropped, keeps=keeps)
     opened = renamed_tensors(source_tensors, rename, from_path)
     done = out.write(opened, casts, check_result, progress)
     return replace(done, missing=tuple(missing), dropped=(*done.dropped, *dropped))
@@ -322,15 +324,21 @@ class _Casts:
 def _check_described(
     kinds: list[Kind], tensors: Mapping[str, Tensor], metadata: Mapping[str, Any], path: str
 ) -> None:
-    """Refuse casts after which the metadata of `ckptfmt.torch` would describe other values."""
-    cast = [kind for kind in kinds if kind.dtype != tensors[kind.name].dtype]
-    described = NamedInMetadata(tensors, metadata if cast else {}, path)
-    for kind in cast:
+    """Refuse casts and transforms after which the metadata of `ckptfmt.torch` would describe other
+    values."""
+    changed = [
+        (kind, "cast" if kind.dtype != tensors[kind.name].dtype else "rename")
+        for kind in kinds
+        if kind.dtype != tensors[kind.name].dtype or is_transformed(tensors[kind.name])
+    ]
+    described = NamedInMetadata(tensors, metadata if changed else {}, path, way_out=WAY_OUT)
+    for kind, argument in changed:
         why = described.why_not_cast(kind.name, kind.dtype)
         if why is not None:
             raise invalid(
-                "cast",
-                f"cannot be cast to {dtype_text(kind.dtype)}: {why}",
+                argument,
+                f"cannot become {dtype_text(kind.dtype)} of other values: {why}; {WAY_OUT} removes "
+                "the metadata",
                 tensor=kind.name,
             )
 
@@ -389,6 +397,7 @@ class _Bits:
 def _import(
     opened: Opened,
     casts: _Casts,
+    source: str,
     target: str,
     options: Options,
     check_result: bool,
@@ -403,10 +412,7 @@ def _import(
         for kind in kinds:
             if kind.name.startswith(names.RESERVED) or not kind.name:
                 raise InvalidError("the name is reserved, or empty", tensor=kind.name)
-        if metadata and options.level == "v2":
-            dropped.append("the metadata")
-        else:
-            _check_described(kinds, tensors, metadata, target)
+        _check_described(kinds, tensors, metadata, source)
         paths = optimizer_paths(tensors) if optimizer_paths is not None else []
         stored = {**metadata, **({OPTIMIZER_STATES: paths} if paths else {})}
         read = _counted(kinds, tensors, Meter(progress, _nbytes(kinds)), casts)
@@ -480,12 +486,14 @@ class _Export:
         self,
         module: Any,
         format: Format,  # noqa: A002 (the format's name)
+        source: str,
         destination: str,
         durability: Durability,
         max_shard_bytes: int | None,
     ) -> None:
         check_choice("durability", durability, get_args(Durability))
         self._module, self._format, self._path = module, format, destination
+        self._source = source
         self._durability: Durability = durability
         self._most = max_shard_bytes
         if destination.endswith(safetensors.INDEX) and max_shard_bytes is None:
@@ -504,15 +512,12 @@ class _Export:
     ) -> Conversion:
         """Write all files, then make them visible, the index last."""
         dropped = []
-        with opened as (found, stored):
+        with opened as (found, metadata):
             tensors = {name: one for name, one in found.items() if name != _GRAPH}
             if _GRAPH in found:
                 dropped.append("TensorFlow's object graph")
-            metadata = stored if self._format == "safetensors" else {}
-            if stored and not metadata:
-                dropped.append("the metadata")
             kinds = casts.kinds_of(tensors, self._module.holds, self._format)
-            _check_described(kinds, tensors, metadata, self._path)
+            _check_described(kinds, tensors, metadata, self._source)
             texts = {
                 name: value if isinstance(value, str) else json.dumps(value)
                 for name, value in metadata.items()
@@ -628,15 +633,32 @@ def _opened(
     limits: Mapping[str, int] | None,
     missing: list[str],
     dropped: list[str],
+    *,
+    keeps: bool,
 ) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
-    """Give the tensors of a checkpoint, and its metadata. Adds to `missing` what only its object
-    graph has, and to `dropped` what is in neither."""
-    if kind != "tensorflow":
-        with module_of(kind).open_tensors(source) as opened:
-            if kind == "hdf5" and any(one.has_attributes for one in opened[0].values()):
+    """Give the tensors of a checkpoint, and its metadata if `keeps`. Adds to `missing` what only
+    its object graph has, and to `dropped` what is in neither."""
+    with contextlib.ExitStack() as stack:
+        if kind != "tensorflow":
+            tensors, metadata = stack.enter_context(module_of(kind).open_tensors(source))
+            if kind == "hdf5" and tensors.has_attributes:
                 dropped.append("the attributes of groups and datasets")
-            yield opened
-        return
-    with Reader(locate(source), limits=limits) as reader:
-        missing += missing_tensors(reader)
-        yield {name: _Handle(reader, name) for name in reader}, reader.metadata
+            if kind == "safetensors":
+                metadata = {name: _of_text(name, one) for name, one in metadata.items()}
+        else:
+            reader = stack.enter_context(Reader(locate(source), limits=limits))
+            missing += missing_tensors(reader)
+            tensors, metadata = {name: _Handle(reader, name) for name in reader}, reader.metadata
+        if metadata and not keeps:
+            dropped.append("the metadata")
+        yield tensors, metadata if keeps else {}
+
+
+def _of_text(name: str, text: str) -> Any:
+    """Return the value of metadata from safetensors, which has texts alone: the list that
+    `ckptfmt` stored, of members that name tensors."""
+    if name in (OPTIMIZER_STATES, PRNG_KEYS):
+        with contextlib.suppress(ValueError, RecursionError):
+            found = json.loads(text)
+            return found if isinstance(found, list) else text
+    return text

@@ -73,13 +73,11 @@ class Dataset:
     Attributes:
         name: its path in the file.
         dtype, shape: of the array that `read` returns.
-        has_attributes: whether it, or a group that it is in, has attributes that the array lacks.
     """
 
     name: str
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
-    has_attributes: bool
     _stored: Any
     _path: str
 
@@ -144,8 +142,19 @@ class Dataset:
 Dataset.__module__ = "ckptfmt.hdf5"
 
 
+class Found(dict[str, Dataset]):
+    """The datasets of a file by name.
+
+    Attributes:
+        has_attributes: whether groups or datasets have attributes, which arrays lack: others than
+            those of `write_datasets`, and the names that Keras gives its variables' groups.
+    """
+
+    has_attributes = False
+
+
 @contextlib.contextmanager
-def open_datasets(path: Path) -> Iterator[dict[str, Dataset]]:
+def open_datasets(path: Path) -> Iterator[Found]:
     """Open a file for the time of a `with` block, and give its datasets by name, in the order of
     their names.
 
@@ -172,7 +181,9 @@ def open_datasets(path: Path) -> Iterator[dict[str, Dataset]]:
         os.close(descriptor)
     with file:
         try:
-            found = {one.name: one for one in sorted(_datasets(file, text), key=_name_of)}
+            found = Found()
+            every = sorted(_datasets(file, text, found), key=_name_of)
+            found.update((one.name, one) for one in every)
         except (CkptfmtError, MemoryError):
             raise
         except Exception as error:  # h5py raises errors of all kinds for damaged files
@@ -184,10 +195,11 @@ def _name_of(dataset: Dataset) -> str:
     return dataset.name
 
 
-def _datasets(file: Any, path: str) -> Iterator[Dataset]:
-    waiting, seen = [("", file, False)], set()
-    for base, group, is_below in waiting:
-        has_attributes = is_below or len(group.attrs) > 0
+def _datasets(file: Any, path: str, found: Found) -> Iterator[Dataset]:
+    waiting, seen = [("", file)], set()
+    for base, group in waiting:
+        own = {"name"} if base.endswith("vars/") else set()
+        found.has_attributes |= bool(set(group.attrs) - own)
         for key in group:
             name = f"{base}{key}"
             kind = type(group.get(key, getlink=True))
@@ -199,16 +211,17 @@ def _datasets(file: Any, path: str) -> Iterator[Dataset]:
                 )
             item = group[key]
             if isinstance(item, h5py.Dataset):
-                yield _dataset(name, item, path, has_attributes)
+                found.has_attributes |= bool(set(item.attrs) - {DTYPE})
+                yield _dataset(name, item, path)
             elif isinstance(item, h5py.Group):
                 # A hard link can lead back to a group above.
                 address = h5py.h5o.get_info(item.id).addr
                 if address not in seen:
                     seen.add(address)
-                    waiting.append((f"{name}/", item, has_attributes))
+                    waiting.append((f"{name}/", item))
 
 
-def _dataset(name: str, stored: Any, path: str, in_attributed: bool) -> Dataset:
+def _dataset(name: str, stored: Any, path: str) -> Dataset:
     if stored.is_virtual or stored.external:
         raise UnsupportedError("the values are in another file", path=path, tensor=name)
     if stored.shape is None:
@@ -220,8 +233,7 @@ def _dataset(name: str, stored: Any, path: str, in_attributed: bool) -> Dataset:
             dtype = named if named is not None and named.itemsize == dtype.itemsize else dtype
     if dtype.kind != "O" and dtypes.code_of_array(dtype) is None:
         raise UnsupportedError(f"the dtype {dtype} cannot be read", path=path, tensor=name)
-    has_attributes = in_attributed or bool(set(stored.attrs) - {DTYPE})
-    found = Dataset(name, dtype, stored.shape, has_attributes, stored, path)
+    found = Dataset(name, dtype, stored.shape, stored, path)
     limit = max(LARGE_BYTES, EXPANSION_MAX * stored.id.get_storage_size())
     if found.nbytes > limit:
         raise LimitError(

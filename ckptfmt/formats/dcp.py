@@ -425,20 +425,32 @@ class _Tensor:
 
 
 class _Value:
-    """A value that is not a tensor, as an array."""
+    """A value that is not a tensor, as an array. It is read when something of it is asked for, so
+    that one that cannot be read can be left out."""
 
     shape = ()
 
     def __init__(self, place: _Place) -> None:
-        self.name = place.tensor
+        self.name, self._place = place.tensor, place
+
+    @functools.cached_property
+    def _array(self) -> NDArray[Any]:
+        place = self._place
         with _archive(place) as (archive, folder):
             value = _described(archive, folder, place)
             most = max(VALUES_PER_BYTE * place.length, VALUES_FLOOR)
             _check_values(value, most, place)
-        self._array = _array_of(value, self.name)
-        self.dtype = self._array.dtype
-        self.nbytes = len(self._array[()]) if self.dtype.kind == "O" else self._array.nbytes
-        self._place = place
+            return _array_of(value, self.name)
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """The dtype of the array."""
+        return self._array.dtype
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the array, or of the text."""
+        return len(self._array[()]) if self.dtype.kind == "O" else self._array.nbytes
 
     def read(self, box: Box = ()) -> NDArray[Any]:
         """Return the value."""

@@ -23,6 +23,7 @@ from ckptfmt.bundle.selecting import (
 from ckptfmt.formats.tensors import Box, Tensor
 from ckptfmt.objects.naming_metadata import NamedInMetadata
 
+WAY_OUT = "drop_metadata=True (--drop-metadata)"
 Opened = AbstractContextManager[tuple[dict[str, Any], dict[str, Any]]]
 
 
@@ -50,7 +51,7 @@ def renamed_tensors(
             kept = {old: new for old, new in zip(stored, new_names, strict=True) if new is not None}
             check_distinct(list(kept), list(kept.values()))
             all_names = dict(zip(stored, new_names, strict=True))
-            described = NamedInMetadata(stored, metadata, path)
+            described = NamedInMetadata(stored, metadata, path, way_out=WAY_OUT)
             edited = described.edited(all_names, cut=False)
             metadata = metadata if edited is None else edited
             last: dict[str, NDArray[Any]] = {}
@@ -58,6 +59,11 @@ def renamed_tensors(
                 tensors[old] = _Transformed(tensors[old], transforms[old], last)
             tensors = {new: tensors[old] for old, new in kept.items()} | graph
         yield tensors, metadata
+
+
+def is_transformed(tensor: object) -> bool:
+    """Return whether the values of a tensor are those that a transform made."""
+    return isinstance(tensor, _Transformed)
 
 
 class _Transformed:

@@ -35,7 +35,7 @@ from ckptfmt.bundle.selecting import Filter, Rename, Transform, transformed, tra
 from ckptfmt.bundle.snapshot import Snapshot
 from ckptfmt.bundle.staging import part_durability
 from ckptfmt.bundle.writer import check_options, write_sources
-from ckptfmt.errors import InvalidError, about
+from ckptfmt.errors import CorruptError, InvalidError, about
 from ckptfmt.jax.coordinator import JaxCoordinator
 from ckptfmt.jax.pytrees import Box, Wanted, check_pytree, check_shardings, named_leaves, wanted
 from ckptfmt.jax.saving import IMPLS, compare_contents, content_of
@@ -344,6 +344,19 @@ class _Source(NamedTuple):
     transform: Transform | None
 
 
+def _impls_of(reader: reading.Reader) -> dict[str, str]:
+    """Return the implementations of PRNG keys by name. The metadata are not trusted."""
+    try:
+        pairs = {str(name): str(impl) for name, impl in reader.metadata.get(IMPLS, [])}
+    except (TypeError, ValueError):
+        raise CorruptError(
+            f"the metadata {IMPLS!r} are not pairs of names",
+            failure="BAD_ENTRY",
+            path=reader.prefix,
+        ) from None
+    return pairs
+
+
 def _matched(
     reader: reading.Reader, leaves: Mapping[str, Wanted], choice: Choice
 ) -> dict[str, _Source]:
@@ -355,7 +368,7 @@ def _matched(
     loaded, left_out, transforms = choice.chosen(list(reader), reader.prefix)
     origin = {new: old for old, new in loaded.items()}
     kept = frozenset(left_out.values())
-    impls = dict(reader.metadata.get(IMPLS, ()))
+    impls = _impls_of(reader)
     found: dict[str, _Source] = {}
     missing, filtered = list[str](), list[str]()
     shapes, kinds = list[Mismatch](), list[Mismatch]()

@@ -100,6 +100,35 @@ def _given(item: Any, args: Any) -> tuple[Any, Mapping[str, Any] | None]:
     return _checked(args).item, getattr(args, "custom_metadata", None)
 
 
+def _repeats(value: Any, item: Any) -> bool:
+    """Return whether the SaveArgs or RestoreArgs of all arrays say only what they say as well."""
+    kinds = (ocp.SaveArgs, ocp.RestoreArgs)
+    every = jax.tree.leaves(value, is_leaf=lambda one: isinstance(one, kinds))
+    arrays = jax.tree.leaves(item)
+    if len(every) != len(arrays) or not all(isinstance(one, kinds) for one in every):
+        return False
+    return all(map(_repeats_one, every, arrays))
+
+
+def _repeats_one(given: Any, array: Any) -> bool:
+    own = {
+        "dtype": getattr(array, "dtype", None),
+        "sharding": getattr(array, "sharding", None),
+        "global_shape": getattr(array, "shape", None),
+        "shape": getattr(array, "shape", None),
+    }
+    plain = type(given)()
+    for field in dataclasses.fields(given):
+        value = getattr(given, field.name)
+        if field.name == "restore_type":
+            same = isinstance(array, (value or object, jax.ShapeDtypeStruct))
+        else:
+            same = value in (None, getattr(plain, field.name), own.get(field.name))
+        if not same:
+            return False
+    return True
+
+
 def _checked(args: Any) -> Any:
     """Return the arguments; refuse those that would change what is stored or restored."""
     for field in dataclasses.fields(args):
@@ -108,7 +137,8 @@ def _checked(args: Any) -> Any:
         made = field.default_factory
         default = field.default if made is dataclasses.MISSING else made()
         value = getattr(args, field.name)
-        if value is not default and not (isinstance(value, (bool, str)) and value == default):
+        says_nothing = value is default or (isinstance(value, (bool, str)) and value == default)
+        if not says_nothing and not _repeats(value, args.item):
             raise InvalidError(
                 f"{field.name} of {type(args).__name__} is not supported: the item says what is "
                 "saved, and with which structure, dtypes and shardings it is restored",

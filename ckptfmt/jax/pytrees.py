@@ -127,6 +127,13 @@ def key_impl(leaf: Any) -> tuple[str, jax.ShapeDtypeStruct]:
 # ---- what a leaf asks for ------------------------------------------------------------------------
 
 
+def _fits(array: NDArray[Any], result: NDArray[Any]) -> bool:
+    """Return whether integers are the same after a cast, and a scalar not infinite by it."""
+    if result.dtype.kind in "iu":
+        return np.array_equal(result, array)
+    return result.ndim > 0 or bool(np.isfinite(result) or not np.isfinite(array))
+
+
 @dataclass
 class Wanted:
     """What a leaf of `like` asks for.
@@ -169,9 +176,7 @@ class Wanted:
             return array
         with np.errstate(invalid="ignore", over="ignore"):
             result = array.astype(self.dtype)
-        is_whole = self.dtype.kind in "iu"
-        fits = result == array if is_whole else np.isfinite(result) | ~np.isfinite(array)
-        if self.weak and not fits:
+        if self.weak and not _fits(array, result):
             raise InvalidError(f"{array} does not fit {self.dtype}")
         return result
 

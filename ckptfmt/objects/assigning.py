@@ -590,18 +590,33 @@ def misfits(
 def _cannot_replace(local: Local) -> str | None:
     """Return why the object cannot be replaced in its place; None if it can be."""
     while local.holder is not None and is_value(local.holder):
+        if not _can_be_changed(local.holder):
+            return f"a {type(local.holder).__name__} cannot be made with other values"
         assert local.parent is not None
         local = local.parent
     if local.holder is None:
         return "no object that can be changed contains it"
     if isinstance(local.holder, (MutableMapping, list, Trackable)):
         return None
+    if isinstance(local.holder, Mapping):
+        return f"a {type(local.holder).__name__} cannot be changed"
     if not hasattr(local.holder, local.slot):
         return f"a {type(local.holder).__name__} has no attribute '{local.slot}'"
     found = inspect.getattr_static(type(local.holder), local.slot, None)
     if isinstance(found, property) and found.fset is None:
         return f"the attribute '{local.slot}' of a {type(local.holder).__name__} is read-only"
     return None
+
+
+def _can_be_changed(value: Any) -> bool:
+    """Return whether `_changed` can make a copy. It cannot of some tuples that are made in C, such
+    as time.struct_time."""
+    if isinstance(value, tuple):
+        try:
+            tuple.__new__(type(value), value)
+        except TypeError:
+            return False
+    return True
 
 
 def _replace_child(holder: Any, slot: Any, value: Any) -> None:

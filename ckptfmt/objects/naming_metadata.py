@@ -50,6 +50,7 @@ class NamedInMetadata:
         path: of the checkpoint, for errors.
         given: metadata that replace the stored ones, None for none. Members that are as stored are
             edited as well; the caller answers for others.
+        way_out: what removes the metadata, for errors; default an option of `edit`.
 
     Raises:
         InvalidError: the tree of `ckptfmt.torch` cannot be read.
@@ -61,7 +62,10 @@ class NamedInMetadata:
         stored: Mapping[str, Any],
         path: str,
         given: Mapping[str, Any] | None = None,
+        *,
+        way_out: str = "",
     ) -> None:
+        self._way_out = way_out
         self._prefix = path
         self._all = dict(stored if given is None else given)
         # Members that describe the stored tensors.
@@ -85,10 +89,13 @@ class NamedInMetadata:
             raise InvalidError(
                 f"the metadata {TORCH!r} describe the state by the names of its tensors, and "
                 f"cannot be edited with them: {str(error) or type(error).__name__:.200}. "
-                f"metadata={{}} (--set-metadata {TORCH}=) removes them: ckptfmt.torch.load then "
+                f"{self._remedy(TORCH)} removes them: ckptfmt.torch.load then "
                 "returns the tensors by their names",
                 path=self._prefix,
             ) from None
+
+    def _remedy(self, member: str) -> str:
+        return self._way_out or f"metadata={{}} (--set-metadata {member}=)"
 
     def _read(self) -> None:
         whole = json.loads(self._own[TORCH])
@@ -184,11 +191,30 @@ class NamedInMetadata:
             raise InvalidError(
                 f"the metadata {OPTIMIZER_STATES!r} list paths that only the state of optimizers "
                 "is below: no paths do so with the new names. Rename the state of each optimizer "
-                f"below a path of its own; metadata={{}} (--set-metadata {OPTIMIZER_STATES}=) "
+                f"below a path of its own; {self._remedy(OPTIMIZER_STATES)} "
                 "removes the list: it is then unknown which tensors are state",
                 path=self._prefix,
             )
         return found
+
+
+def moved_modules(new_names: Mapping[str, str]) -> dict[str, str]:
+    """Return the old names of modules by the new ones, as the names of their values tell them: of
+    those that have the values, and of those above them that moved with all that is below."""
+    found: dict[str, str] = {}
+    for old, new in new_names.items():
+        before, after = old.split(".")[:-1], new.split(".")[:-1]
+        found[".".join(after)] = ".".join(before)
+        while before and after and before[-1] == after[-1]:
+            del before[-1], after[-1]
+            found[".".join(after)] = ".".join(before)
+    return found
+
+
+def moved_versions(versions: Mapping[str, Any], new_names: Mapping[str, str]) -> dict[str, Any]:
+    """Return the versions of the modules of a torch state, by name, after values were renamed."""
+    moved = moved_modules(new_names).items()
+    return {**versions, **{new: versions[old] for new, old in moved if old in versions}}
 
 
 def _is_pair(value: Any) -> bool:
@@ -257,12 +283,8 @@ class _Tree:
             found = {**value, tag: self._items(content, path, new_path)}
             if tag == "$state_dict":
                 versions = self._node(value["versions"], path, new_path)
-                versions = {} if versions is _GONE else versions
-                # Those of modules whose tensors have new names.
-                for old, new in self._new_keys(list(content), path, new_path).items():
-                    if (module := old.rpartition(".")[0]) in versions:
-                        versions = {**versions, new.rpartition(".")[0]: versions[module]}
-                found["versions"] = versions
+                keys = self._new_keys(list(content), path, new_path)
+                found["versions"] = {} if versions is _GONE else moved_versions(versions, keys)
             return found
         if tag in _LISTS:
             return {tag: self._list(content, path, new_path)}
@@ -344,6 +366,19 @@ class _Tree:
                 found.append([new_key, made])
         return found
 
+    def _new_extra(self, pairs: list[tuple[Any, Any]], new_keys: dict[str, str]) -> dict[str, str]:
+        """Return the new keys of the extra states of modules all of whose tensors were renamed."""
+        moved = {old: new for new, old in moved_modules(new_keys).items()}
+        found = {}
+        for key, one in pairs:
+            if isinstance(key, str) and not _is_leaf(one):
+                module, _, last = key.rpartition(".")
+                if last == "_extra_state" and module in moved:
+                    found[key] = f"{moved[module]}._extra_state".removeprefix(".")
+        leaves = [key for key, one in pairs if isinstance(key, str) and _is_leaf(one)]
+        stay = {key.rpartition(".")[0] for key in leaves if key not in new_keys}
+        return {key: new for key, new in found.items() if key.rpartition(".")[0] not in stay}
+
     def _new_keys(
         self, pairs: list[tuple[Any, Any]], path: _Path, new_path: _Path
     ) -> dict[str, str]:
@@ -360,6 +395,7 @@ class _Tree:
             new = self._new_names.get(name, name)
             if new is not None and new != name and new.startswith(start):
                 found[key] = new.removeprefix(start)
+        found |= self._new_extra(pairs, found)
         counts = Counter(found.get(key, key) for key, _ in pairs if isinstance(key, str))
         if (
             any(key.startswith("$") for key in found.values())

@@ -47,7 +47,7 @@ _COMPRESSED = {b"\x1f\x8b": "gzip", b"BZ": "bzip2", b"\xfd7": "xz", b"\x28\xb5":
 # The signature of a zip member's own header, and the lengths of its name and extra field.
 _ZIP_HEADER = struct.Struct("<4s22xHH")
 
-_tables: dict[str, tuple[str, _Table]] = {}
+_tables: dict[str, tuple[ObjectInfo, _Table]] = {}
 _lock = threading.Lock()
 
 
@@ -224,15 +224,15 @@ class Archive:
 
     def _listed(self, base: Any, info: ObjectInfo, is_zip: bool) -> _Table:
         with _lock:
-            identity, table = _tables.get(self._path, ("", None))
-        if table is None or identity != info.identity:
+            known, table = _tables.get(self._path, (None, None))
+        if table is None or known != info or not info.identity:
             limit = ZIP_BYTES_MAX if is_zip else TAR_BYTES_MAX
             once = ZIP_BYTES_MAX if is_zip else TAR_HEADER_MAX
             file = _RangeFile(self._read_base, base, info.size, limit, once)
             table = self._read_table(file, is_zip)
         with _lock:
             _tables.pop(self._path, None)
-            _tables[self._path] = info.identity, table
+            _tables[self._path] = info, table
             while len(_tables) > TABLES_MAX:
                 del _tables[next(iter(_tables))]
         return table

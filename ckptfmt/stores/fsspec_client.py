@@ -20,7 +20,11 @@ from ckptfmt.stores.client import Body, BodyError
 T = TypeVar("T")
 
 PART_BYTES = 16 << 20
-_IDENTITY = ("ETag", "etag", "e_tag", "md5Hash", "md5", "generation", "sha256", "oid", "uid")
+# What file systems say of a file that another content changes; "uid" is its owner.
+_IDENTITY = (
+    *("ETag", "etag", "e_tag", "md5Hash", "md5", "generation", "sha256", "oid", "blob_id"),
+    *("xet_hash", "sha"),
+)
 _TIMES = ("LastModified", "last_modified", "mtime", "modified", "created")
 
 
@@ -113,7 +117,8 @@ class FsspecClient:
             for entry in self.call(
                 directory, lambda: list(self._files.ls(directory, detail=True, refresh=True))
             ):
-                part = files if entry["type"] == "file" else directories
+                # Others, as symbolic links, are files here if they can be opened.
+                part = directories if entry["type"] == "directory" else files
                 part.append(entry["name"].rstrip("/").rpartition("/")[2])
         return files, directories
 
@@ -152,7 +157,9 @@ def _info(found: dict[str, Any], key: str) -> ObjectInfo:
         raise FileNotFoundError(errno.ENOENT, "not a file", key)
     identity = next((found[name] for name in _IDENTITY if found.get(name)), None)
     if identity is None:
-        identity = next((found[name] for name in _TIMES if found.get(name)), "")
+        # A rename brings another inode, perhaps within the resolution of the time.
+        times = (found[name] for name in (*_TIMES, "ino") if found.get(name))
+        identity = " ".join(map(str, times))
     return ObjectInfo(int(found["size"]), f"{identity}".strip('"'))
 
 

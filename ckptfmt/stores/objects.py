@@ -97,7 +97,7 @@ class _Part:
 
         Raises the problem if there is no time for another.
         """
-        problem, got = None, 0
+        problem, taken = None, 0
         try:
             body = requests.wait(answer)
         except FileNotFoundError:
@@ -107,16 +107,17 @@ class _Part:
         else:
             if body.info != self.opened.info:
                 raise self._gone()
-            got = body.size
-            missing = self.end - self.at - got
+            missing = self.end - self.at - body.size
             if missing >= 0:
+                taken = body.size
                 self.chunks.extend(body.chunks)
-                self.at += got
+                self.at += taken
             if not missing:
                 return True
             problem = body.problem or (_too_short(missing) if missing > 0 else _too_long(-missing))
         assert self.budget is not None
-        self.budget.again(problem, got)
+        # Of an answer that is too long nothing is taken: asking again brings the same.
+        self.budget.again(problem, taken)
         return False
 
     def _gone(self) -> GenerationGoneError:

@@ -16,6 +16,7 @@ from ckptfmt._base.arguments import invalid
 from ckptfmt.bundle.choosing import Choice
 from ckptfmt.bundle.reader import Reader
 from ckptfmt.bundle.selecting import Transform
+from ckptfmt.objects.naming_metadata import moved_versions
 from ckptfmt.torch.structure import Stored, alike, leaves, path_name, versions_of
 
 _OMITTED = object()
@@ -46,7 +47,10 @@ def chosen_state(structure: Any, choice: Choice, reader: Reader) -> Any:
             if choice.rename is not None:  # of a dict of tensors
                 new = {key: loaded.get(str(key), "") for key in value}
                 pairs = [(key if new[key] == str(key) else new[key], one) for key, one in pairs]
-            return alike(value, {key: one for key, one in pairs if one is not _OMITTED})
+            made = alike(value, {key: one for key, one in pairs if one is not _OMITTED})
+            if choice.rename is not None and hasattr(value, "_metadata"):
+                made._metadata = moved_versions(value._metadata, loaded)
+            return made
         if type(value) in (list, tuple):
             several = [chosen(one, (*path, str(i))) for i, one in enumerate(value)]
             return type(value)(None if one is _OMITTED else one for one in several)
@@ -86,16 +90,10 @@ def chosen_tensors(
         if new in keys
     )
     if versions := versions_of(structure):
-        moved = {_module(new): versions.get(_module(old)) for old, new in loaded.items()}
-        versions |= {name: version for name, version in moved.items() if version is not None}
-        chosen._metadata = versions  # type: ignore[attr-defined]
+        own_names = {old: new for old, new in loaded.items() if new in keys}
+        chosen._metadata = moved_versions(versions, own_names)  # type: ignore[attr-defined]
     unexpected = tuple(old for old, new in loaded.items() if new not in keys)
     return chosen, unexpected, tuple(new for new in left_out.values() if new in keys)
-
-
-def _module(name: str) -> str:
-    """Return the name of the module that has this value."""
-    return name.rpartition(".")[0]
 
 
 def _with_extra(value: Any, path: tuple[str, ...]) -> Iterator[tuple[str, Any]]:
@@ -126,6 +124,8 @@ class _Conversion:
 
     def __call__(self, leaf: Any, name: str, transform: Transform | None) -> Any:
         if not isinstance(leaf, Stored):  # the extra state of a module
+            if isinstance(self._choice.cast, Mapping) and name in self._choice.cast:
+                raise invalid("cast", "the extra state of a module is not cast", tensor=name)
             return leaf
         if leaf.note:  # of a dtype that only torch has, which is stored as another
             if isinstance(self._choice.cast, Mapping) and name in self._choice.cast:

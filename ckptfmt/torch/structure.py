@@ -165,13 +165,11 @@ class Packed:
         return {f"${_DICTS[type(value)]}": self._items(value, path)}
 
     def _items(self, value: dict[Any, Any], path: Path) -> list[Any]:
-        return [
-            [self._key(key, path), self._pack(one, (*path, str(key)))] for key, one in value.items()
-        ]
+        # Keys of NumPy are stored as equal ones of Python, which have the same hash.
+        pairs = [(k.item() if isinstance(k, np.generic) else k, one) for k, one in value.items()]
+        return [[self._key(k, path), self._pack(one, (*path, str(k)))] for k, one in pairs]
 
     def _key(self, key: Any, path: Path) -> Any:
-        if isinstance(key, np.generic):
-            key = key.item()  # equal, with the same hash
         before = len(self.tensors)
         packed = self._pack(key, path)
         if len(self.tensors) > before:

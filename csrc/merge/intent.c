@@ -519,9 +519,11 @@ static ckptfmt_status resume_input(const resuming *r, uint64_t row, const char *
 	listed = find_listed(r->one, row, name, prefix, &place);
 	if (directory->fd >= 0) {
 		if (listed != NULL && r->remove) {
-			CF_TRY(cf_os_directory_lock(directory, CF_COMMIT_LOCK_MS, err));
-			removed = remove_input(directory, prefix->base, &listed->info, -1, &why);
-			cf_os_directory_unlock(directory);
+			removed = cf_os_directory_lock(directory, CF_COMMIT_LOCK_MS, &why);
+			if (removed == CKPTFMT_OK) {
+				removed = remove_input(directory, prefix->base, &listed->info, -1, &why);
+				cf_os_directory_unlock(directory);
+			}
 			if (removed != CKPTFMT_OK)
 				return not_removed(prefix, &why, err);
 		}

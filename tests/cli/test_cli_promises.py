@@ -59,7 +59,8 @@ def test_such_a_merge_again(
     for arguments in (half_removed, half_removed[::-1]):
         ran = command("merge", *allow, "--overwrite", *arguments, target)
         assert ran.status in (1, 2) and contents(tmp_path) == before
-    assert command("merge", "--consume", *allow, "--overwrite", *half_removed, target).status == 0
+    ran = command("merge", "--consume", *allow, "--overwrite", *half_removed, target)
+    assert (ran.status, ran.err) == (0, "") and ran.out.startswith("merged 3 checkpoints")
     assert sorted(ckptfmt.load(target)) == ["a", "b", "c"]
     assert [path.name for path in sorted(target.parent.iterdir())] == [
         *(f"m.data-0000{number}-of-00003" for number in range(3)),
@@ -122,6 +123,19 @@ def test_a_dry_run_has_the_status_of_the_real_one(
     assert contents(tmp_path) == before
     assert dry.status == command(*given).status == (damage is not None)
     assert ("would" in dry.out) == (damage is None)
+
+
+def test_a_dry_edit_of_what_can_be_saved(tmp_path: Path, command: Command) -> None:
+    """The data file that is missing has only what is dropped."""
+    values = {name: np.full(1000, float(ord(name))) for name in "abc"}
+    ckptfmt.save(tmp_path / "s", values, shards=3)
+    with ckptfmt.open(tmp_path / "s") as reader:
+        shards = dict(zip(values, reader.table()["shard"].tolist(), strict=True))
+    Path(f"{tmp_path}/s.data-0000{shards['b']}-of-00003").unlink()
+    words = ["edit", tmp_path / "s", tmp_path / "d", "--drop-weights", "--drop"]
+    assert command(*words, "a", "--dry-run").status == command(*words, "a").status == 1
+    assert command(*words, "b", "--dry-run").status == command(*words, "b").status == 0
+    assert sorted(ckptfmt.load(tmp_path / "d")) == ["a", "c"]
 
 
 def test_rm_removes_nothing_if_one_cannot_be_removed(tmp_path: Path, command: Command) -> None:

@@ -74,6 +74,29 @@ def test_a_conversion_renames_as_an_edit_does(source: Path, rename: str) -> None
         assert model["versions"]["2"] == {"version": 2}
 
 
+@pytest.mark.parametrize("to", ["to.npz", "to"])
+def test_metadata_that_are_dropped_refuse_nothing(source: Path, to: str) -> None:
+    """No paths have the state of the optimizer, and only that, below them with these names."""
+    rename = {"opt/0/mu": "z", "params/mu": "y"}
+    level = "v2" if to == "to" else "v2+"
+    done = ckptfmt.convert(source, source.with_name(to), rename=rename, level=level)
+    assert "the metadata" in done.dropped
+    with pytest.raises(InvalidError, match="drop_metadata"):
+        ckptfmt.convert(source, source.with_name("kept"), rename=rename)
+    done = ckptfmt.convert(source, source.with_name("kept"), rename=rename, drop_metadata=True)
+    assert done.dropped == ("the metadata",)
+
+
+def test_lists_in_metadata_come_back_from_safetensors(source: Path) -> None:
+    ckptfmt.convert(source, source.with_name("x.safetensors"))
+    ckptfmt.convert(
+        source.with_name("x.safetensors"), source.with_name("back"), rename={"key": "k"}
+    )
+    with ckptfmt.open(source.with_name("back")) as reader:
+        assert reader.metadata["ckptfmt.optimizer_states"] == ["opt/0"]
+        assert reader.metadata["jax_prng_impls"] == [["k", "rbg"]]
+
+
 @pytest.mark.parametrize("to", ["to", "to.safetensors"])
 def test_a_cast_that_the_metadata_do_not_allow(source: Path, to: str) -> None:
     target = source.with_name(to)

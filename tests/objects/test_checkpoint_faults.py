@@ -4,7 +4,10 @@
 from __future__ import annotations
 
 import enum
+import os
+import time
 import tracemalloc
+import types
 from collections import namedtuple
 from pathlib import Path
 from typing import Any
@@ -95,6 +98,26 @@ def test_a_property_without_a_setter(tmp_path: Path) -> None:
     with pytest.raises(ckptfmt.InvalidError, match="attribute 'count' of a Fixed is read-only"):
         ckptfmt.Checkpoint(f=fixed).read(path)
     assert fixed.array.tolist() == [0.0]
+
+
+@pytest.mark.parametrize(
+    ("stored", "target"),
+    [
+        (time.gmtime(0), time.gmtime(9)),
+        ({"n": 1, "t": (time.gmtime(0),)}, {"n": 2, "t": (time.gmtime(9),)}),
+        (os.stat_result(range(10)), os.stat_result([9] * 10)),
+        (types.MappingProxyType({"get": 1}), types.MappingProxyType({"get": 2})),
+        (types.MappingProxyType({"x": 1}), types.MappingProxyType({"x": 2})),
+    ],
+    ids=["struct_time", "nested", "stat_result", "a method's name", "proxy"],
+)
+def test_values_in_what_cannot_be_changed(tmp_path: Path, stored: Any, target: Any) -> None:
+    """They are refused before anything is written."""
+    path = written(tmp_path, s=stored, w=np.ones(2))
+    array = np.zeros(2)
+    with pytest.raises(ckptfmt.InvalidError, match="cannot be"):
+        ckptfmt.Checkpoint(s=target, w=array).read(path)
+    assert array.tolist() == [0.0, 0.0]
 
 
 def test_an_attribute_that_does_not_fit_leaves_the_value_waiting(tmp_path: Path) -> None:

@@ -115,6 +115,15 @@ def test_without_torch(tmp_path: Path) -> None:
     assert ckptfmt.load(tmp_path / "ck")["w"].tolist() == [0, 1, 2]
 
 
+def test_a_value_that_cannot_be_read_can_be_left_out(tmp_path: Path) -> None:
+    save({"model": {"w": torch.arange(3)}, "extra": b"abc", "odd": {1, 2}}, tmp_path / "dcp")
+    with pytest.raises(ckptfmt.UnsupportedError) as found:
+        ckptfmt.convert(tmp_path / "dcp", tmp_path / "ck")
+    assert found.value.tensor in ("extra", "odd")
+    ckptfmt.convert(tmp_path / "dcp", tmp_path / "ck", rename=[("^extra$|^odd$", None)])
+    assert list(ckptfmt.load(tmp_path / "ck")) == ["model.w"]
+
+
 class Evil:
     """A pickle of this would create a file."""
 

@@ -197,11 +197,13 @@ def test_optimizers_of_keras_are_state(tmp_path: Path) -> None:
     assert not done.dropped and ckptfmt.open(tmp_path / "c").metadata == {}
 
 
-@pytest.mark.parametrize("place", ["/", "model", "model/w", None])
+@pytest.mark.parametrize("place", ["/", "model", "model/w", "empty", None])
 def test_attributes_are_dropped_with_a_word(tmp_path: Path, place: str | None) -> None:
     write(tmp_path / "a.h5", {"model/w": np.ones(3, ml_dtypes.bfloat16), "x": np.ones(2)})
-    if place is not None:
-        with h5py.File(tmp_path / "a.h5", "a") as file:
+    with h5py.File(tmp_path / "a.h5", "a") as file:
+        file.create_group("empty")
+        file.create_group("layer/vars").attrs["name"] = "dense"  # as Keras does
+        if place is not None:
             file[place].attrs["model_config"] = "{}"
     for target in ("ck", "a.npz"):
         done = ckptfmt.convert(tmp_path / "a.h5", tmp_path / target, cast={"model/w": "float32"})

@@ -280,6 +280,24 @@ def test_scalars_and_weak_types(tmp_path: Path) -> None:
         ckptfmt.jax.load(path, like)
 
 
+@pytest.mark.parametrize("value", [np.array([1.0, 1e300]), np.ones((2, 3)), np.zeros((0, 2))])
+def test_weak_arrays_take_casts(tmp_path: Path, value: Any) -> None:
+    ckptfmt.jax.save(tmp_path / "ck", {"x": value})
+    like = {"x": jnp.full(value.shape, 0.5)}
+    found = ckptfmt.jax.load(tmp_path / "ck", like, cast=True)
+    with np.errstate(over="ignore"):
+        assert np.array_equal(found["x"], value.astype(np.float32))
+
+
+def test_metadata_of_keys_that_are_none(tmp_path: Path) -> None:
+    for number, damage in enumerate(("[[1", ["x"], 5, [["a", "b", "c"]])):
+        ckptfmt.save(
+            tmp_path / f"{number}", {"x": np.ones(2, "f4")}, metadata={"jax_prng_impls": damage}
+        )
+        with pytest.raises(ckptfmt.CorruptError):
+            ckptfmt.jax.load(tmp_path / f"{number}", {"x": jnp.ones(2)})
+
+
 @pytest.mark.parametrize("impl", ["threefry2x32", "rbg", "unsafe_rbg"])
 def test_prng_keys(impl: str, tmp_path: Path) -> None:
     key = jax.random.key(3, impl=impl)

@@ -60,9 +60,12 @@ def test_a_manager(tmp_path: Path) -> None:
     "args",
     [
         ocp.args.PyTreeSave({"w": jnp.ones(2)}, save_args={"w": ocp.SaveArgs(dtype=jnp.bfloat16)}),
-        ocp.args.StandardSave({"w": jnp.ones(2)}, save_args={"w": ocp.SaveArgs()}),
+        ocp.args.StandardSave({"w": jnp.ones(2)}, save_args={"w": ocp.SaveArgs(dtype=jnp.int8)}),
         ocp.args.StandardRestore({"w": jnp.ones(2)}, strict=False),
-        ocp.args.PyTreeRestore({"w": jnp.ones(2)}, restore_args={"w": ocp.RestoreArgs()}),
+        ocp.args.PyTreeRestore(
+            {"w": jnp.ones(2)}, restore_args={"w": ocp.ArrayRestoreArgs(dtype=jnp.bfloat16)}
+        ),
+        ocp.args.PyTreeRestore({"w": jnp.ones(2)}, restore_args={"w": {"dtype": jnp.bfloat16}}),
         ocp.args.PyTreeRestore({"w": jnp.ones(2)}, transforms={}),
     ],
     ids=lambda args: type(args).__name__,
@@ -73,6 +76,22 @@ def test_arguments_that_would_not_be_followed(tmp_path: Path, args: Any) -> None
     with pytest.raises(InvalidError) as caught:
         (handler.save if hasattr(args, "save_args") else handler.restore)(tmp_path, args=args)
     assert caught.value.argument in ("save_args", "restore_args", "strict", "transforms")
+
+
+def test_arguments_that_repeat_the_item(tmp_path: Path) -> None:
+    state, handler = train_state(), Handler()
+    del state["key"]
+    save_args = jax.tree.map(lambda _: ocp.SaveArgs(), state)
+    handler.save(tmp_path, args=ocp.args.PyTreeSave(state, save_args=save_args))
+    like = jax.tree.map(
+        lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), state
+    )
+    for item in (state, like):
+        restore_args = ocp.checkpoint_utils.construct_restore_args(item)
+        found = handler.restore(
+            tmp_path, args=ocp.args.PyTreeRestore(item, restore_args=restore_args)
+        )
+        assert equal(found, state)
 
 
 def test_several_items_and_a_checkpointer(tmp_path: Path) -> None:

@@ -313,7 +313,7 @@ VALUES = {
     "keys": {1: "a", (2, "b"): "c", None: 3, "$dollar": 4, "a.b": 5, 1.5: 7, False: 6},
     "counter": Counter({30: 2}),
     "numpy counts": Counter({"a": np.int64(3), "b": 2.5}),
-    "numpy keys": {np.int64(3): torch.ones(1), np.float32(0.5): 1, np.str_("x"): 2},
+    "numpy keys": {np.int64(3): torch.ones(1), np.float32(0.1): torch.ones(2), np.str_("x"): 2},
     "ordered": OrderedDict(b=1, a=2),
     "array": np.arange(6, dtype=np.uint16).reshape(2, 3),
     "scalar": np.float32(0.1),
@@ -536,6 +536,50 @@ def test_modules_migrate_what_an_older_version_saved(
     made(plain).load_state_dict(ct.load(tmp_path / "whole")["model"])
     for one in (part, plain):
         assert torch.equal(one.weight, expected.weight) and one.seen == expected.seen
+
+
+class Container(nn.Module):
+    """It has a version and no tensors of its own."""
+
+    _version = 2
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner, self.seen = Migrated(), None
+
+    def _load_from_state_dict(self, state: Any, prefix: str, local: Any, *rest: Any) -> None:
+        self.seen = local.get("version")
+        super()._load_from_state_dict(state, prefix, local, *rest)
+
+
+def test_versions_follow_renamed_modules(tmp_path: Path) -> None:
+    """Also of containers, in chains and through edits; and so does the extra state."""
+    saved = nn.Sequential(Container(), Migrating(), Migrated())
+    for one in (saved[0].inner, saved[1], saved[2]):
+        one.calls = 5
+    ct.save(saved, tmp_path / "ck")
+
+    def rename(name: str) -> str:
+        first, _, rest = name.partition(".")
+        return f"{(int(first) + 1) % 3}.{rest}"
+
+    ckptfmt.editing.edit(tmp_path / "ck", tmp_path / "edited", rename=rename)
+    ckptfmt.convert(tmp_path / "ck", tmp_path / "converted", rename=rename)
+    ckptfmt.convert(tmp_path / "ck", tmp_path / "x.safetensors", rename=rename)
+    ckptfmt.convert(tmp_path / "x.safetensors", tmp_path / "back")
+
+    def check(model: nn.Module, extra: int) -> None:
+        assert (model[1].seen, model[1].inner.seen, model[2].seen, model[0].seen) == (2, 2, 1, 2)
+        assert [model[1].inner.calls, model[2].calls, model[0].calls] == [extra] * 3
+        assert model[2].weight.tolist() == [10, 10] and model[0].weight.tolist() == [1, 1]
+
+    for path in ("edited", "converted", "back"):
+        model = nn.Sequential(Migrated(), Container(), Migrated())
+        assert ct.load_into(model, tmp_path / path)
+        check(model, 5)
+    model = nn.Sequential(Migrated(), Container(), Migrated())
+    assert ct.load_into(model, tmp_path / "ck", rename=rename)
+    check(model, 5)
 
 
 def test_extra_state_and_lazy_modules(tmp_path: Path) -> None:

@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: Apache-2.0
+"""File systems of fsspec: which object an answer is from, answers that are too long, and links."""
+
+from __future__ import annotations
+
+import os
+import tarfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from fsspec.implementations.local import LocalFileSystem
+
+import ckptfmt
+from ckptfmt import StorageError
+from ckptfmt.errors import GenerationGoneError
+from ckptfmt.stores import waiting
+from ckptfmt.stores.fsspec_client import _info
+
+
+class Owned(LocalFileSystem):
+    """All files are of one user, who is not root; what else `info` says is chosen."""
+
+    said: tuple[str, ...] = ("uid", "mtime", "ino")
+
+    def info(self, path: str, **options: Any) -> dict[str, Any]:
+        found = super().info(path, **options) | {"uid": 1000}
+        if "blob_id" in self.said and found["type"] == "file":
+            found["blob_id"] = f"{hash(Path(found['name']).read_bytes()):x}"
+        return {
+            name: value
+            for name, value in found.items()
+            if name in ("name", "type", "size", *self.said)
+        }
+
+    def cat_file(self, path: str, start: Any = None, end: Any = None, **options: Any) -> bytes:
+        return bytes(super().cat_file(path, start, end, **options))
+
+
+class Whole(LocalFileSystem):
+    """It ignores ranges, as some servers do."""
+
+    calls = 0
+
+    def cat_file(self, path: str, start: Any = None, end: Any = None, **options: Any) -> bytes:
+        Whole.calls += 1
+        return Path(path).read_bytes()
+
+
+@pytest.fixture(params=[("uid", "mtime", "ino"), ("uid", "blob_id")], ids=["local", "hub"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    files = Owned(skip_instance_cache=True)
+    files.said = request.param
+    ckptfmt.stores.mount("own://x", files)
+    yield f"own://x{tmp_path}"
+    ckptfmt.stores.mount("own://x", None)
+
+
+@pytest.mark.parametrize("verify", ["auto", "off"])
+def test_a_checkpoint_replaced_after_it_was_opened(place: str, tmp_path: Path, verify: Any) -> None:
+    ckptfmt.save(tmp_path / "m", {"w": np.full(1000, 1.0)})
+    with ckptfmt.open(f"{place}/m", verify=verify) as reader:
+        for value in (2.0, 3.0):
+            ckptfmt.save(tmp_path / "m", {"w": np.full(1000, value)})
+        with pytest.raises(GenerationGoneError):
+            reader["w"].read()
+
+
+def test_an_archive_replaced_by_one_with_other_places(place: str, tmp_path: Path) -> None:
+    for name in "ab":
+        ckptfmt.save(tmp_path / name, {"w": np.full(100, float(ord(name)))})
+    for order in ("ab", "ba", "ab"):
+        with tarfile.open(tmp_path / "new.tar", "w") as archive:
+            for name in order:
+                for file in sorted(tmp_path.glob(f"{name}.*")):
+                    archive.add(file, file.name)
+        os.replace(tmp_path / "new.tar", tmp_path / "t.tar")
+        for name in "ab":
+            assert ckptfmt.load(f"{place}/t.tar!/{name}")["w"][0] == ord(name), order
+
+
+def test_what_the_hub_says_of_a_file_identifies_it() -> None:
+    """As huggingface_hub describes one: no checksum of the usual names, and no time."""
+    said = {"name": "m", "type": "file", "size": 5, "lfs": None, "xet_hash": None}
+    one, other = (_info({**said, "blob_id": text}, "m") for text in ("2ff7", "9e10"))
+    assert one.identity and one.identity != other.identity
+
+
+def test_a_file_system_that_ignores_ranges(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is an error in time, not asked again for ever."""
+    ckptfmt.save(tmp_path / "m", {"a": np.ones(100_000), "b": np.ones(100_000)})
+    monkeypatch.setenv(waiting.STALL_VARIABLE, "0.5")
+    Whole.calls = 0
+    ckptfmt.stores.mount("whole://x", Whole(skip_instance_cache=True))
+    try:
+        with pytest.raises(StorageError):
+            ckptfmt.load(f"whole://x{tmp_path}/m", ["b"])
+    finally:
+        ckptfmt.stores.mount("whole://x", None)
+    assert Whole.calls < 50
+
+
+def test_links_in_a_listing_are_files(place: str, tmp_path: Path) -> None:
+    manager = ckptfmt.CheckpointManager(ckptfmt.Checkpoint(w=np.ones(3)), tmp_path / "run", 3)
+    manager.save()
+    (tmp_path / "ln").mkdir()
+    for file in (tmp_path / "run").iterdir():
+        (tmp_path / "ln" / file.name).symlink_to(file)
+    assert ckptfmt.latest_checkpoint(f"{place}/ln") == f"{place}/ln/ckpt-1"
+    weights = np.zeros(3)
+    again = ckptfmt.CheckpointManager(ckptfmt.Checkpoint(w=weights), f"{place}/ln", 3)
+    assert again.all_steps() == [1]
+    assert again.restore_or_initialize() == f"{place}/ln/ckpt-1" and weights.tolist() == [1, 1, 1]
