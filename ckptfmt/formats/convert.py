@@ -157,7 +157,8 @@ def convert(
         to: the format of the result; default by the extension of `destination`, without a known
             one "tensorflow".
         level, compression, alignment: as in `ckptfmt.Writer`, of a TensorFlow checkpoint.
-        drop_metadata: whether to omit metadata that the result cannot hold.
+        drop_metadata: whether to omit metadata that the result cannot hold, or, where the format or
+            names change, all of it.
         limits: as in `ckptfmt.open`.
         cast: dtype for the tensors whose dtype the result cannot hold; or a mapping of glob
             patterns of names to dtypes, for any tensors. Complex numbers are only cast to
@@ -175,7 +176,7 @@ def convert(
 
     Returns:
         What was written, cast and dropped. The object graph of TensorFlow is dropped where the
-        result has no place for it, and so is metadata.
+        result has no place for it, and so is metadata. Attributes of HDF5 are dropped.
 
     Raises:
         InvalidError: an argument; a tensor whose name or dtype the result cannot hold (`cast`).

@@ -12,6 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 BINS, BAR_CELLS = 16, 40
+# Values whose squares, and the sums of these, are neither infinite nor 0.
+SQUARED_MIN, SQUARED_MAX = 1e-120, 1e120
 # Elements of integers that are added at once: the sums of their halves then fit into 64 bits.
 SUMMED = 1 << 30
 
@@ -93,7 +95,7 @@ def statistics_of(
 def gathered(pieces: Iterable[NDArray[np.generic]]) -> Statistics | None:
     """Return the statistics of all pieces without the histogram; None if they are not numbers."""
     found = Statistics()
-    known, mean, squares, total = 0, 0.0, 0.0, 0
+    known, mean, squares, total, unit = 0, 0.0, 0.0, 0, 1.0
     exact = False
     for piece in pieces:
         if piece.dtype == np.dtype(object):
@@ -112,10 +114,18 @@ def gathered(pieces: Iterable[NDArray[np.generic]]) -> Statistics | None:
                 finite = flat[is_finite]
         if not finite.size:
             continue
-        # The mean and the sum of squared differences of two parts together. Both are infinite or
-        # NaN if the values are too large.
-        with np.errstate(over="ignore", invalid="ignore"):
-            own_mean, own_squares = float(finite.mean()), float(finite.var()) * finite.size
+        bounds = float(finite.min()), float(finite.max())
+        most = max(map(abs, bounds))
+        # Where squares would overflow or vanish, all is divided by a power of two.
+        is_usual = SQUARED_MIN < most < SQUARED_MAX
+        own = 1.0 if is_usual else math.ldexp(1.0, math.frexp(most)[1] - 1) if most else unit
+        if not (mean or squares):
+            unit = own
+        elif own > unit:
+            mean, squares, unit = mean * (unit / own), squares * (unit / own) ** 2, own
+        scaled = finite if unit == 1 else finite / unit
+        # The mean and the sum of squared differences of two parts together.
+        own_mean, own_squares = float(scaled.mean()), float(scaled.var()) * finite.size
         apart, together = own_mean - mean, known + finite.size
         squares += own_squares + apart * apart * known * finite.size / together
         mean += apart * finite.size / together
@@ -129,11 +139,11 @@ def gathered(pieces: Iterable[NDArray[np.generic]]) -> Statistics | None:
             low, high = int(whole.min()), int(whole.max())
             total += sum(map(_sum, np.array_split(whole, -(-whole.size // SUMMED))))
         else:
-            low, high = float(finite.min()), float(finite.max())
+            low, high = bounds
         found.low = low if math.isnan(found.low) else min(found.low, low)
         found.high = high if math.isnan(found.high) else max(found.high, high)
     if known:
-        found.mean, found.deviation = mean, math.sqrt(squares / known)
+        found.mean, found.deviation = mean * unit, math.sqrt(squares / known) * unit
         if exact:
             exactly = Fraction(total, known)
             found.mean = total // known if exactly.denominator == 1 else float(exactly)

@@ -6,6 +6,7 @@ from __future__ import annotations
 import math
 import subprocess
 import sys
+from fractions import Fraction
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
+from support.strategies import property_test
 
 import ckptfmt
 from ckptfmt._base import dtypes
@@ -147,3 +149,22 @@ def test_a_name_as_it_is_printed(tmp_path: Path, command: Command) -> None:
     assert (ran.status, ran.out.splitlines()[-1]) == (0, "[0 1 2]")
     ran = command("show", str(tmp_path / "m"), r"a\n\x1b[1mb[1:]")
     assert (ran.status, ran.out.splitlines()[-1]) == (0, "[1 2]")
+
+
+@property_test(100, 5000, st.data())
+def test_statistics_of_values_of_any_size(data: st.DataObject) -> None:
+    """In one piece or several, as exact fractions give them."""
+    number = st.floats(allow_nan=False, allow_infinity=False)
+    drawn = data.draw(st.lists(st.lists(number, min_size=1, max_size=4), min_size=1, max_size=4))
+    found = statistics_of(lambda: iter([np.array(one) for one in drawn]))
+    assert found is not None
+    exact = [Fraction(one) for piece in drawn for one in piece]
+    mean = sum(exact) / len(exact)
+    largest = max(map(abs, exact))
+    variance = sum((one - mean) ** 2 for one in exact) / len(exact)
+    # The root by integers, as the fraction may be beyond what floats hold.
+    scale = Fraction(2) ** (2200 if largest < 1 else 40)
+    deviation = Fraction(math.isqrt(int(variance * scale * scale))) / scale
+    smallest = Fraction(5e-324)  # that a float can have
+    assert abs(Fraction(float(found.mean)) - mean) <= largest * Fraction(1, 10**12) + smallest
+    assert abs(Fraction(found.deviation) - deviation) <= largest * Fraction(1, 10**7) + smallest

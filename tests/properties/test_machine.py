@@ -93,12 +93,20 @@ class Machine(RuleBasedStateMachine):
         moments of kills."""
         return chance.choice(self.local() if local else sorted(self.saved))
 
-    def write(self, path: str, new: Contents, fault: Fault, call: Callable[[], object]) -> None:
+    def write(
+        self,
+        path: str,
+        new: Contents,
+        fault: Fault,
+        call: Callable[[], object],
+        *,
+        consumes: bool = False,
+    ) -> None:
         """Do what replaces a checkpoint by a new one, and look at what is there afterwards."""
         if fault.in_child and is_url(path):
             fault = NO_FAULT  # the store is in the memory of this process
         self.killed |= fault.kills
-        done = under(fault, call, self.client)
+        done = under(fault, call, self.client, consumes=consumes)
         background.wait_for_saves()
         old, found = self.saved.get(path), model.read(path)
         if done is not False and same(found, new):
@@ -235,7 +243,7 @@ class Machine(RuleBasedStateMachine):
         def call() -> None:
             ckptfmt.merge(prefixes, path, inputs=inputs)
 
-        self.write(path, Contents(tensors, {}), fault, call)
+        self.write(path, Contents(tensors, {}), fault, call, consumes=inputs == "consume")
         if fault != NO_FAULT:
             with contextlib.suppress(ckptfmt.CheckpointNotFoundError):
                 call()
@@ -341,7 +349,7 @@ class Machine(RuleBasedStateMachine):
                 ckptfmt.convert(source, path)
 
         contents = self.saved[source]
-        self.write(path, contents, fault, call)
+        self.write(path, contents, fault, call, consumes=command == "mv")
         if command == "mv":
             there = model.read(source)
             assert same(there, contents) or (there is None and same(self.saved[path], contents))

@@ -485,6 +485,30 @@ def test_sharded(client: DictClient) -> None:
     assert all(key.startswith("model.") for key in keys(client))
 
 
+def test_parts_that_cannot_be_removed_fail_no_save(client: DictClient) -> None:
+    """The checkpoint is in place: what stays is removed by hand, as after a kill. An input of a
+    merge that the caller asked to remove is an error."""
+
+    def before(method: str, key: str) -> None:
+        if method == "remove" and ("_temp_" in key or key.endswith("/part.index")):
+            raise PermissionError(errno.EACCES, "denied", key)
+
+    client.before = before
+    mesh = ckptfmt.sharded.Mesh({"x": 2}, devices=["a", "b"])
+    layout = ckptfmt.sharded.Layout(["x"], mesh)
+    local = {"a": np.arange(2), "b": np.arange(2, 4)}
+    ckptfmt.sharded.save(URL, {"w": local}, {"w": layout}, SingleProcess())
+    same(ckptfmt.load(URL), {"w": np.arange(4)})
+    ckptfmt.save(f"{URL}/part", SMALL)
+    with pytest.raises(ckptfmt.StorageError) as caught:
+        ckptfmt.merge([f"{URL}/part"], f"{URL}/whole", inputs="consume")
+    assert (caught.value.failure, caught.value.errno) == ("NOT_REMOVED", errno.EACCES)
+    same(ckptfmt.load(f"{URL}/whole"), SMALL)
+    client.before = lambda method, key: None
+    ckptfmt.merge([f"{URL}/part"], f"{URL}/whole", inputs="consume")
+    assert not [key for key in keys(client) if "/part." in key and "_temp_" not in key]
+
+
 def test_only_the_creator_removes_the_parts_of_a_save(client: DictClient) -> None:
     """A store has no locks that show whether another process writes or merges parts."""
     creator = TemporaryDirectory(URL)

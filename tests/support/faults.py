@@ -62,9 +62,13 @@ FAULTS = st.one_of(
 )
 
 
-def under(fault: Fault, call: Call, client: DictClient) -> bool | None:
+def under(fault: Fault, call: Call, client: DictClient, *, consumes: bool = False) -> bool | None:
     """Run `call` under a fault. Return True if it has its effect, False if it has none, None if
-    either is right. Other errors than the fault's are raised."""
+    either is right. Other errors than the fault's are raised.
+
+    Args:
+        consumes: whether it is a merge that removes inputs. If it could not, it is called again.
+    """
     if fault.kills:
         return _killed(fault, call)
     if fault.in_child:
@@ -80,7 +84,8 @@ def under(fault: Fault, call: Call, client: DictClient) -> bool | None:
         if fault.kind == "none":
             raise
         if getattr(error, "failure", None) == "NOT_REMOVED":
-            call()  # what is left of the inputs is removed
+            assert consumes, "a save fails because of its own parts"
+            call()
             return True
         return False
     return True
