@@ -21,8 +21,8 @@ SUMMARY = "write the mean of checkpoints with the same tensors"
 EPILOG = """
 A SOURCE is a path as for `ckptfmt inspect`; DESTINATION is a prefix. Floating-point and complex
 tensors are averaged in double precision. Everything else is that of the first SOURCE; tensors that
-differ in another one, such as steps, are listed. Tensors that the object graph refers to and that
-are missing are named on standard error.
+differ in another one, such as steps, are listed, but not the metadata and the object graph. Tensors
+that the object graph refers to and that are missing are named on standard error.
 
 --json prints {"schema": 1, "path", "averaged": how many, "taken": [name, ...], "missing":
 [key of the object graph without a tensor, ...]}.
