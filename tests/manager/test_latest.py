@@ -367,12 +367,12 @@ def test_a_checkpoint_replaced_while_it_is_judged(
     real = completeness.missing_data
     replaced: list[bool] = []
 
-    def judge(given: str) -> str | None:
+    def judge(given: str, *rest: Any) -> str | None:
         if len(replaced) < times:
             replaced.append(True)
             os.utime(f"{prefix}.index", ns=(len(replaced), len(replaced)))
             return "a data file is gone"
-        return real(given)
+        return real(given, *rest)
 
     monkeypatch.setattr(completeness, "missing_data", judge)
     times = 2
