@@ -157,9 +157,10 @@ def _info(found: dict[str, Any], key: str) -> ObjectInfo:
         raise FileNotFoundError(errno.ENOENT, "not a file", key)
     identity = next((found[name] for name in _IDENTITY if found.get(name)), None)
     if identity is None:
-        # A rename brings another inode, perhaps within the resolution of the time.
-        times = (found[name] for name in (*_TIMES, "ino") if found.get(name))
-        identity = " ".join(map(str, times))
+        # A rename brings another inode, perhaps within the resolution of the time. Other times, as
+        # "created" of local files, change with links to the file.
+        time = next((found[name] for name in _TIMES if found.get(name)), "")
+        identity = f"{time} {found.get('ino', '')}" if time else ""
     return ObjectInfo(int(found["size"]), f"{identity}".strip('"'))
 
 

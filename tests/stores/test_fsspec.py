@@ -68,6 +68,20 @@ def test_a_checkpoint_replaced_after_it_was_opened(place: str, tmp_path: Path, v
             reader["w"].read()
 
 
+def test_links_to_a_file_do_not_replace_it(tmp_path: Path) -> None:
+    """They change times of local files that are not those of the content."""
+    ckptfmt.save(tmp_path / "m", {"w": np.full(1000, 1.0)})
+    ckptfmt.stores.mount("links://x", LocalFileSystem(skip_instance_cache=True))
+    try:
+        with ckptfmt.open(f"links://x{tmp_path}/m") as reader:
+            ckptfmt.merge([tmp_path / "m"], tmp_path / "linked")
+            for file in tmp_path.glob("m.*"):
+                file.chmod(0o600)
+            assert reader["w"].read()[0] == 1
+    finally:
+        ckptfmt.stores.mount("links://x", None)
+
+
 def test_an_archive_replaced_by_one_with_other_places(place: str, tmp_path: Path) -> None:
     for name in "ab":
         ckptfmt.save(tmp_path / name, {"w": np.full(100, float(ord(name)))})
