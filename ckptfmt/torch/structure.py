@@ -263,7 +263,10 @@ def _unpack(value: Any, path: Path) -> Any:
         return _stored(tag.removeprefix("$"), content, value, path)
     if tag == "$state_dict":
         state = OrderedDict(_unpack_items(content, path))
-        state._metadata = dict(_unpack(value["versions"], path))  # type: ignore[attr-defined]
+        versions = _unpack(value["versions"], path)
+        if not all(type(one) is dict for one in versions.values()):
+            raise TypeError("a module's version is not in a dict")
+        state._metadata = versions  # type: ignore[attr-defined]
         return state
     return _UNPACKERS[tag](content, path)
 

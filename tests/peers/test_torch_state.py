@@ -404,6 +404,8 @@ def test_wrong_arguments(tmp_path: Path) -> None:
         '{"version":1,"state":{"x":{"$dict":[1]}}}',
         '{"version":1,"state":{"x":{"$dtype":"load"}}}',
         '{"version":1,"state":{"x":{"$set":[[]]}}}',
+        '{"version":1,"state":{"$state_dict":[],"versions":{"":5}}}',
+        '{"version":1,"state":{"$state_dict":[],"versions":[1]}}',
     ],
 )
 def test_a_damaged_structure(tmp_path: Path, text: str) -> None:
