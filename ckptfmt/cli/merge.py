@@ -96,9 +96,9 @@ def run(options: argparse.Namespace) -> int:
             allow_missing=skips,
         )
     if not options.quiet:
-        merged = found if skips and not again else options.prefixes
-        inputs = text.plural(len(merged), "checkpoint")
-        Output().line(f"merged {inputs} into {text.path(options.destination)}")
+        inputs = text.plural(len(found if skips else options.prefixes), "checkpoint")
+        done = "finished a merge" if again and missing else f"merged {inputs}"
+        Output().line(f"{done} into {text.path(options.destination)}")
     return 0
 
 

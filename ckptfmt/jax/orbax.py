@@ -111,20 +111,26 @@ def _repeats(value: Any, item: Any) -> bool:
 
 
 def _repeats_one(given: Any, array: Any) -> bool:
-    own = {
-        "dtype": getattr(array, "dtype", None),
-        "sharding": getattr(array, "sharding", None),
-        "global_shape": getattr(array, "shape", None),
-        "shape": getattr(array, "shape", None),
+    dtype, shape = getattr(array, "dtype", None), getattr(array, "shape", None)
+    dtypes: tuple[Any, ...] = (None, dtype)
+    shapes: tuple[Any, ...] = (None, shape)
+    if jax.dtypes.issubdtype(dtype, jax.dtypes.prng_key):
+        data = jax.eval_shape(jax.random.key_data, array)  # as Orbax saves keys
+        dtypes, shapes = (*dtypes, data.dtype), (*shapes, data.shape)
+    sharding = getattr(array, "sharding", None)
+    own: dict[str, tuple[Any, ...]] = {
+        "dtype": dtypes,
+        "shape": shapes,
+        "global_shape": shapes,
+        "sharding": (None, sharding),
+        "mesh": (None, getattr(sharding, "mesh", None)),
+        "mesh_axes": (None, getattr(sharding, "spec", None)),
+        "restore_type": (None, "jax.Array", jax.Array, type(array)),
     }
     plain = type(given)()
     for field in dataclasses.fields(given):
         value = getattr(given, field.name)
-        if field.name == "restore_type":
-            same = isinstance(array, (value or object, jax.ShapeDtypeStruct))
-        else:
-            same = value in (None, getattr(plain, field.name), own.get(field.name))
-        if not same:
+        if value not in (*own.get(field.name, ()), getattr(plain, field.name)):
             return False
     return True
 

@@ -598,7 +598,9 @@ def _cannot_replace(local: Local) -> str | None:
         return "no object that can be changed contains it"
     if isinstance(local.holder, (MutableMapping, list, Trackable)):
         return None
-    if isinstance(local.holder, Mapping):
+    if isinstance(local.holder, Mapping) and (
+        getattr(local.holder, str(local.slot), None) is not local.holder[local.slot]
+    ):
         return f"a {type(local.holder).__name__} cannot be changed"
     if not hasattr(local.holder, local.slot):
         return f"a {type(local.holder).__name__} has no attribute '{local.slot}'"

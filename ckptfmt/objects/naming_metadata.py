@@ -199,22 +199,31 @@ class NamedInMetadata:
 
 
 def moved_modules(new_names: Mapping[str, str]) -> dict[str, str]:
-    """Return the old names of modules by the new ones, as the names of their values tell them: of
-    those that have the values, and of those above them that moved with all that is below."""
-    found: dict[str, str] = {}
+    """Return the new names of modules by the old ones, of those with all values of which, at any
+    depth, moved in the same way, and to where no value of another module stays.
+
+    Args:
+        new_names: new name of every value that stays, by its old name.
+    """
+    ways: dict[str, set[str | None]] = {}
     for old, new in new_names.items():
         before, after = old.split(".")[:-1], new.split(".")[:-1]
-        found[".".join(after)] = ".".join(before)
-        while before and after and before[-1] == after[-1]:
-            del before[-1], after[-1]
-            found[".".join(after)] = ".".join(before)
-    return found
+        is_same = True  # below the module
+        while True:
+            ways.setdefault(".".join(before), set()).add(".".join(after) if is_same else None)
+            if not before:
+                break
+            is_same = is_same and before[-1:] == after[-1:]
+            before, after = before[:-1], after[:-1]
+    stay = {name for name, several in ways.items() if name in several}
+    only = {name: next(iter(several)) for name, several in ways.items() if len(several) == 1}
+    return {name: new for name, new in only.items() if new is not None and new not in stay}
 
 
 def moved_versions(versions: Mapping[str, Any], new_names: Mapping[str, str]) -> dict[str, Any]:
     """Return the versions of the modules of a torch state, by name, after values were renamed."""
     moved = moved_modules(new_names).items()
-    return {**versions, **{new: versions[old] for new, old in moved if old in versions}}
+    return {**versions, **{new: versions[old] for old, new in moved if old in versions}}
 
 
 def _is_pair(value: Any) -> bool:
@@ -284,7 +293,8 @@ class _Tree:
             if tag == "$state_dict":
                 versions = self._node(value["versions"], path, new_path)
                 keys = self._new_keys(list(content), path, new_path)
-                found["versions"] = {} if versions is _GONE else moved_versions(versions, keys)
+                names = self._leaf_keys(content, keys, path)
+                found["versions"] = {} if versions is _GONE else moved_versions(versions, names)
             return found
         if tag in _LISTS:
             return {tag: self._list(content, path, new_path)}
@@ -366,19 +376,6 @@ class _Tree:
                 found.append([new_key, made])
         return found
 
-    def _new_extra(self, pairs: list[tuple[Any, Any]], new_keys: dict[str, str]) -> dict[str, str]:
-        """Return the new keys of the extra states of modules all of whose tensors were renamed."""
-        moved = {old: new for new, old in moved_modules(new_keys).items()}
-        found = {}
-        for key, one in pairs:
-            if isinstance(key, str) and not _is_leaf(one):
-                module, _, last = key.rpartition(".")
-                if last == "_extra_state" and module in moved:
-                    found[key] = f"{moved[module]}._extra_state".removeprefix(".")
-        leaves = [key for key, one in pairs if isinstance(key, str) and _is_leaf(one)]
-        stay = {key.rpartition(".")[0] for key in leaves if key not in new_keys}
-        return {key: new for key, new in found.items() if key.rpartition(".")[0] not in stay}
-
     def _new_keys(
         self, pairs: list[tuple[Any, Any]], path: _Path, new_path: _Path
     ) -> dict[str, str]:
@@ -395,13 +392,43 @@ class _Tree:
             new = self._new_names.get(name, name)
             if new is not None and new != name and new.startswith(start):
                 found[key] = new.removeprefix(start)
-        found |= self._new_extra(pairs, found)
         counts = Counter(found.get(key, key) for key, _ in pairs if isinstance(key, str))
         if (
             any(key.startswith("$") for key in found.values())
             or max(counts.values(), default=0) > 1
         ):
             return {}
+        return found | self._extra_keys(pairs, found, path)
+
+    def _extra_keys(
+        self, pairs: list[tuple[Any, Any]], keys: dict[str, str], path: _Path
+    ) -> dict[str, str]:
+        """Return the new keys of the extra states of modules that moved, where no other value has
+        that key."""
+        every = [key for key, _ in pairs if isinstance(key, str)]
+        found: dict[str, str] = {}
+        for old, new in moved_modules(self._leaf_keys(pairs, keys, path)).items():
+            key, new_key = (f"{one}._extra_state".removeprefix(".") for one in (old, new))
+            if key in every and key not in keys:
+                found[key] = new_key
+        while True:
+            after = Counter(keys.get(key, found.get(key, key)) for key in every)
+            taken = [key for key, new in found.items() if after[new] > 1]
+            if not taken:
+                return found
+            for key in taken:
+                del found[key]
+
+    def _leaf_keys(
+        self, pairs: Iterable[tuple[Any, Any]], keys: Mapping[str, str], path: _Path
+    ) -> dict[str, str]:
+        """Return the new keys of all leaves of a dict that stay, by the old ones."""
+        found = {}
+        for key, one in pairs:
+            if isinstance(key, str) and _is_leaf(one):
+                name = _stored_name(one[next(iter(one))], _below(path, key))
+                if self._new_names.get(name, name) is not None:
+                    found[key] = keys.get(key, key)
         return found
 
 

@@ -226,6 +226,12 @@ class SingleProcess(MessageEngine):
         """Refuse further operations."""
         self._state = "closed"
 
+    @contextlib.contextmanager
+    def _operation(self, call: str) -> Iterator[str]:
+        if self._state == "closed":
+            raise InvalidError("coordinator is closed")
+        yield call  # nothing fails, in any thread
+
     def _send(self, operation: str, data: bytes, ranks: Sequence[int]) -> None:
         """There is no other process."""
 

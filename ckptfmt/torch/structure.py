@@ -166,7 +166,7 @@ class Packed:
 
     def _items(self, value: dict[Any, Any], path: Path) -> list[Any]:
         # Keys of NumPy are stored as equal ones of Python, which have the same hash.
-        pairs = [(k.item() if isinstance(k, np.generic) else k, one) for k, one in value.items()]
+        pairs = [(_plain_key(key), one) for key, one in value.items()]
         return [[self._key(k, path), self._pack(one, (*path, str(k)))] for k, one in pairs]
 
     def _key(self, key: Any, path: Path) -> Any:
@@ -184,6 +184,11 @@ class Packed:
 
     def _sequence(self, value: Any, path: Path) -> dict[str, Any]:
         return {f"${_SEQUENCES[type(value)]}": self._list(value, path)}
+
+
+def _plain_key(key: Any) -> Any:
+    is_plain = isinstance(key, np.generic) and key.dtype.kind in "biufcSU"
+    return key.item() if is_plain else key
 
 
 def _full_name(kind: type) -> str:
@@ -263,10 +268,10 @@ def _unpack(value: Any, path: Path) -> Any:
         return _stored(tag.removeprefix("$"), content, value, path)
     if tag == "$state_dict":
         state = OrderedDict(_unpack_items(content, path))
-        versions = _unpack(value["versions"], path)
-        if not all(type(one) is dict for one in versions.values()):
-            raise TypeError("a module's version is not in a dict")
-        state._metadata = versions  # type: ignore[attr-defined]
+        versions = _unpack(value["versions"], path).items()
+        state._metadata = {  # type: ignore[attr-defined]
+            name: one for name, one in versions if isinstance(one, dict)
+        }
         return state
     return _UNPACKERS[tag](content, path)
 

@@ -60,7 +60,7 @@ def test_such_a_merge_again(
         ran = command("merge", *allow, "--overwrite", *arguments, target)
         assert ran.status in (1, 2) and contents(tmp_path) == before
     ran = command("merge", "--consume", *allow, "--overwrite", *half_removed, target)
-    assert (ran.status, ran.err) == (0, "") and ran.out.startswith("merged 3 checkpoints")
+    assert (ran.status, ran.err) == (0, "") and ran.out.startswith("finished a merge into")
     assert sorted(ckptfmt.load(target)) == ["a", "b", "c"]
     assert [path.name for path in sorted(target.parent.iterdir())] == [
         *(f"m.data-0000{number}-of-00003" for number in range(3)),

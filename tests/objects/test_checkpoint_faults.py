@@ -9,6 +9,7 @@ import time
 import tracemalloc
 import types
 from collections import namedtuple
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -118,6 +119,26 @@ def test_values_in_what_cannot_be_changed(tmp_path: Path, stored: Any, target: A
     with pytest.raises(ckptfmt.InvalidError, match="cannot be"):
         ckptfmt.Checkpoint(s=target, w=array).read(path)
     assert array.tolist() == [0.0, 0.0]
+
+
+def test_a_mapping_over_its_attributes(tmp_path: Path) -> None:
+    class Options(Mapping[str, Any]):
+        def __init__(self, **values: Any) -> None:
+            vars(self).update(values)
+
+        def __getitem__(self, key: str) -> Any:
+            return vars(self)[key]
+
+        def __iter__(self) -> Iterator[str]:
+            return iter(vars(self))
+
+        def __len__(self) -> int:
+            return len(vars(self))
+
+    path = written(tmp_path, o=Options(rate=1.5, get=3))
+    options = Options(rate=9.0, get=0)
+    ckptfmt.Checkpoint(o=options).read(path)
+    assert vars(options) == {"rate": 1.5, "get": 3}
 
 
 def test_an_attribute_that_does_not_fit_leaves_the_value_waiting(tmp_path: Path) -> None:

@@ -80,7 +80,6 @@ def test_arguments_that_would_not_be_followed(tmp_path: Path, args: Any) -> None
 
 def test_arguments_that_repeat_the_item(tmp_path: Path) -> None:
     state, handler = train_state(), Handler()
-    del state["key"]
     save_args = jax.tree.map(lambda _: ocp.SaveArgs(), state)
     handler.save(tmp_path, args=ocp.args.PyTreeSave(state, save_args=save_args))
     like = jax.tree.map(

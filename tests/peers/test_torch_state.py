@@ -348,6 +348,8 @@ class Point(tuple[int, int]):
         (TwoTensor(torch.ones(2), torch.ones(2)), "TwoTensor is made of other tensors"),
         ({(1, np.int64(2)): 3}, "a key of a dict with an array or a tensor"),
         ({torch.ones(1): 2}, "a key of a dict with an array or a tensor"),
+        ({np.timedelta64(5, "ns"): 2}, "cannot be stored"),
+        ({np.datetime64(5, "ns"): 2}, "cannot be stored"),
     ],
     ids=lambda one: one if isinstance(one, str) else type(one).__name__,
 )
@@ -404,7 +406,6 @@ def test_wrong_arguments(tmp_path: Path) -> None:
         '{"version":1,"state":{"x":{"$dict":[1]}}}',
         '{"version":1,"state":{"x":{"$dtype":"load"}}}',
         '{"version":1,"state":{"x":{"$set":[[]]}}}',
-        '{"version":1,"state":{"$state_dict":[],"versions":{"":5}}}',
         '{"version":1,"state":{"$state_dict":[],"versions":[1]}}',
     ],
 )
@@ -582,6 +583,49 @@ def test_versions_follow_renamed_modules(tmp_path: Path) -> None:
     model = nn.Sequential(Migrated(), Container(), Migrated())
     assert ct.load_into(model, tmp_path / "ck", rename=rename)
     check(model, 5)
+
+
+RENAMED = {
+    "a part of the root": {"a.b.w": "x.a.b.w"},
+    "into a module that stays": {"a.b.w": "c.b.w"},
+    "out of a module": {"a.b.w": "b.w"},
+    "a part of a module": {"a.w": "x.w"},
+    "all of a module": {"a.w": "x.w", "a.b.w": "x.b.w"},
+    "swapped": {"a.w": "c.w", "a.b.w": "c.b.w", "c.w": "a.w"},
+}
+# Modules whose version and extra state move, with their new names.
+MOVED = {
+    "a part of the root": {"a.b": "x.a.b"},
+    "into a module that stays": {"a.b": "c.b"},
+    "out of a module": {"a.b": "b"},
+    "a part of a module": {},
+    "all of a module": {"a": "x", "a.b": "x.b"},
+    "swapped": {"a": "c", "a.b": "c.b", "c": "a"},
+}
+
+
+@pytest.mark.parametrize("case", RENAMED)
+def test_what_modules_have_moves_with_all_their_tensors(tmp_path: Path, case: str) -> None:
+    modules = ["", "a", "a.b", "c"]
+    state = OrderedDict((name, torch.ones(1)) for name in ("w", "a.w", "a.b.w", "c.w"))
+    state.update((f"{one}._extra_state".removeprefix("."), {"of": one}) for one in modules)
+    state._metadata = {one: {"version": 2 + i} for i, one in enumerate(modules)}
+    ct.save(state, tmp_path / "ck")
+    ckptfmt.editing.edit(tmp_path / "ck", tmp_path / "to", rename=RENAMED[case])
+    found = ct.load(tmp_path / "to")
+    new = {one: MOVED[case].get(one, one) for one in modules}
+    for number, module in enumerate(modules):
+        assert found[f"{new[module]}._extra_state".removeprefix(".")] == {"of": module}
+        assert found._metadata[new[module]] == {"version": 2 + number}
+    assert len(found) == len(state)
+
+
+def test_versions_of_other_kinds(tmp_path: Path) -> None:
+    state = nn.BatchNorm1d(2).state_dict()
+    state._metadata[""] = OrderedDict(version=2, tag="x")
+    state._metadata["odd"] = None
+    ct.save(state, tmp_path / "ck")
+    assert ct.load(tmp_path / "ck")._metadata == {"": {"version": 2, "tag": "x"}}
 
 
 def test_extra_state_and_lazy_modules(tmp_path: Path) -> None:
