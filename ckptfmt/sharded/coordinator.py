@@ -233,7 +233,7 @@ class SingleProcess(MessageEngine):
         yield call  # nothing fails, in any thread
 
     def _send(self, operation: str, data: bytes, ranks: Sequence[int]) -> None:
-        """There is no other process."""
+        """Do nothing: this process is alone."""
 
     def __repr__(self) -> str:
         closed = " closed" if self._state == "closed" else ""

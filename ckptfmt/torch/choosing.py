@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -81,7 +81,7 @@ def chosen_tensors(
             "names=, filter=, rename= and cast= with dtypes are for a module or a dict of tensors",
         )
     keys = {str(key): key for key in own}
-    stored = dict(_with_extra(structure, ()))
+    stored = {path_name(path): leaf for path, leaf in leaves(structure, extra=True)}
     loaded, left_out, transforms = choice.chosen(list(stored), reader.prefix)
     converted = _Conversion(choice, reader)
     chosen = OrderedDict(
@@ -94,18 +94,6 @@ def chosen_tensors(
         chosen._metadata = moved_versions(versions, own_names)  # type: ignore[attr-defined]
     unexpected = tuple(old for old, new in loaded.items() if new not in keys)
     return chosen, unexpected, tuple(new for new in left_out.values() if new in keys)
-
-
-def _with_extra(value: Any, path: tuple[str, ...]) -> Iterator[tuple[str, Any]]:
-    """Yield the tensors of a value and, whole, the extra states of modules, by name."""
-    if isinstance(value, Stored) or (path and path[-1].rpartition(".")[2] == "_extra_state"):
-        yield path_name(path), value
-    elif isinstance(value, dict):
-        for key, one in value.items():
-            yield from _with_extra(one, (*path, str(key)))
-    elif isinstance(value, (list, tuple)):
-        for index, one in enumerate(value):
-            yield from _with_extra(one, (*path, str(index)))
 
 
 def _first(choice: Choice) -> str:

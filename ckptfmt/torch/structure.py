@@ -322,16 +322,18 @@ def _dtype(name: str) -> torch.dtype:
     return found
 
 
-def leaves(value: Any, path: Path = ()) -> Iterator[tuple[Path, Stored]]:
-    """Yield the tensors of a value of `structure_of`, with their paths."""
-    if isinstance(value, Stored):
+def leaves(value: Any, path: Path = (), *, extra: bool = False) -> Iterator[tuple[Path, Any]]:
+    """Yield the tensors of a value of `structure_of`, as `Stored`, with their paths. With `extra`,
+    the extra state of a module is one leaf, whatever it has."""
+    is_extra = extra and bool(path) and path[-1].rpartition(".")[2] == "_extra_state"
+    if isinstance(value, Stored) or is_extra:
         yield path, value
     elif isinstance(value, dict):
         for key, one in value.items():
-            yield from leaves(one, (*path, str(key)))
+            yield from leaves(one, (*path, str(key)), extra=extra)
     elif isinstance(value, (list, tuple)):
         for index, one in enumerate(value):
-            yield from leaves(one, (*path, str(index)))
+            yield from leaves(one, (*path, str(index)), extra=extra)
 
 
 def alike(value: dict[Any, Any], content: dict[Any, Any]) -> Any:
