@@ -18,8 +18,7 @@ Extent = tuple[int, int] | None
 
 def seed_from_environment() -> int:
     """The seed of this run, printed so that a failure can be repeated with CKPTFMT_TEST_SEED."""
-    given = os.environ.get("CKPTFMT_TEST_SEED")
-    seed = int(given, 0) if given else random.SystemRandom().randrange(1 << 32)
+    seed = int(os.environ["CKPTFMT_TEST_SEED"], 0)
     print(f"CKPTFMT_TEST_SEED={seed}")
     return seed
 
