@@ -195,9 +195,8 @@ properties: python ## the property tests in their long form, with TensorFlow whe
 	@echo "seed: CKPTFMT_TEST_SEED=$(CKPTFMT_TEST_SEED)"
 	$(Q)CKPTFMT_PROPERTIES=$${CKPTFMT_PROPERTIES:-1} $(PY) -m pytest -q -m properties --ignore=tests/peers tests
 
-border: python ## mutants of checkpoints through the Python interface (BORDER_SECONDS=60, BORDER_RUNS=)
-	$(Q)CKPTFMT_BORDER_SECONDS=$(or $(BORDER_SECONDS),60) CKPTFMT_BORDER_RUNS=$(or $(BORDER_RUNS),1000000000) \
-		$(PY) -m pytest -q -rP --no-header tests/border
+border: python ## mutants of checkpoints through the Python interface (RUNS=5000)
+	$(Q)CKPTFMT_BORDER_RUNS=$(or $(RUNS),5000) $(PY) -m pytest -q -rP --no-header tests/border
 
 slow: python ## the tests that need gigabytes or minutes (13 GiB of memory, 7 of disk), but not those of peers
 	$(Q)$(PY) -m pytest -q -m slow --slow --ignore=tests/peers tests
@@ -206,11 +205,11 @@ powerloss: python ## power cuts at any moment of everything that saves (IMAGES=2
 	$(Q)CKPTFMT_POWERLOSS_IMAGES=$(or $(IMAGES),20000) CKPTFMT_POWERLOSS_KILLS=$(or $(KILLS),10) \
 		$(PY) -m pytest -q -n 2 -rP --no-header tests/powerloss
 
-soak: python ## a training loop with kills, full disks and forks (SOAK_SECONDS=120)
-	$(Q)CKPTFMT_SOAK_SECONDS=$(or $(SOAK_SECONDS),120) $(PY) -m pytest -q -s --no-header tests/soak/test_soak.py
+soak: python ## a training loop with kills, full disks and forks (KILLS=200)
+	$(Q)CKPTFMT_SOAK_KILLS=$(or $(KILLS),200) $(PY) -m pytest -q -s --no-header tests/soak/test_soak.py
 
-races: python ## readers, managers, lost ranks and forks beside writers (RACE_SECONDS=15 of each)
-	$(Q)CKPTFMT_RACE_SECONDS=$(or $(RACE_SECONDS),15) $(PY) -m pytest -q -rP --no-header tests/races
+races: python ## readers, managers, lost ranks and forks beside writers (ROUNDS=50 of each)
+	$(Q)CKPTFMT_RACE_ROUNDS=$(or $(ROUNDS),50) $(PY) -m pytest -q -rP --no-header tests/races
 
 budgets: python ## system calls of the common operations (strace)
 	$(Q)sh tools/need.sh strace

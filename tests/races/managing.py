@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Managers, cleaners and pruners in one directory: `python -m races.managing SECONDS SEED DIRECTORY
+"""Managers, cleaners and pruners in one directory: `python -m races.managing ROUNDS SEED DIRECTORY
 [greedy]`.
 
     kept      a manager retains three checkpoints, beside a program that overwrites another
@@ -216,7 +216,7 @@ def clean(root: Path, counts: Counts) -> Steps:
         yield
 
 
-def main(seconds: float, seed: str, root: Path, saver: Role) -> int:
+def main(rounds: int, seed: str, root: Path, saver: Role) -> int:
     warnings.simplefilter("error", ckptfmt.CkptfmtWarning)
     random.seed(seed)
     processes: list[list[Role]] = [
@@ -234,7 +234,7 @@ def main(seconds: float, seed: str, root: Path, saver: Role) -> int:
     for folder in RETAINED:
         counts.add(f"{folder} begun")
         counts.add(f"{folder} done")
-    race("managing", processes, root, counts, seconds)
+    race("managing", processes, root, counts, rounds, set(COUNTED) - {"removed"})
     if saver is manage:
         for folder in ("kept", "pruned", "shared"):
             mine = manager(root, folder, np.zeros(2000))
@@ -250,6 +250,6 @@ def main(seconds: float, seed: str, root: Path, saver: Role) -> int:
 if __name__ == "__main__":
     greedy = sys.argv[4:] == ["greedy"]
     bad = main(
-        float(sys.argv[1]), sys.argv[2], Path(sys.argv[3]), manage_greedily if greedy else manage
+        int(sys.argv[1]), sys.argv[2], Path(sys.argv[3]), manage_greedily if greedy else manage
     )
     sys.exit(bad > 0)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Readers and verifiers beside a writer: `python -m races.overwriting SECONDS SEED DIRECTORY
+"""Readers and verifiers beside a writer: `python -m races.overwriting ROUNDS SEED DIRECTORY
 [in-place]`.
 
 A writer overwrites one checkpoint again and again, beside eight readers and four verifiers of it.
@@ -118,14 +118,15 @@ def verify(root: Path, counts: Counts) -> Steps:
         yield
 
 
-def main(seconds: float, seed: str, root: Path, writer: Role) -> int:
+def main(rounds: int, seed: str, root: Path, writer: Role) -> int:
     warnings.simplefilter("error", ckptfmt.CkptfmtWarning)
     random.seed(seed)
     ckptfmt.save(root / "model", tensors(1))
     ckptfmt.tf.update_checkpoint_state(root, str(root / "model"))
     processes: list[list[Role]] = [[writer], *[[read] * 2] * 4, *[[verify] * 2] * 2]
     counts = Counts(COUNTED, len(processes))
-    race("overwriting", processes, root, counts, seconds)
+    needed = {"save"} if writer is write_in_place else set(COUNTED) - {"replaced"}
+    race("overwriting", processes, root, counts, rounds, needed)
     if writer is write:
         assert ckptfmt.verify(root / "model").ok
         version_of(ckptfmt.load(root / "model"))
@@ -137,6 +138,6 @@ def main(seconds: float, seed: str, root: Path, writer: Role) -> int:
 if __name__ == "__main__":
     in_place = sys.argv[4:] == ["in-place"]
     bad = main(
-        float(sys.argv[1]), sys.argv[2], Path(sys.argv[3]), write_in_place if in_place else write
+        int(sys.argv[1]), sys.argv[2], Path(sys.argv[3]), write_in_place if in_place else write
     )
     sys.exit(bad > 0)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Processes that work at once for some seconds, their counters, and what they save."""
+"""Processes that work at once until each has done its share, their counters, and what they save."""
 
 from __future__ import annotations
 
@@ -8,9 +8,8 @@ import mmap
 import os
 import struct
 import threading
-import time
 import traceback
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -87,13 +86,13 @@ Steps = Generator[None, None, None]
 Role = Callable[[Path, Counts], Steps]
 
 
-def work(role: Role, root: Path, counts: Counts, until: float) -> None:
-    """Go on, also after an error, until the time is over."""
-    while time.monotonic() < until:
+def work(role: Role, root: Path, counts: Counts, is_over: Callable[[], bool]) -> None:
+    """Go on, also after an error, until the race is over."""
+    while not is_over():
         try:
             with contextlib.closing(role(root, counts)) as steps:
                 for _ in steps:
-                    if time.monotonic() >= until:
+                    if is_over():
                         return
         except DIFFERENCES as error:
             counts.add("mixed" if isinstance(error, MixedError) else "error")
@@ -102,7 +101,7 @@ def work(role: Role, root: Path, counts: Counts, until: float) -> None:
             os.write(1, text[:300].encode() + b"\n")  # in one piece, beside other processes
 
 
-def child(roles: list[Role], root: Path, counts: Counts, until: float) -> int:
+def child(roles: list[Role], root: Path, counts: Counts, is_over: Callable[[], bool]) -> int:
     process = os.fork()
     if process == 0:
         status = 1
@@ -110,7 +109,7 @@ def child(roles: list[Role], root: Path, counts: Counts, until: float) -> int:
             os.nice(5)  # so that the writers come to write
         try:
             threads = [
-                threading.Thread(target=work, args=(role, root, counts, until)) for role in roles
+                threading.Thread(target=work, args=(role, root, counts, is_over)) for role in roles
             ]
             for thread in threads:
                 thread.start()
@@ -123,15 +122,25 @@ def child(roles: list[Role], root: Path, counts: Counts, until: float) -> int:
 
 
 def race(
-    name: str, processes: list[list[Role]], root: Path, counts: Counts, seconds: float
+    name: str,
+    processes: list[list[Role]],
+    root: Path,
+    counts: Counts,
+    rounds: int,
+    needed: Iterable[str],
 ) -> None:
-    """Run the roles, one process for each list and one thread for each role of it, and print the
-    counts."""
-    until = time.monotonic() + seconds
+    """Run the roles, one process for each list and one thread for each role of it, until all that
+    is needed was done so many times, or something went wrong; print the counts."""
+
+    def is_over() -> bool:
+        return counts.total("mixed") + counts.total("error") > 0 or all(
+            counts.total(what) >= rounds for what in needed
+        )
+
     children = []
     for row, roles in enumerate(processes):
         counts.row = row
-        children.append(child(roles, root, counts, until))
+        children.append(child(roles, root, counts, is_over))
     ended = [os.waitpid(process, 0)[1] for process in children]
-    print(f"{name}: {seconds:g} s: {counts}", flush=True)
+    print(f"{name}: {counts}", flush=True)
     assert not any(ended), ended

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A training loop for a long time: `python -m soak.loop SECONDS SEED DIRECTORY`.
+"""A training loop with many workers: `python -m soak.loop KILLS SEED DIRECTORY`.
 
 A worker saves, overwrites, merges, prunes and restores, with full disks and forks among it, until
 it is killed at a random moment; then everything is looked at, what it left is removed, and the next
@@ -31,7 +31,8 @@ from ckptfmt.cli import main as cli
 # What is saved; of each, a shared memory holds which generation was begun and which was done.
 THINGS = ("model", "runs", "whole")
 COUNTED = ("save", "async", "manager", "merge", "full disk", "fork", "restore")
-LIFE = 0.6  # seconds that a worker lives, on average
+LIFE = 12  # actions that a worker finishes, on average
+MOMENT = 0.01  # seconds of the next action, at most, before it is killed
 LEVEL = 1.25  # memory and descriptors at the end, of those after the first quarter
 
 
@@ -208,11 +209,12 @@ def measured() -> tuple[int, int]:
     return pages, len(os.listdir("/proc/self/fd"))
 
 
-def main(seconds: float, seed: str, root: Path) -> None:
+def main(kills: int, seed: str, root: Path) -> None:
     warnings.simplefilter("ignore")
     chance, board, seen = random.Random(seed), Board(), Counter[str]()
-    began, first = time.monotonic(), (0, 0)
-    while (passed := time.monotonic() - began) < seconds:
+    first = (0, 0)
+    while seen["kill"] < kills:
+        until = sum(board.counts().values()) + round(chance.expovariate(1 / LIFE))
         worker = os.fork()
         if worker == 0:
             status = 1
@@ -222,7 +224,12 @@ def main(seconds: float, seed: str, root: Path) -> None:
                 print(f"{type(error).__name__}: {error}", flush=True)
             finally:
                 os._exit(status)
-        time.sleep(chance.expovariate(1 / LIFE))
+        ended = 0
+        while not ended and sum(board.counts().values()) < until:
+            time.sleep(0.001)
+            ended, _ = os.waitpid(worker, os.WNOHANG)
+        assert not ended, "the worker ended by itself"
+        time.sleep(chance.random() * MOMENT)
         os.kill(worker, signal.SIGKILL)
         _, status = os.waitpid(worker, 0)
         assert os.WIFSIGNALED(status), "the worker ended by itself"
@@ -230,13 +237,13 @@ def main(seconds: float, seed: str, root: Path) -> None:
         seen["look"] += look(root, board)
         with contextlib.redirect_stdout(None):
             assert cli(["clean", str(root)]) == 0
-        if not first[0] and passed > seconds / 4:
+        if not first[0] and seen["kill"] > kills / 4:
             first = measured()
     last = measured()
     did = ", ".join(f"{name} {count:,}" for name, count in board.counts().items())
     mib = [pages * mmap.PAGESIZE / 2**20 for pages, _ in (first, last)]
     print(
-        f"soak: {seconds:.0f} s: {did}; {seen['kill']:,} kills, {seen['look']:,} checkpoints "
+        f"soak: {did}; {seen['kill']:,} kills, {seen['look']:,} checkpoints "
         f"looked at, 0 differences; {mib[0]:.0f} to {mib[1]:.0f} MiB, "
         f"{first[1]} to {last[1]} descriptors"
     )
@@ -246,4 +253,4 @@ def main(seconds: float, seed: str, root: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(float(sys.argv[1]), sys.argv[2], Path(sys.argv[3]))
+    main(int(sys.argv[1]), sys.argv[2], Path(sys.argv[3]))
