@@ -8,9 +8,10 @@ interrupted.
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from importlib import import_module
 from typing import Any, NoReturn
@@ -27,26 +28,27 @@ GOOD, PROBLEMS, TROUBLE, INTERRUPTED = 0, 1, 2, 130
 # Errors about a damaged checkpoint; after any other error there was no checkpoint to look at.
 DAMAGE = (CorruptError, LimitError, ShardMissingError, GenerationGoneError, MergeConflictError)
 
-# Modules of this package: SUMMARY, EPILOG, add_options(parser), run(options) -> exit status.
-COMMANDS = (
-    "inspect",
-    "show",
-    "verify",
-    "diff",
-    "merge",
-    "convert",
-    "edit",
-    "average",
-    "cp",
-    "mv",
-    "rm",
-    "latest",
-    "clean",
-    "prune",
-    "digest",
-    "report",
-    "completion",
-)
+# Names and summaries. Each command is a module of this package, imported when it is chosen, with
+# EPILOG, add_options(parser) and run(options) -> exit status.
+COMMANDS = {
+    "inspect": "show tensors, totals and the header",
+    "show": "show the values of a tensor, or of a slice of it, and their distribution",
+    "verify": "check every block, entry and byte of checkpoints",
+    "diff": "compare two checkpoints: names, dtypes, shapes, values, metadata",
+    "merge": "merge checkpoints into one without moving tensor bytes",
+    "convert": "write a checkpoint in another format, or at another level of ours",
+    "edit": "rename, drop or cast tensors, or set metadata",
+    "average": "write the mean of checkpoints with the same tensors",
+    "cp": "copy a checkpoint under another name",
+    "mv": "rename a checkpoint, or move it to another directory",
+    "rm": "remove checkpoints",
+    "latest": "print the newest complete checkpoint of a directory",
+    "clean": "remove what killed writers left in a directory",
+    "prune": "remove all but the newest sound checkpoints of a directory",
+    "digest": "print a SHA-256 of the contents of checkpoints",
+    "report": "write a report with pictures: one HTML file",
+    "completion": "print the completion script of a shell",
+}
 
 LAYOUT: dict[str, Any] = {
     "formatter_class": argparse.RawDescriptionHelpFormatter,
@@ -90,22 +92,37 @@ class _Parser(argparse.ArgumentParser):
         super().error(printable(message))
 
 
-def command_parser() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParser]]:
-    """Return the parser of the command, and those of its subcommands by name."""
+def command_parser(
+    chosen: Iterable[str] = COMMANDS,
+) -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParser]]:
+    """Return the parser of the command, and those of its subcommands by name.
+
+    Args:
+        chosen: the subcommands that get their options; the modules of the others are not imported.
+    """
     parser = _Parser(prog="ckptfmt", description=DESCRIPTION, epilog=EPILOG, **LAYOUT)
     parser.add_argument("--version", action="version", version=f"ckptfmt {ckptfmt.__version__}")
     commands = parser.add_subparsers(metavar="COMMAND", required=True, title="commands")
     own_parsers: dict[str, argparse.ArgumentParser] = {}
-    for name in COMMANDS:
-        command = import_module(f"ckptfmt.cli.{name}")
-        description = command.SUMMARY[0].upper() + command.SUMMARY[1:] + "."
-        own = commands.add_parser(
-            name, help=command.SUMMARY, description=description, epilog=command.EPILOG, **LAYOUT
+    for name, summary in COMMANDS.items():
+        description = summary[0].upper() + summary[1:] + "."
+        own_parsers[name] = commands.add_parser(
+            name, help=summary, description=description, **LAYOUT
         )
+    for name in chosen:
+        command, own = import_module(f"ckptfmt.cli.{name}"), own_parsers[name]
+        own.epilog = command.EPILOG
         command.add_options(own)
         own.set_defaults(run=command.run, parser=own)
-        own_parsers[name] = own
     return parser, own_parsers
+
+
+def _chosen(arguments: Sequence[str]) -> list[str]:
+    """Return the subcommand that the arguments choose, or none. No option before it has a value."""
+    if "_ARGCOMPLETE" in os.environ:  # the words are those of the line that is completed
+        return [name for name in COMMANDS if name in os.environ.get("COMP_LINE", "")]
+    word = next((word for word in arguments if not word.startswith("-")), "")
+    return [word] if word in COMMANDS else []
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -125,7 +142,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _run(arguments: Sequence[str] | None) -> int:
     options = None
     try:
-        parser, _ = command_parser()
+        arguments = sys.argv[1:] if arguments is None else arguments
+        parser, _ = command_parser(_chosen(arguments))
         completion.complete(parser)
         options, extra = parser.parse_known_args(arguments)
         if extra:

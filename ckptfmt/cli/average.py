@@ -16,8 +16,6 @@ from ckptfmt.cli.output import Output
 from ckptfmt.cli.progress import Progress
 from ckptfmt.errors import masked
 
-SUMMARY = "write the mean of checkpoints with the same tensors"
-
 EPILOG = """
 A SOURCE is a path as for `ckptfmt inspect`; DESTINATION is a prefix. Floating-point and complex
 tensors are averaged in double precision. Everything else is that of the first SOURCE; tensors that

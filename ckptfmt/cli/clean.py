@@ -11,8 +11,6 @@ from ckptfmt.cli.output import Output
 from ckptfmt.errors import UnsupportedError
 from ckptfmt.manager.directory import CheckpointDirectory
 
-SUMMARY = "remove what killed writers left in a directory"
-
 EPILOG = """
 Removed are temporary directories (PREFIX_temp_...) and temporary files of ckptfmt whose writers are
 dead, as their locks show, and data files of which such a file proves that no checkpoint has them.

@@ -14,8 +14,6 @@ from ckptfmt import CkptfmtError, UnsupportedError
 from ckptfmt.cli.output import Output
 from ckptfmt.objects.nodes import leaf_name
 
-SUMMARY = "print the completion script of a shell"
-
 EPILOG = """
 Needs argcomplete: pip install 'ckptfmt[cli]'.
 

@@ -31,8 +31,6 @@ TABLES = {
 }
 
 
-SUMMARY = "write a checkpoint in another format, or at another level of ours"
-
 EPILOG = """
 SOURCE is a path as for `ckptfmt inspect`, or a safetensors file, its index, a .npz or .h5 file, or
 a directory of torch.distributed.checkpoint. DESTINATION is the prefix of a TensorFlow checkpoint,

@@ -12,8 +12,6 @@ from ckptfmt.cli import text
 from ckptfmt.cli.files import named_checkpoint, target_of
 from ckptfmt.cli.output import Output
 
-SUMMARY = "copy a checkpoint under another name"
-
 EPILOG = """
 SOURCE is a prefix or an index file; DESTINATION is a prefix, or a directory if it ends with a
 slash. On one file system the data files are hard links: both checkpoints share their bytes until

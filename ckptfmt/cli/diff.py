@@ -22,8 +22,6 @@ from ckptfmt.formats.opening import open_any
 from ckptfmt.objects.naming import TensorNames
 from ckptfmt.types import TensorHandle
 
-SUMMARY = "compare two checkpoints: names, dtypes, shapes, values, metadata"
-
 EPILOG = """
 A and B are paths as for `ckptfmt inspect`. Only contents are compared: data files, slices, order
 and level may differ.

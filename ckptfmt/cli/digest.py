@@ -10,8 +10,6 @@ from ckptfmt import CkptfmtError
 from ckptfmt.cli import complain, text
 from ckptfmt.cli.output import Output
 
-SUMMARY = "print a SHA-256 of the contents of checkpoints"
-
 EPILOG = """
 PATH is a prefix, an .index or data file, a directory with a `checkpoint` file or a single
 checkpoint, a SavedModel directory, or a URL.

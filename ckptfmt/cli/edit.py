@@ -21,8 +21,6 @@ from ckptfmt.cli.renaming import renames
 from ckptfmt.errors import masked
 from ckptfmt.types import Edit
 
-SUMMARY = "rename, drop or cast tensors, or set metadata"
-
 EPILOG = """
 SOURCE is a path as for `ckptfmt inspect`; DESTINATION is a prefix. Data files whose bytes stay are
 shared by hard links and not read: renaming writes an index only. A data file that loses more than a

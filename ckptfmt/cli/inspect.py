@@ -37,8 +37,6 @@ from ckptfmt.objects.naming import TensorNames
 from ckptfmt.objects.nodes import leaf_name
 from ckptfmt.types import Finding
 
-SUMMARY = "show tensors, totals and the header"
-
 EPILOG = r"""
 PATH is a prefix, an .index or data file, a directory with a `checkpoint` file or a single
 checkpoint, or a SavedModel directory; or a safetensors, npz or HDF5 file, the index of a model in

@@ -13,8 +13,6 @@ from ckptfmt.cli import text
 from ckptfmt.cli.output import Output
 from ckptfmt.manager.latest import newest_sound
 
-SUMMARY = "print the newest complete checkpoint of a directory"
-
 EPILOG = """
 DIR is a directory of checkpoints, or a URL of one. Its `checkpoint` file names the newest; if that
 one is not complete, another is searched for, and standard error says why. Tensors are not read,

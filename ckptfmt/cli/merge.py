@@ -15,8 +15,6 @@ from ckptfmt.cli import text
 from ckptfmt.cli.destination import check_destination, hinted
 from ckptfmt.cli.output import Output, complain
 
-SUMMARY = "merge checkpoints into one without moving tensor bytes"
-
 EPILOG = """
 An INPUT is a path as for `ckptfmt inspect`; DESTINATION is a prefix. The order of the inputs
 determines the numbers of the data files. Slices of one tensor from different inputs are joined.

@@ -16,8 +16,6 @@ from ckptfmt.cli.destination import hinted
 from ckptfmt.cli.files import named_checkpoint, target_of
 from ckptfmt.cli.output import Output
 
-SUMMARY = "rename a checkpoint, or move it to another directory"
-
 EPILOG = """
 SOURCE is a prefix or an index file; DESTINATION is a prefix, or a directory if it ends with a
 slash. The data files are moved, or copied to another file system; the index is the last. If the

@@ -13,8 +13,6 @@ from ckptfmt.cli.progress import Progress
 from ckptfmt.errors import masked
 from ckptfmt.manager.pruning import prune
 
-SUMMARY = "remove all but the newest sound checkpoints of a directory"
-
 EPILOG = """
 DIR is a directory that a checkpoint manager (this library's or TensorFlow's) saves into, or a URL
 of one. Its `checkpoint` file says which checkpoints are managed and how old they are; others stay,

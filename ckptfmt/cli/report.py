@@ -11,8 +11,6 @@ from ckptfmt.cli.progress import Progress
 from ckptfmt.report import report
 from ckptfmt.report.html import SECONDS
 
-SUMMARY = "write a report with pictures: one HTML file"
-
 EPILOG = """
 PATH is a prefix, an .index or data file, a directory with a `checkpoint` file or a single
 checkpoint, a SavedModel directory, or a URL; or a safetensors, npz or HDF5 file, the index of a

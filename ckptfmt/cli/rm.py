@@ -12,8 +12,6 @@ from ckptfmt.cli import text
 from ckptfmt.cli.files import named_checkpoint
 from ckptfmt.cli.output import Output
 
-SUMMARY = "remove checkpoints"
-
 EPILOG = """
 A CHECKPOINT is a prefix or an index file, not a directory. Removed are the index, then the data
 files of exactly this prefix, then the .meta file of TensorFlow 1. State files (`checkpoint`) are

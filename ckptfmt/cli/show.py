@@ -26,8 +26,6 @@ from ckptfmt.objects.naming import TensorNames
 from ckptfmt.report.statistics import statistics_of
 from ckptfmt.types import TensorHandle
 
-SUMMARY = "show the values of a tensor, or of a slice of it, and their distribution"
-
 EPILOG = """
 PATH is a prefix, an .index or data file, a directory with a `checkpoint` file or a single
 checkpoint, or a SavedModel directory; or a safetensors, npz or HDF5 file, the index of a model in

@@ -25,8 +25,6 @@ from ckptfmt.formats.opening import kind_of, open_tensors
 from ckptfmt.formats.tensors import Places
 from ckptfmt.types import Finding, Report
 
-SUMMARY = "check every block, entry and byte of checkpoints"
-
 EPILOG = """
 PATH is a prefix, an .index or data file, a directory with a `checkpoint` file or a single
 checkpoint, or a SavedModel directory; or a safetensors, npz or HDF5 file, the index of a model in

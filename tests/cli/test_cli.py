@@ -11,8 +11,10 @@ from __future__ import annotations
 
 import json
 import os
+import pkgutil
 import re
 from dataclasses import fields
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +23,7 @@ import pytest
 from support.files import flip
 
 import ckptfmt
+import ckptfmt.cli
 from ckptfmt.cli import COMMANDS, command_parser, text
 from cli.commands import (
     MADE,
@@ -32,6 +35,7 @@ from cli.commands import (
     many,
     odd,
     plus,
+    script,
     small,
 )
 
@@ -352,6 +356,20 @@ def test_version_and_help(command: Command) -> None:
         assert "exit status:" in ran.out
 
 
+def test_commands_are_the_modules_with_a_run_function() -> None:
+    modules = [module.name for module in pkgutil.iter_modules(ckptfmt.cli.__path__)]
+    found = [name for name in modules if hasattr(import_module(f"ckptfmt.cli.{name}"), "run")]
+    assert sorted(COMMANDS) == found
+
+
+def test_only_the_chosen_command_is_imported() -> None:
+    """`completion` answers shells, so that it is there in any case."""
+    code = "import sys; from ckptfmt.cli import main; main(); print(*sys.modules, file=sys.stderr)"
+    ran = script(code, "latest", "nowhere")
+    imported = {f"ckptfmt.cli.{name}" for name in COMMANDS} & set(ran.stderr.decode().split())
+    assert imported == {"ckptfmt.cli.latest", "ckptfmt.cli.completion"}
+
+
 @pytest.mark.parametrize(
     "arguments",
     [
@@ -359,6 +377,8 @@ def test_version_and_help(command: Command) -> None:
         ["inspect"],
         ["look", "small"],
         ["inspect", "--frobnicate", "small"],
+        ["-1", "inspect", "small"],
+        ["--frobnicate", "inspect", "small"],
         ["inspect", "--sort", "color", "small"],
         ["inspect", "--limit", "-1", "small"],
         ["inspect", "--limit", "many", "small"],

@@ -177,7 +177,7 @@ def test_reference(tool: str) -> None:
     """Of these pages of the site nothing is missing; `make docs` has sphinx check them."""
     command = [sys.executable, str(ROOT / "tools" / f"{tool}.py")]
     ran = subprocess.run(command, capture_output=True, text=True, check=True)
-    wanted: tuple[str, ...] = COMMANDS
+    wanted = tuple(COMMANDS)
     if tool == "api":
         wanted = tuple(name for name in ckptfmt.__all__ if callable(getattr(ckptfmt, name)))
     assert not [name for name in wanted if name not in ran.stdout]
