@@ -6,24 +6,24 @@ from __future__ import annotations
 
 import os
 import random
-import subprocess
-import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from support import job
+from support.child import Forked
 from support.team import all_good, run_team
 
 import ckptfmt
 from ckptfmt.bundle import reader as reading
-from ckptfmt.errors import GenerationGoneError, InvalidError
+from ckptfmt.errors import CheckpointNotFoundError, GenerationGoneError, InvalidError
 from ckptfmt.saving.mesh import Layout, Mesh
 from ckptfmt.sharded import restore as sharded_restore
 from ckptfmt.sharded import save as sharded_save
 from ckptfmt.sharded.plan import Plan, Planned, parts_of
 
-EXAMPLES = Path(__file__).parents[2] / "examples"
 MESH = Mesh({"x": 2}, ["a", "b"])
 ROWS = Layout(["x", None], MESH)
 WHOLE = np.arange(8, dtype=np.float32).reshape(4, 2)
@@ -222,37 +222,20 @@ def test_prefixes_that_differ(tmp_path: Path) -> None:
     assert not list(tmp_path.glob("*"))
 
 
-ELSEWHERE = """
-import sys
-import numpy as np
-from pipes import PipeCoordinator
-from ckptfmt.errors import CheckpointNotFoundError
-from ckptfmt.saving.mesh import Layout, Mesh
-from ckptfmt.sharded import save as sharded_save
-
-rank = int(sys.argv[2])
-layout = Layout(["x"], Mesh({"x": 2}, ["a", "b"]))
-with PipeCoordinator(sys.argv[1], rank, 2) as team:
-    try:
-        sharded_save("ck", {"w": {"ab"[rank]: np.zeros(2)}}, {"w": layout}, team)
-    except CheckpointNotFoundError as error:
-        print(error)
-"""
-
-
 def test_a_place_that_is_not_shared(tmp_path: Path) -> None:
     """One relative prefix in two directories: each sees only what it wrote, and removes that."""
-    started = []
-    for rank in range(2):
+
+    def work(rank: int) -> None:
         (tmp_path / f"{rank}").mkdir()
-        command = [sys.executable, "-c", ELSEWHERE, f"{tmp_path}/meet", f"{rank}"]
-        where, paths = tmp_path / f"{rank}", {**os.environ, "PYTHONPATH": str(EXAMPLES)}
-        started.append(
-            subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=where, env=paths)
-        )
-    texts = [process.communicate(timeout=60)[0] for process in started]
-    for text in texts:
-        assert text.strip().endswith(
+        os.chdir(tmp_path / f"{rank}")
+        with job.PipeCoordinator(f"{tmp_path}/meet", rank, 2) as team:
+            with pytest.raises(CheckpointNotFoundError) as caught:
+                sharded_save("ck", {"w": part(rank)}, {"w": ROWS}, team)
+            print(caught.value)
+
+    started = [Forked(partial(work, rank)) for rank in range(2)]
+    for status, text in [process.finish() for process in started]:
+        assert status == 0 and text.strip().endswith(
             "process 1 wrote its part here, but process 0 does not see it: is ck on a file system "
             "that all processes share?"
         )

@@ -273,8 +273,8 @@ def run(coordinator: Coordinator, actions: list[str]) -> None:
             raise SystemExit(f"no action {action!r}")
 
 
-def main() -> int:
-    engine, place, rank, world_size, *actions = sys.argv[1:]
+def main(given: list[str]) -> int:
+    engine, place, rank, world_size, *actions = given
     try:
         with connect(engine, place, int(rank), int(world_size)) as coordinator:
             run(coordinator, actions)
@@ -291,4 +291,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

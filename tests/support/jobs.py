@@ -4,17 +4,16 @@
 from __future__ import annotations
 
 import signal
-import subprocess
-import sys
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 
 import ckptfmt
+import ckptfmt.tf  # here once, and not in each of the copies
 
 from . import job
-
-Job = list["subprocess.Popen[str]"]
+from .child import Forked
 
 
 def start(
@@ -23,33 +22,26 @@ def start(
     world_size: int,
     *actions: str,
     before_last: dict[int, list[str]] | None = None,
-) -> Job:
+) -> list[Forked]:
     """A job whose processes all do these actions; some do something more before the last."""
+    (where / "runs").mkdir(exist_ok=True)
     started = []
     for rank in range(world_size):
         mine = [*actions[:-1], *(before_last or {}).get(rank, []), actions[-1]]
-        (where / "runs").mkdir(exist_ok=True)
-        place = str(where / "runs" / run_id)
-        command = [sys.executable, job.__file__, "pipes", place, str(rank), str(world_size)]
-        pipe = subprocess.PIPE
-        process = subprocess.Popen([*command, *mine], stdout=pipe, stderr=pipe, text=True)
-        started.append(process)
+        given = ["pipes", str(where / "runs" / run_id), str(rank), str(world_size), *mine]
+        started.append(Forked(partial(job.main, given)))
     return started
 
 
-def finish(processes: Job) -> list[tuple[int, str]]:
+def finish(processes: list[Forked]) -> list[tuple[int, str]]:
     """How each process ended: its status and what it printed."""
-    ended = []
-    for process in processes:
-        out, err = process.communicate(timeout=90)
-        assert "Traceback" not in err, err
-        ended.append((process.returncode, out))
+    ended = [process.finish() for process in processes]
+    assert not [out for _, out in ended if "Traceback" in out]
     return ended
 
 
-def good(processes: Job) -> None:
-    ended = finish(processes)
-    assert ended == [(0, "")] * len(processes)
+def good(processes: list[Forked]) -> None:
+    assert finish(processes) == [(0, "")] * len(processes)
 
 
 def loads_as(prefix: Path) -> int:
