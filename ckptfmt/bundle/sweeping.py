@@ -18,9 +18,8 @@ from functools import partial
 
 from ckptfmt.bundle.mounts import is_remote
 from ckptfmt.bundle.orphans import is_part, temporary_directories
-from ckptfmt.bundle.temporary import LOCK_NAME, OwnDescriptor
+from ckptfmt.bundle.temporary import DIRECTORY_FLAGS, LOCK_NAME, OwnDescriptor
 
-_DIRECTORY_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _FILE_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY
 
 
@@ -33,7 +32,7 @@ def sweep_directories(prefix: str) -> None:
         found = temporary_directories(os.listdir(parent or "."), name)
         if not found:
             return
-        place = OwnDescriptor(partial(os.open, parent or ".", _DIRECTORY_FLAGS))
+        place = OwnDescriptor(partial(os.open, parent or ".", DIRECTORY_FLAGS))
         try:
             fcntl.flock(place.fd, fcntl.LOCK_EX | fcntl.LOCK_NB)  # CMT-14
             if not is_remote(place.fd):
@@ -55,7 +54,7 @@ def remove_directory(where: int, name: str, *, dry_run: bool = False) -> bool:
         Whether it was removed, or would be.
     """
     with contextlib.suppress(OSError), contextlib.ExitStack() as stack:
-        flags = _DIRECTORY_FLAGS | os.O_NOFOLLOW
+        flags = DIRECTORY_FLAGS | os.O_NOFOLLOW
         place = OwnDescriptor(partial(os.open, name, flags, dir_fd=where))
         stack.callback(place.close)
         lock = _locked(place.fd, LOCK_NAME)

@@ -24,6 +24,7 @@ from ckptfmt.errors import BusyError, DurabilityUnknownError, StorageError
 # The lock file in a temporary directory. It is created first and removed last.
 LOCK_NAME = "writer.lock"
 TRIES = 16
+DIRECTORY_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 
 
 class OwnDescriptor:
@@ -107,6 +108,8 @@ class TemporaryDirectory:
         self._durability = durability
         self._joins = token is not None
         self._lock: OwnDescriptor | None = None
+        # Of the directory: closed so that the directory can be listed where no other is free.
+        self._reserve: OwnDescriptor | None = None
         self._name(token or secrets.token_hex(8))
 
     def _name(self, token: str) -> None:
@@ -132,6 +135,7 @@ class TemporaryDirectory:
                 # Another process may sweep the directory before this one has its lock: try another
                 # name. One that process 0 has drawn cannot change: it merges from there.
                 with contextlib.suppress(FileNotFoundError):
+                    self._reserve = OwnDescriptor(partial(os.open, self.path, DIRECTORY_FLAGS))
                     lock = OwnDescriptor(partial(os.open, path, flags, 0o666))
                     if _hold(lock.fd, path, fcntl.LOCK_SH):
                         self._lock = lock
@@ -141,6 +145,7 @@ class TemporaryDirectory:
                     break
                 self._name(secrets.token_hex(8))
         except OSError as error:
+            self._reserve = None
             with contextlib.suppress(OSError):
                 os.rmdir(self.path)  # only if it is empty
             raise StorageError(
@@ -188,6 +193,7 @@ class TemporaryDirectory:
                     self._remove(lock)
             finally:
                 lock.close()
+        self._reserve = None
 
     def remove(self) -> None:
         """Remove the directory, in which no process writes any more, with its content, as far as
@@ -203,6 +209,7 @@ class TemporaryDirectory:
             self._remove()
 
     def _remove(self, lock: OwnDescriptor | None = None) -> None:
+        self._reserve = None
         for entry in os.scandir(self.path):
             if entry.name == LOCK_NAME:
                 continue
@@ -286,7 +293,7 @@ def make_directory(path: str, durability: str) -> None:
 def open_directory(directory: str) -> Iterator[int]:
     """Open a directory ("" is the working directory) for the time of a `with` block."""
     try:
-        descriptor = os.open(directory or ".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        descriptor = os.open(directory or ".", DIRECTORY_FLAGS)
     except OSError as error:
         raise_storage(error, directory or ".")
     try:

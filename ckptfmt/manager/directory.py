@@ -26,14 +26,17 @@ from ckptfmt._base.untrusted import open_regular
 from ckptfmt.bundle.mounts import is_remote
 from ckptfmt.bundle.orphans import DATA, Files, of_managed, other_temporaries
 from ckptfmt.bundle.sweeping import is_held, remove_dead, remove_directory
-from ckptfmt.bundle.temporary import OwnDescriptor, replace_file, temporary_name
+from ckptfmt.bundle.temporary import (
+    DIRECTORY_FLAGS,
+    OwnDescriptor,
+    replace_file,
+    temporary_name,
+)
 from ckptfmt.errors import BusyError, CkptfmtError, InvalidError, StorageError
 
 LOCK_SECONDS = 300.0
 PAUSE_MIN, PAUSE_MAX = 0.001, 0.05
 SMALL_BYTES_MAX = 64 << 20
-
-_DIRECTORY_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 
 
 class CheckpointDirectory:
@@ -59,7 +62,7 @@ class CheckpointDirectory:
         self._has_locks = False
         self._dry_run = False
         try:
-            self._fd = os.open(self.path or ".", _DIRECTORY_FLAGS)
+            self._fd = os.open(self.path or ".", DIRECTORY_FLAGS)
         except OSError as error:
             raise self._failed("the directory cannot be opened", error) from None
 
@@ -102,7 +105,7 @@ class CheckpointDirectory:
         try:
             # A descriptor of its own: a lock belongs to the open file, and a forked child closes
             # this one.
-            lock = OwnDescriptor(partial(os.open, ".", _DIRECTORY_FLAGS, dir_fd=here))
+            lock = OwnDescriptor(partial(os.open, ".", DIRECTORY_FLAGS, dir_fd=here))
         except OSError as error:
             raise self._failed("the directory cannot be locked", error) from None
         try:

@@ -5,7 +5,6 @@ checkpoint or leave it, and no other file beside it."""
 from __future__ import annotations
 
 import errno
-import resource
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,13 +12,33 @@ import numpy as np
 import pytest
 from support.dict_client import mount
 from support.files import listing
-from support.process import limited, open_files
+from support.process import descriptors
 
 import ckptfmt
 from ckptfmt import StorageError
+from ckptfmt.saving.mesh import Layout, Mesh
+from ckptfmt.sharded.coordinator import SingleProcess
+from ckptfmt.tf import CheckpointOptions, MaxShardSizePolicy
+
+
+def save_sharded(folder: Path) -> None:
+    """On two devices of this process, in parts that are merged."""
+    mesh = Mesh({"x": 2})
+    halves = {device: np.ones(2) for device in mesh.devices}
+    ckptfmt.sharded.save(folder / "m", {"x": halves}, {"x": Layout(["x"], mesh)}, SingleProcess())
+
 
 CALLS: dict[str, Callable[[Path], object]] = {
     "save": lambda folder: ckptfmt.save(folder / "m", {"x": np.ones(4)}),
+    "save_async": lambda folder: ckptfmt.save_async(folder / "m", {"x": np.ones(4)}).result(),
+    "save of a tree": lambda folder: ckptfmt.save_tree(folder / "m", {"x": [np.ones(4)]}),
+    "save with a base": lambda folder: ckptfmt.save(
+        folder / "m", {"x": np.ones(9)}, base=folder / "part"
+    ),
+    "save in shards": lambda folder: ckptfmt.Checkpoint(x=np.ones(4), y=np.ones(4)).write(
+        folder / "m", CheckpointOptions(sharding_callback=MaxShardSizePolicy(32))
+    ),
+    "sharded save": save_sharded,
     "edit": lambda folder: ckptfmt.editing.edit(folder / "m", folder / "m", metadata={"step": 1}),
     "merge": lambda folder: ckptfmt.merge([folder / "part"], folder / "m"),
     "convert": lambda folder: ckptfmt.convert(folder / "part", folder / "m"),
@@ -41,7 +60,7 @@ def test_nothing_is_left_without_descriptors(tmp_path: Path, name: str) -> None:
         folder = tmp_path / str(free)
         prepare(folder)
         try:
-            with limited(resource.RLIMIT_NOFILE, open_files() - 1 + free):
+            with descriptors(free):
                 CALLS[name](folder)
             done.append(free)
         except StorageError as error:

@@ -21,7 +21,7 @@ import ckptfmt
 
 from .dict_client import DictClient
 from .forking import forked, in_child, wait_for
-from .process import limited, open_files
+from .process import descriptors, limited
 
 FREEING = ("__del__", "keep")
 PACKAGE = os.path.dirname(ckptfmt.__file__)
@@ -98,7 +98,7 @@ def _armed(fault: Fault, client: DictClient) -> Iterator[None]:
             with limited(resource.RLIMIT_FSIZE, fault.at):
                 yield
         case "descriptors":
-            with limited(resource.RLIMIT_NOFILE, open_files() + fault.at):
+            with descriptors(fault.at):
                 yield
         case "request":
             left = fault.at

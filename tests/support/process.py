@@ -49,6 +49,21 @@ def limited(what: int, most: int) -> Iterator[None]:
         resource.setrlimit(what, (soft, hard))
 
 
+@contextlib.contextmanager
+def descriptors(free: int) -> Iterator[None]:
+    """No more than so many files can be opened inside. The limit is one of numbers, so numbers
+    that are free among those in use are taken first."""
+    with contextlib.ExitStack() as stack:
+        while True:
+            fd = os.open(os.devnull, os.O_RDONLY)
+            if fd + 1 == open_files() - 1:  # the listing has one
+                os.close(fd)
+                break
+            stack.callback(os.close, fd)
+        with limited(resource.RLIMIT_NOFILE, fd + free):
+            yield
+
+
 class Spent:
     """Counters of the system calls made inside a `with` block, as attributes."""
 
