@@ -17,8 +17,8 @@ from powerloss.scenarios import Moment, Scenario
 
 __all__ = ["judged", "look"]
 
-# Of so many images for each that is judged, a sample is drawn.
-DRAWN_FROM = 100
+# A sample is drawn from so many images for each that is judged, or from DRAWN_FROM_LEAST.
+DRAWN_FROM, DRAWN_FROM_LEAST = 100, 8000
 
 
 def judged(scenario: Scenario, calls: list[Call], model: str, limit: int) -> Iterator[str | None]:
@@ -30,7 +30,7 @@ def judged(scenario: Scenario, calls: list[Call], model: str, limit: int) -> Ite
             sample.append(one)
         elif (place := chance.randrange(seen + 1)) < limit:
             sample[place] = one
-        if seen > DRAWN_FROM * limit:
+        if seen > max(DRAWN_FROM * limit, DRAWN_FROM_LEAST):
             break
     memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
     with tempfile.TemporaryDirectory(dir=memory) as folder:

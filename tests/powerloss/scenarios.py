@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is traced, and what must be found after a power cut: `python -m powerloss.scenarios NAME
-ROOT [STEP]` runs one, or goes on with a step that was killed.
+"""What is traced, and what must be found after a power cut. `python -m powerloss.scenarios` forks a
+process for each line of its input: NAME KILL STEP ROOT (see `main`); it prints their exit statuses.
 
 A scenario has steps. Of each, marks say when it begins and when it has returned. A step writes one
 prefix, with the generation that has its number; afterwards the prefix holds that generation or a
@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from support.forking import in_child
 from support.team import all_good, run_team
 
 import ckptfmt
@@ -524,19 +525,24 @@ SCENARIOS: dict[str, Callable[[], Scenario]] = {
 }
 
 
-def main(scenario: Scenario, root: Path, killed: int = 0) -> None:
-    """Run a scenario, with marks that the trace shows; from the step that was killed, if any."""
+def main(scenario: Scenario, root: Path, kill: int, killed: int) -> None:
+    """Run a scenario, with marks that the trace shows; from the step that was killed, if any.
+
+    Args:
+        kill: the change before which the process is killed, unless 0.
+    """
     marks = os.open(os.devnull, os.O_WRONLY)
-    if kill := int(os.environ["CKPTFMT_KILL"]):
-        ctypes.CDLL(None).fault_arm(CHANGE, kill, 1, -1, 0)
+    ctypes.CDLL(None).fault_arm(CHANGE, kill, int(kill > 0), -1, 0)
     for step in scenario.prefixes:
         if step < killed:
             continue
         os.write(marks, f"mark begin {step}".encode())
         (scenario.again if step == killed else scenario.run)(root, step)
         os.write(marks, f"mark done {step}".encode())
-    os.close(marks)
 
 
 if __name__ == "__main__":
-    main(SCENARIOS[sys.argv[1]](), Path(sys.argv[2]), *map(int, sys.argv[3:]))
+    for line in sys.stdin:
+        name, kill, killed, root = line.rstrip("\n").split(maxsplit=3)
+        arguments = SCENARIOS[name.replace("_", " ")](), Path(root), int(kill), int(killed)
+        print(in_child(lambda given=arguments: main(*given)), flush=True)

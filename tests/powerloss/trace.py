@@ -8,6 +8,7 @@ import signal
 import struct
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,33 +16,69 @@ from support.preload import environment
 
 from powerloss.disk import Call
 
-__all__ = ["traced"]
+__all__ = ["Tracer"]
 
 # Name, offset, the sizes of two paths and of data, number: `record` of preload.c.
 _RECORD = struct.Struct("=16sq4I")
 _KINDS = ("create", "write", "truncate", "sync", "rename", "link", "unlink", "mkdir")
 
 
-def traced(scenario: str, root: Path, log: Path, kill: int = 0) -> list[Call]:
-    """Run a scenario, `python -m powerloss.scenarios SCENARIO ROOT`, and return its calls.
+class Tracer:
+    """Runs scenarios with preload.c, each in a fork of one process that has imported everything.
 
     Args:
-        kill: if not 0, the change before which the process is killed; then another process goes on.
+        folder: where the log and the directories of the scenarios are.
     """
-    log.write_bytes(b"")
-    program = [sys.executable, "-m", "powerloss.scenarios", scenario, str(root)]
-    there = environment(
-        CKPTFMT_RECORD=str(log), CKPTFMT_KILL=str(kill), PYTHONDONTWRITEBYTECODE="1"
-    )
-    ran = subprocess.run(program, check=False, env=there)
-    assert ran.returncode in (0, -signal.SIGKILL if kill else 0)
-    found = list(_calls(log.read_bytes(), os.fsencode(root.resolve())))
-    if ran.returncode:
-        begun = [call.path.split()[1] for call in found if call.path.startswith("begin ")]
-        there["CKPTFMT_KILL"] = "0"
-        subprocess.run([*program, *begun[-1:]], check=True, env=there)
-        found = list(_calls(log.read_bytes(), os.fsencode(root.resolve())))
-    return found
+
+    def __init__(self, folder: Path) -> None:
+        self._folder, self._log = folder, folder / "log"
+        self._known: dict[str, list[Call]] = {}
+        there = environment(CKPTFMT_RECORD=str(self._log), PYTHONDONTWRITEBYTECODE="1")
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "powerloss.scenarios"],
+            env=there,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def __enter__(self) -> Tracer:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.communicate()
+
+    def calls(self, scenario: str) -> list[Call]:
+        """The calls of a whole scenario, traced once."""
+        if scenario not in self._known:
+            self._known[scenario] = self.traced(scenario)
+        return self._known[scenario]
+
+    def traced(self, scenario: str, kill: int = 0) -> list[Call]:
+        """Run a scenario and return its calls.
+
+        Args:
+            kill: if not 0, the change before which the process is killed; then another one goes on.
+        """
+        self._log.write_bytes(b"")
+        with tempfile.TemporaryDirectory(dir=self._folder) as folder:
+            root = os.path.realpath(folder)
+            status = self._run(scenario, kill, 0, root)
+            assert status in (0, -signal.SIGKILL if kill else 0)
+            if status:
+                begun = [call.path for call in self._calls(root) if call.path.startswith("begin ")]
+                step = int(begun[-1].split()[1]) if begun else 0
+                assert self._run(scenario, 0, step, root) == 0
+            return self._calls(root)
+
+    def _run(self, scenario: str, kill: int, step: int, root: str) -> int:
+        assert self._process.stdin is not None and self._process.stdout is not None
+        self._process.stdin.write(f"{scenario.replace(' ', '_')} {kill} {step} {root}\n")
+        self._process.stdin.flush()
+        return int(self._process.stdout.readline())
+
+    def _calls(self, root: str) -> list[Call]:
+        return list(_calls(self._log.read_bytes(), os.fsencode(root)))
 
 
 def _calls(log: bytes, root: bytes) -> Iterator[Call]:

@@ -30,6 +30,7 @@ enum { OPEN, READ, WRITE, SYNC, RENAME, LINK, UNLINK, CLOSE, STAT, LOCK, MAP, RE
 	THREAD, ANY, CHANGE };
 
 static _Atomic long armed = -1, first, times, count, hits, number, cut;
+static _Atomic uint32_t changes;
 
 /* The at-th call of a kind from now, and more after it, fail; with `short_by`, reads and writes are cut short. With an
  * `error` below zero the process is killed instead, before the call. */
@@ -37,6 +38,7 @@ void fault_arm(long kind, long at, long more, long error, long short_by);
 void fault_arm(long kind, long at, long more, long error, long short_by)
 {
 	count = hits = 0;
+	changes = 0;
 	first = at;
 	times = more;
 	number = error;
@@ -77,8 +79,6 @@ static int fails(long kind)
 	return 1;
 }
 
-static _Atomic uint32_t changes;
-
 /* Of a call that changes a file or directory: all of them are one kind, beside their own. */
 static int change_fails(long kind)
 {
@@ -93,7 +93,7 @@ typedef struct record {
 	char name[16];
 	int64_t offset;
 	uint32_t sizes[3];
-	uint32_t number;            /* of this call among those of CHANGE, failed ones included */
+	uint32_t number;            /* of this call among those of CHANGE since fault_arm, failed ones included */
 } record;
 
 static int record_file = -1;
