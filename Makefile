@@ -167,7 +167,7 @@ peers: peers-packages ## tests of what is built on torch, JAX, MPI, ... (install
 OLDEST_TORCH := 2.6.0
 oldest-torch: python ## the tests of torch's adapter with the oldest torch that is supported (installs 5 GB below build/)
 	$(Q)test -x build/oldest-torch/bin/python || $(PYTHON) -m venv build/oldest-torch
-	$(Q)build/oldest-torch/bin/python -m pip install --quiet torch==$(OLDEST_TORCH) cffi ml_dtypes zstandard pytest hypothesis numpy
+	$(Q)build/oldest-torch/bin/python -m pip install --quiet torch==$(OLDEST_TORCH) cffi ml_dtypes zstandard pytest pytest-timeout hypothesis numpy
 	$(Q)build/oldest-torch/bin/python -m pytest -q -p no:cacheprovider tests/peers/test_torch_arrays.py \
 		tests/peers/test_torch_state.py tests/peers/test_torch_targets.py tests/peers/test_torch_optimizers.py
 
@@ -318,8 +318,7 @@ emulated-programs: $(EMULATED)
 c-programs measure-programs fuzz-programs threaded-programs emulated-programs warn-objects: ; @:
 
 # Runs programs in parallel; the last line of each counts its checks. One that does not end is killed.
-TEST_SECONDS := $(if $(filter release,$(MODE)),60,600)
-run_each = printf '%s\n' $(1) | xargs -P $(JOBS) -I PROGRAM sh -c 'timeout -k 5 $(TEST_SECONDS) $(RUN) PROGRAM || { \
+run_each = printf '%s\n' $(1) | xargs -P $(JOBS) -I PROGRAM sh -c 'timeout -k 5 600 $(RUN) PROGRAM || { \
 	echo "FAILED: $(RUN) PROGRAM" \
 	"with CKPTFMT_TEST_SEED=$(CKPTFMT_TEST_SEED)"; exit 255; }'
 
