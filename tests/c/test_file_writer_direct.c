@@ -233,7 +233,7 @@ static void test_fork(void)
 	if (child == 0) {
 		/* Likely to lie where the memory of the slots would be. */
 		uint8_t *own = mmap(NULL, RING, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-		alarm(60);
+		alarm(600);
 		cf_os_direct_end(writer.direct);
 		memset(own, 1, RING);
 		_exit(writer.direct == NULL);

@@ -48,7 +48,7 @@ static void check_not_regular(const char *name, int wanted_errno)
 {
 	cf_file file;
 	cf_file_info info;
-	(void)alarm(10);
+	(void)alarm(600);
 	CHECK_OS(cf_os_open(&here, name, true, &file, &info, &error), CKPTFMT_FAIL_OS, wanted_errno, name);
 	CHECK_EQ(file.fd, -1);
 	CHECK_EQ(info.size, 0);
