@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs an operation in a process whose calls fail: `python -m faults.driver OPERATION DIRECTORY`,
-with preload.c in LD_PRELOAD. Prints what went wrong, and a last line with the number of runs."""
+"""Runs an operation in a process whose calls fail, with preload.c in LD_PRELOAD: see `main`."""
 
 from __future__ import annotations
 
@@ -8,8 +7,8 @@ import ctypes
 import errno
 import gc
 import os
+import random
 import shutil
-import sys
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from support.preload import serve
 
 import ckptfmt
 from ckptfmt.manager.latest import newest_sound
@@ -276,12 +276,17 @@ class Driver:
         self.raised = 0
         self.wrong: list[str] = []
 
-    def all(self) -> None:
+    def all(self, step: int, chance: random.Random) -> None:
+        """Every call fails, or one in `step`, from a random one on."""
         self.once("open", errno.EIO, 0, 1, 0)  # what is imported late is imported now
         for kind in KINDS:
+            calls = CALLS_MAX
+            if step > 1:
+                self.once(kind, errno.EIO, ALWAYS, 1, 0)
+                calls = self.library.fault_count() + 1
             for name in ERRORS[kind]:
                 for mode, times, short in modes(kind, name):
-                    for at in range(1, CALLS_MAX):
+                    for at in range(chance.randint(1, step), calls, step):
                         if short == 0 and times == ALWAYS and at > 60:
                             break  # from there on nearly the same as once
                         hits, wrong = self.once(kind, getattr(errno, name), at, times, short)
@@ -344,18 +349,18 @@ def names(root: Path) -> set[str]:
     return {str(path.relative_to(root)) for path in root.rglob("*")}
 
 
-def main(name: str, scratch: Path) -> None:
+def main(name: str, scratch: str, step: str) -> None:
+    """Print to the file `printed` what went wrong, and a last line with the number of runs."""
     warnings.simplefilter("ignore")
-    driver = Driver(OPERATIONS[name], scratch)
-    driver.all()
-    for line in driver.wrong[:40]:
-        print(line)
+    driver = Driver(OPERATIONS[name], Path(scratch))
+    driver.all(int(step), random.Random(f"{os.environ['CKPTFMT_TEST_SEED']} {name}"))
     counts = ", ".join(f"{kind} {count}" for kind, count in driver.runs.items() if count)
-    print(
+    last = (
         f"faults: {name}: {sum(driver.runs.values()):,} runs ({counts}), {driver.raised:,} raised, "
         f"{len(driver.wrong)} wrong"
     )
+    Path(scratch, "printed").write_text("\n".join([*driver.wrong[:40], last]))
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], Path(sys.argv[2]))
+    serve(main)

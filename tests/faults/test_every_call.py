@@ -1,17 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every call of the C library that a whole Python process makes fails in turn, with each error that
-it may give, once and always: a typed error or success, the old state or the new, and no leak. A
-transient error is never taken for damage."""
+"""Every call of the C library that a whole Python process makes fails in turn, or one in STEP, with
+each error that it may give, once and always: a typed error or success, the old state or the new,
+and no leak. A transient error is never taken for damage."""
 
 from __future__ import annotations
 
 import shutil
-import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.preload import environment
+from support.preload import Forks
 
 from faults.driver import OPERATIONS
 
@@ -19,19 +19,19 @@ pytestmark = pytest.mark.skipif(
     shutil.which("cc") is None or not sys.platform.startswith("linux"),
     reason="NOT RUN: needs a C compiler and Linux",
 )
+STEP = 7
 
 
+@pytest.fixture(scope="module")
+def forks() -> Iterator[Forks]:
+    with Forks("faults.driver") as found:
+        yield found
+
+
+@pytest.mark.parametrize("step", [STEP, pytest.param(1, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("operation", OPERATIONS)
-def test_every_call(operation: str, tmp_path: Path) -> None:
-    ran = subprocess.run(
-        [sys.executable, "-m", "faults.driver", operation, str(tmp_path)],
-        env=environment(),
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=False,
-    )
-    assert ran.returncode == 0, ran.stderr[-3000:]
-    *wrong, last = ran.stdout.splitlines()
+def test_every_call(operation: str, step: int, forks: Forks, tmp_path: Path) -> None:
+    assert forks.run(operation, tmp_path, step) == 0
+    *wrong, last = (tmp_path / "printed").read_text().splitlines()
     assert not wrong, "\n".join(wrong)
     print(last)

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is traced, and what must be found after a power cut. `python -m powerloss.scenarios` forks a
-process for each line of its input: NAME KILL STEP ROOT (see `main`); it prints their exit statuses.
+"""What is traced, and what must be found after a power cut.
 
 A scenario has steps. Of each, marks say when it begins and when it has returned. A step writes one
 prefix, with the generation that has its number; afterwards the prefix holds that generation or a
@@ -13,14 +12,13 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
-import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from support.forking import in_child
+from support.preload import serve
 from support.team import all_good, run_team
 
 import ckptfmt
@@ -525,24 +523,21 @@ SCENARIOS: dict[str, Callable[[], Scenario]] = {
 }
 
 
-def main(scenario: Scenario, root: Path, kill: int, killed: int) -> None:
+def main(name: str, root: str, kill: str, killed: str) -> None:
     """Run a scenario, with marks that the trace shows; from the step that was killed, if any.
 
     Args:
         kill: the change before which the process is killed, unless 0.
     """
-    marks = os.open(os.devnull, os.O_WRONLY)
-    ctypes.CDLL(None).fault_arm(CHANGE, kill, int(kill > 0), -1, 0)
+    scenario, marks = SCENARIOS[name](), os.open(os.devnull, os.O_WRONLY)
+    ctypes.CDLL(None).fault_arm(CHANGE, int(kill), int(kill != "0"), -1, 0)
     for step in scenario.prefixes:
-        if step < killed:
+        if step < int(killed):
             continue
         os.write(marks, f"mark begin {step}".encode())
-        (scenario.again if step == killed else scenario.run)(root, step)
+        (scenario.again if step == int(killed) else scenario.run)(Path(root), step)
         os.write(marks, f"mark done {step}".encode())
 
 
 if __name__ == "__main__":
-    for line in sys.stdin:
-        name, kill, killed, root = line.rstrip("\n").split(maxsplit=3)
-        arguments = SCENARIOS[name.replace("_", " ")](), Path(root), int(kill), int(killed)
-        print(in_child(lambda given=arguments: main(*given)), flush=True)
+    serve(main)

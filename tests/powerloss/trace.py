@@ -6,13 +6,11 @@ from __future__ import annotations
 import os
 import signal
 import struct
-import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from support.preload import environment
+from support.preload import Forks
 
 from powerloss.disk import Call
 
@@ -33,20 +31,13 @@ class Tracer:
     def __init__(self, folder: Path) -> None:
         self._folder, self._log = folder, folder / "log"
         self._known: dict[str, list[Call]] = {}
-        there = environment(CKPTFMT_RECORD=str(self._log), PYTHONDONTWRITEBYTECODE="1")
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "powerloss.scenarios"],
-            env=there,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
+        self._forks = Forks("powerloss.scenarios", CKPTFMT_RECORD=str(self._log))
 
     def __enter__(self) -> Tracer:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._process.communicate()
+        self._forks.__exit__()
 
     def calls(self, scenario: str) -> list[Call]:
         """The calls of a whole scenario, traced once."""
@@ -63,19 +54,13 @@ class Tracer:
         self._log.write_bytes(b"")
         with tempfile.TemporaryDirectory(dir=self._folder) as folder:
             root = os.path.realpath(folder)
-            status = self._run(scenario, kill, 0, root)
+            status = self._forks.run(scenario, root, kill, 0)
             assert status in (0, -signal.SIGKILL if kill else 0)
             if status:
                 begun = [call.path for call in self._calls(root) if call.path.startswith("begin ")]
                 step = int(begun[-1].split()[1]) if begun else 0
-                assert self._run(scenario, 0, step, root) == 0
+                assert self._forks.run(scenario, root, 0, step) == 0
             return self._calls(root)
-
-    def _run(self, scenario: str, kill: int, step: int, root: str) -> int:
-        assert self._process.stdin is not None and self._process.stdout is not None
-        self._process.stdin.write(f"{scenario.replace(' ', '_')} {kill} {step} {root}\n")
-        self._process.stdin.flush()
-        return int(self._process.stdout.readline())
 
     def _calls(self, root: str) -> list[Call]:
         return list(_calls(self._log.read_bytes(), os.fsencode(root)))

@@ -1,17 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The library that records and breaks the calls of a process (preload.c)."""
+"""The library that records and breaks the calls of a process (preload.c), and processes with it."""
 
 from __future__ import annotations
 
 import functools
+import importlib
 import os
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
-__all__ = ["environment", "library"]
+from .forking import in_child
 
+__all__ = ["Forks", "environment", "library", "serve"]
+
+# A fork need not import these again.
+IMPORTED_LATE = [
+    *("ckptfmt.bundle.writer", "ckptfmt.cli.mv", "ckptfmt.editing.edits"),
+    *("ckptfmt.formats.convert", "ckptfmt.manager.manager", "ckptfmt.tf", "numpy.testing"),
+]
 
 _folder = tempfile.TemporaryDirectory()
 
@@ -30,3 +39,43 @@ def environment(**more: str) -> dict[str, str]:
     """Return the environment of a Python process that it is loaded into."""
     path = os.pathsep.join(filter(None, sys.path))
     return {**os.environ, "LD_PRELOAD": str(library()), "PYTHONPATH": path, **more}
+
+
+class Forks:
+    """A process that imports a module, which calls `serve`, and forks for each piece of work.
+
+    Args:
+        module: its name.
+        more: variables of its environment.
+    """
+
+    def __init__(self, module: str, **more: str) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", module],
+            env=environment(PYTHONDONTWRITEBYTECODE="1", **more),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def __enter__(self) -> Forks:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.communicate()
+
+    def run(self, *arguments: object) -> int:
+        """Work with these arguments; returns the exit status, negative for a signal."""
+        assert self._process.stdin is not None and self._process.stdout is not None
+        self._process.stdin.write("\t".join(map(str, arguments)) + "\n")
+        self._process.stdin.flush()
+        return int(self._process.stdout.readline())
+
+
+def serve(main: Callable[..., object]) -> None:
+    """Call `main` with the arguments of each line of the input, in a fork of this process."""
+    for module in IMPORTED_LATE:
+        importlib.import_module(module)
+    for line in sys.stdin:
+        arguments = line.rstrip("\n").split("\t")
+        print(in_child(lambda given=arguments: main(*given)), flush=True)
