@@ -30,7 +30,7 @@ def test_all_options_together(name: str, prefixes: dict[bool, Path]) -> None:
     assert words.count("loaded") > len(words) / 4
 
 
-@property_test(600, 20_000, data=st.data())
+@property_test(150, 20_000, data=st.data())
 def test_options_of_loading_mean_the_same_everywhere(data: Any, prefixes: dict[bool, Path]) -> None:
     call = CALLS[data.draw(st.sampled_from(sorted(CALLS)))]
     counted("choices", **{check(call, data.draw(options()), prefixes): 1})

@@ -20,7 +20,7 @@ from ckptfmt.bundle.graph import OBJECT_GRAPH_KEY
 from ckptfmt.bundle.graph_keys import graph_of, reachable, wanted_keys
 
 
-@property_test(500, 60_000, seed=SEEDS)
+@property_test(100, 60_000, seed=SEEDS)
 def test_edits_do_what_they_must(seed: int) -> None:
     chance = random.Random(seed)
     drawn = Drawn(chance)

@@ -13,7 +13,7 @@ from support.strategies import counted, property_test
 from support.targets import CALLS, DTYPES, MEMORY_BYTES, NUMPY, check_load, places
 
 
-@property_test(300, 20_000, data=st.data())
+@property_test(100, 20_000, data=st.data())
 def test_a_load_writes_where_it_was_told_or_is_refused(
     data: Any, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
