@@ -72,7 +72,7 @@ FUZZERS := $(patsubst fuzz/%.c,$(B)/%,$(FUZZ_SRC))
 THREADED := $(patsubst tests/c/%.c,$(B)/%,$(if $(TEST_SRC),$(shell grep -l -e 'pthread_create' -e '[.]shards = ' -e 'CF_DIRECT_SLOTS' $(TEST_SRC))))
 EMULATED := $(patsubst tests/c/%.c,$(B)/%,$(if $(TEST_SRC),$(shell grep -L -e 'os_fault.h' -e 'hot_paths.h' -e 'schedule.h' $(TEST_SRC))))
 
-.PHONY: help demo test docs man install-man browser install install-strip uninstall abi abi-record languages valgrind portability check properties powerloss soak races border slow coverage mutants decoder-mutants analyze interop interop-packages peers peers-packages oldest-torch budgets instructions bench bench-smoke bench-full asan tsan fuzz planted arm bigendian lib code-size dist-check \
+.PHONY: help demo test one explore docs man install-man browser install install-strip uninstall abi abi-record languages valgrind portability check properties powerloss soak races border slow coverage mutants decoder-mutants analyze interop interop-packages peers peers-packages oldest-torch budgets instructions bench bench-smoke bench-full asan tsan fuzz planted arm bigendian lib code-size code-size-record dist-check \
 	clean needs-python needs-c c-programs measure-programs fuzz-programs threaded-programs emulated-programs \
 	warn-objects c-test threaded-test emulated-test replay warnings lint python python-test
 .DEFAULT_GOAL := help
@@ -88,14 +88,22 @@ help: ## list the targets
 
 # ---- for users --------------------------------------------------------------------------------------------
 
-demo: python ## save a small model from four processes, merge, inspect, verify, restore a slice
+demo: needs-python $(VENV)/.built ## save a small model from four processes, merge, inspect, verify, restore a slice
 	$(Q)$(PY) examples/demo.py
+	$(Q)mkdir -p build/demo
+	$(Q)for file in tests/golden/partitioned/ckpt.*; do cp $$file build/demo/model.ckpt-1000.$${file##*/ckpt.}; done
+	$(Q)echo 'To read: the checkpoint model.ckpt-1000 of README.md, in build/demo.'
 
 test: needs-python needs-c ## C unit tests, the C example and Python tests
 	$(Q)$(MAKE) -j$(JOBS) c-programs build/libckptfmt.a build/libckptfmt.so build/plain_c python
 	$(Q)$(MAKE) c-test
 	$(Q)build/plain_c build/example/model
 	$(Q)$(MAKE) python-test
+
+one: ## one test: T=tests/bundle/test_load.py::test_names, or T=c/test_table
+	$(Q)test -n '$(T)' || { echo 'make one T=tests/bundle/test_load.py::test_names, or T=c/test_table'; exit 2; }
+	$(Q)$(MAKE) -j$(JOBS) $(if $(filter c/%,$(T)),$(B)/$(T:c/%=%),python)
+	$(Q)$(if $(filter c/%,$(T)),$(B)/$(T:c/%=%),$(PY) -m pytest -q $(T))
 
 lib: needs-c ## build/libckptfmt.a, build/libckptfmt.so and the plain C example
 	$(Q)$(MAKE) -j$(JOBS) build/libckptfmt.a build/libckptfmt.so build/plain_c
@@ -141,7 +149,8 @@ portability: needs-c ## the library and its C example with other compilers: LTO,
 
 # ---- for developers ---------------------------------------------------------------------------------------
 
-check: test ## test, fuzz corpus replay, ruff, mypy, all C with warnings as errors, the binary interface
+check: test ## test, fuzz corpus replay, ruff, mypy, all C with warnings as errors, the binary interface, lines of code
+	$(Q)$(PYTHON) tools/code_size.py --check
 	$(Q)$(MAKE) replay
 	$(Q)$(MAKE) warnings
 	$(Q)$(MAKE) abi
@@ -200,6 +209,9 @@ border: python ## mutants of checkpoints through the Python interface (RUNS=5000
 
 slow: python ## the tests that need gigabytes or minutes (13 GiB of memory, 7 of disk), but not those of peers
 	$(Q)$(PY) -m pytest -q -m slow --slow --ignore=tests/peers tests
+
+explore: python needs-c ## random search with fresh seeds, in turns (SECONDS=600, SEARCHES='races fuzz')
+	$(Q)$(PY) tools/explore.py $(or $(SECONDS),600) $(SEARCHES)
 
 powerloss: python ## power cuts at any moment of everything that saves (IMAGES=20000 of each scenario and model, KILLS=10)
 	$(Q)CKPTFMT_POWERLOSS_IMAGES=$(or $(IMAGES),20000) CKPTFMT_POWERLOSS_KILLS=$(or $(KILLS),10) \
@@ -296,6 +308,9 @@ analyze: needs-c ## gcc -fanalyzer, cppcheck and clang-tidy
 code-size: ## lines of code by folder, without comments, docstrings and blanks
 	$(Q)$(PYTHON) tools/code_size.py
 
+code-size-record: ## write them to tools/budget.txt; a commit that raises a number says what a user gets for it
+	$(Q)$(PYTHON) tools/code_size.py --record
+
 dist-check: python ## sdist -> wheel -> import in a fresh venv
 	$(Q)$(PY) tools/dist_check.py
 
@@ -349,7 +364,7 @@ lint: python
 	$(Q)$(PY) -m ruff format --check .
 	$(Q)$(PY) -m mypy
 
-python: needs-python $(VENV)/.built
+python: needs-python $(VENV)/.built $(VENV)/.for-tests
 
 python-test: python
 	@echo "seed: CKPTFMT_TEST_SEED=$(CKPTFMT_TEST_SEED)"
@@ -365,10 +380,14 @@ $(VENV)/.built: pyproject.toml setup.py build_ffi.py $(wildcard csrc/*.h csrc/*/
 		$(wildcard csrc/python/*.c) | $(PY)
 	$(call say,py,ckptfmt with its extension)
 	$(Q)$(if $(filter pyproject.toml setup.py,$?),\
-		$(PY) -m pip install --quiet 'setuptools>=77' wheel && $(PY) -m pip install --quiet -e '.[test$(,)cli]',\
+		$(PY) -m pip install --quiet 'setuptools>=77' wheel packaging && $(PY) -m pip install --quiet -e .,\
 		$(PY) setup.py --quiet build_ext --inplace)
 	$(Q)touch $@
-, := ,
+
+$(VENV)/.for-tests: pyproject.toml | $(VENV)/.built
+	$(call say,pip,what tests need)
+	$(Q)$(PY) tools/missing.py test cli | xargs -r -d '\n' $(PY) -m pip install --quiet
+	$(Q)touch $@
 
 # ---- C ----------------------------------------------------------------------------------------------------
 

@@ -1,14 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """One seed for everything random in a run: CKPTFMT_TEST_SEED, 1 if it is not set.
 
-Hypothesis gets it too. Tests marked `slow` need gigabytes or minutes and run with `--slow`.
+Hypothesis gets it too. Tests marked `slow` need gigabytes or minutes and run with `--slow`. Tests
+that take more than a second of processor time are `slow`, `properties`, or in long_tests.txt.
 """
 
 from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from pathlib import Path
 
 import pytest
 from support import strategies
@@ -17,10 +19,19 @@ from support.background import Gate
 from ckptfmt._base import background
 
 VARIABLE = "CKPTFMT_TEST_SEED"
+LONG_TESTS = Path(__file__).with_name("long_tests.txt")  # a line each: test, reason
+LONG_SECONDS = 1.0
+BEGAN = pytest.StashKey[float]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--slow", action="store_true", help="run the tests marked slow as well")
+    parser.addoption(
+        "--cpu-limit",
+        type=float,
+        metavar="SECONDS",
+        help="fail if a test takes more processor time and is not in long_tests.txt",
+    )
 
 
 # First, so that Hypothesis finds its seed; before xdist starts workers, which inherit the variable.
@@ -47,17 +58,84 @@ def pytest_terminal_summary(
         for group, counts in sorted(strategies.DRAWN.items()):
             found = ", ".join(f"{name} {count:,}" for name, count in sorted(counts.items()))
             terminalreporter.write_line(f"drawn: {group}: {found}")
+    limit = terminalreporter.config.getoption("--cpu-limit")
+    for seconds, name in long_reports(terminalreporter.config, limit or LONG_SECONDS):
+        terminalreporter.write_line(f"{seconds:.1f} s, not in {LONG_TESTS.name}: {name}")
     if exitstatus:
         terminalreporter.write_line(f"to have the same again: {VARIABLE}={os.environ[VARIABLE]}")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    # The longest first, so that no process is left with one at the end.
+    long = [*long_tests()]
+    items.sort(
+        key=lambda item: (base_of(item.nodeid) not in long, "properties" not in item.keywords)
+    )
     if config.getoption("--slow"):
         return
     skip = pytest.mark.skip(reason="slow: runs with --slow")
     for item in items:
         if "slow" in item.keywords:
             item.add_marker(skip)
+
+
+# ---- processor time of each test -----------------------------------------------------------------
+
+
+def long_tests() -> set[str]:
+    """The tests that may take more than a second."""
+    return {line.split()[0] for line in LONG_TESTS.read_text(encoding="utf-8").splitlines()}
+
+
+def base_of(name: str) -> str:
+    """The name of a test without its parameters."""
+    return name.partition("[")[0]
+
+
+def processor_seconds() -> float:
+    """Of this process, and of children that it has waited for."""
+    return sum(os.times()[:4])
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    item.stash[BEGAN] = processor_seconds()
+    return (yield)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    if call.when == "teardown":
+        report.user_properties.append(("cpu", processor_seconds() - item.stash[BEGAN]))
+    return report
+
+
+def long_reports(config: pytest.Config, limit: float) -> list[tuple[float, str]]:
+    """The tests that took longer and may not, the longest first."""
+    reporter = config.pluginmanager.get_plugin("terminalreporter")
+    allowed = long_tests()
+    return sorted(
+        (
+            (seconds, report.nodeid)
+            for reports in (reporter.stats.values() if reporter else ())
+            for report in reports
+            for name, seconds in getattr(report, "user_properties", ())
+            if name == "cpu" and report.when == "teardown" and seconds > limit
+            if base_of(report.nodeid) not in allowed
+            and not {"slow", "properties"} & report.keywords.keys()
+        ),
+        reverse=True,
+    )
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+    limit = session.config.getoption("--cpu-limit")
+    if limit is not None and exitstatus == 0 and long_reports(session.config, limit):
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 
 @pytest.fixture

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Print the requirements of an extra that this Python lacks, one a line, for pip to install."""
+"""Print the requirements of extras that this Python lacks, one a line, for pip to install."""
 
 import sys
 import tomllib
@@ -23,6 +23,7 @@ def lacks(requirement: Requirement) -> bool:
 
 
 extras = tomllib.loads(PROJECT.read_text())["project"]["optional-dependencies"]
-for line in extras[sys.argv[1]]:
-    if lacks(Requirement(line)):
-        print(line)
+for extra in sys.argv[1:]:
+    for line in extras[extra]:
+        if lacks(Requirement(line)):
+            print(line)

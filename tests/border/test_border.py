@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-RUNS = os.environ.get("CKPTFMT_BORDER_RUNS", "120")
+RUNS = os.environ.get("CKPTFMT_BORDER_RUNS", "80")
 
 
 def run(seed: int, runs: str, place: Path, planted: str = "none") -> dict[str, Any]:
