@@ -5,7 +5,7 @@ and adapters are imported by nobody but their users. csrc/ has its layers in tes
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+import functools
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
@@ -40,8 +40,10 @@ def part_of(module: str) -> str:
     return module.split(".")[1] if "." in module else "__init__"
 
 
-def imports() -> Iterator[tuple[str, str]]:
-    """Yield what each module imports of the package: when it is imported, later, or for types."""
+@functools.cache
+def imports() -> list[tuple[str, str]]:
+    """What each module imports of the package: when it is imported, later, or for types."""
+    found = []
     for module, path in MODULES.items():
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Import):
@@ -54,7 +56,8 @@ def imports() -> Iterator[tuple[str, str]]:
                 continue
             for name in names:
                 if name.split(".")[0] == "ckptfmt" and name != module:
-                    yield module, name
+                    found.append((module, name))
+    return found
 
 
 def test_each_part_imports_only_those_above_it() -> None:

@@ -12,7 +12,6 @@ import re
 import shutil
 import subprocess
 import sys
-import tarfile
 import zipfile
 from pathlib import Path
 
@@ -20,21 +19,10 @@ import pytest
 from support.pages import ROOT, run_console, run_page
 
 import ckptfmt
+import ckptfmt._ckptfmt
 from ckptfmt.cli import COMMANDS
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-
-
-def run_python(arguments: list[str], cwd: Path) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "PYTHONUTF8": "1", "COLUMNS": "100", "NO_COLOR": "1"}
-    return subprocess.run(
-        [sys.executable, *arguments],
-        cwd=cwd,
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
 
 
 def test_readme(tmp_path: Path) -> None:
@@ -64,20 +52,37 @@ def test_changelog_knows_this_version() -> None:
         assert "### Format" in section, f"{heading} does not say what changed in the format"
 
 
-def test_sdist_is_complete(tmp_path: Path) -> None:
-    """What is needed to build, test and fuzz is in it; nothing that was built is."""
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory with a wheel and the list of files of the sdist. The compiler is a script that
+    copies the extension of the tree; `make dist-check` compiles, and builds the sdist."""
     pytest.importorskip("setuptools")
-    ran = run_python(
+    pytest.importorskip("wheel")
+    directory = tmp_path_factory.mktemp("built")
+    compiler = directory / "cc"
+    copy = f'cp "{ckptfmt._ckptfmt.__file__}" "$2"'
+    compiler.write_text(f'#!/bin/sh\nwhile [ "$1" != -o ]; do shift; done\n{copy}\n')
+    compiler.chmod(0o755)
+    ran = subprocess.run(
         [
-            *("setup.py", "--quiet", "egg_info", "--egg-base", str(tmp_path)),
-            *("sdist", "--dist-dir", str(tmp_path)),
+            *(sys.executable, "setup.py", "--quiet", "egg_info", "--egg-base", directory),
+            *("build", "--build-base", directory / "build"),
+            *("bdist_wheel", "--dist-dir", directory, "--bdist-dir", directory / "wheel"),
         ],
-        ROOT,
+        cwd=ROOT,
+        env={**os.environ, "CC": str(compiler), "LDSHARED": str(compiler), "PYTHONPATH": ""},
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert ran.returncode == 0, ran.stderr
-    (archive,) = tmp_path.glob("*.tar.gz")
-    with tarfile.open(archive) as opened:
-        inside = {name.partition("/")[2] for name in opened.getnames()}
+    return directory
+
+
+def test_sdist_is_complete(built: Path) -> None:
+    """What is needed to build, test and fuzz is in it; nothing that was built is."""
+    sources = (built / "ckptfmt.egg-info/SOURCES.txt").read_text(encoding="utf-8").splitlines()
+    inside = set(map(os.path.normpath, sources))
     needed = {"LICENSE", "README.md", "CHANGELOG.md", "Makefile", "build_ffi.py", "pyproject.toml"}
     for folder in ("csrc", "docs", "spec", "tests", "fuzz", "examples", "tools", "ckptfmt"):
         needed |= {
@@ -94,34 +99,19 @@ def test_sdist_is_complete(tmp_path: Path) -> None:
     assert built == []
 
 
-def test_man_pages_are_in_the_wheel(tmp_path: Path) -> None:
-    pytest.importorskip("setuptools")
-    pytest.importorskip("wheel")
-    if shutil.which("cc") is None:
-        pytest.skip("no cc")
-    source = tmp_path / "source"
-    source.mkdir()
-    for name in ("setup.py", "pyproject.toml", "build_ffi.py", "README.md", "LICENSE"):
-        shutil.copy(ROOT / name, source)
-    built = shutil.ignore_patterns("__pycache__", "*.so")
-    for name in ("csrc", "ckptfmt", "tools"):
-        shutil.copytree(ROOT / name, source / name, ignore=built)
-    ran = subprocess.run(
-        [sys.executable, "setup.py", "--quiet", "bdist_wheel", "--dist-dir", "wheel"],
-        cwd=source,
-        env={**os.environ, "CFLAGS": "-O0", "PYTHONPATH": ""},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert ran.returncode == 0, ran.stderr
-    (wheel,) = (source / "wheel").glob("*.whl")
+def test_man_pages_are_in_the_wheel(built: Path) -> None:
+    (wheel,) = built.glob("*.whl")
+    data = f"ckptfmt-{ckptfmt.__version__}.data/data/share/man/man1/"
     with zipfile.ZipFile(wheel) as opened:
-        inside = set(opened.namelist())
-    data = f"ckptfmt-{ckptfmt.__version__}.data/data/"
-    pages = {name.removeprefix(data) for name in inside if name.startswith(data)}
-    names = ["ckptfmt", *(f"ckptfmt-{name}" for name in COMMANDS)]
-    assert pages == {f"share/man/man1/{name}.1" for name in names}
+        inside = {name: opened.read(name) for name in opened.namelist()}
+    pages = {name.removeprefix(data): inside[name] for name in inside if name.startswith(data)}
+    assert pages.keys() == {"ckptfmt.1", *(f"ckptfmt-{name}.1" for name in COMMANDS)}
+    assert b"\\-\\-recursive" in pages["ckptfmt-verify.1"]
+    if shutil.which("groff") is not None:
+        for name, page in pages.items():
+            command = ["groff", "-man", "-Tutf8", "-ww", "-z"]
+            shown = subprocess.run(command, input=page, capture_output=True, check=True)
+            assert not shown.stderr, name
     assert not [name for name in inside if name.endswith((".h", ".c"))]
 
 
@@ -183,18 +173,28 @@ def test_the_recorded_interface_is_that_of_the_header() -> None:
     assert symbols == sorted(re.findall(r"^CKPTFMT_API\b[^;(]*?\b(ckptfmt_\w+)\(", header, re.M))
 
 
-def installed(prefix: str, stage: Path) -> list[str]:
-    """Every file and link that `make install` puts below a stage, by its path in the prefix."""
-    make = ["make", "-s", f"PREFIX={prefix}", f"DESTDIR={stage}"]
-    subprocess.run([*make, "install"], cwd=ROOT, capture_output=True, check=True)
-    root = Path(f"{stage}{prefix}")
+def installed(root: Path) -> list[str]:
+    """Every file and link below a prefix, by its path in it."""
     return sorted(str(path.relative_to(root)) for path in root.rglob("*") if not path.is_dir())
 
 
-def test_make_install(tmp_path: Path) -> None:
+def make(*words: str | Path) -> None:
+    subprocess.run(["make", "-s", *words], cwd=ROOT, capture_output=True, check=True)
+
+
+@pytest.fixture(scope="module")
+def stage(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What `make install` puts below DESTDIR, for the prefix /opt/x."""
     if not (ROOT / "build/libckptfmt.so").exists():
         pytest.skip("not built; `make lib` does")
-    files = installed("/opt/x", tmp_path)
+    stage = tmp_path_factory.mktemp("stage")
+    make("PREFIX=/opt/x", f"DESTDIR={stage}", "install")
+    return stage
+
+
+def test_make_install(stage: Path) -> None:
+    root = stage / "opt/x"
+    files = installed(root)
     version = ckptfmt.__version__
     real = f"lib/libckptfmt.so.{version}"
     soname = next(name for name in files if name.startswith("lib/libckptfmt.so.") and name != real)
@@ -211,8 +211,6 @@ def test_make_install(tmp_path: Path) -> None:
             "share/man/man3/ckptfmt.3",
         ]
     )
-    assert installed("/opt/x", tmp_path) == files, "over itself"
-    root = tmp_path / "opt/x"
     assert (root / "lib/libckptfmt.so").readlink() == Path(Path(soname).name)
     assert (root / soname).readlink() == Path(Path(real).name)
     if shutil.which("readelf"):
@@ -224,9 +222,12 @@ def test_make_install(tmp_path: Path) -> None:
     for path in (root / "lib/pkgconfig/ckptfmt.pc", *(root / "lib/cmake/ckptfmt").iterdir()):
         assert "@" not in path.read_text()
         assert "/opt/x" not in path.read_text()
-    make = ["make", "-s", "PREFIX=/opt/x", f"DESTDIR={tmp_path}", "uninstall"]
-    subprocess.run(make, cwd=ROOT, capture_output=True, check=True)
-    assert not [path for path in root.rglob("*") if not path.is_dir()]
+
+
+def test_make_uninstall(stage: Path, tmp_path: Path) -> None:
+    shutil.copytree(stage, tmp_path, symlinks=True, dirs_exist_ok=True)
+    make("PREFIX=/opt/x", f"DESTDIR={tmp_path}", "uninstall")
+    assert not installed(tmp_path)
 
 
 PROJECT = """\
@@ -240,15 +241,17 @@ endforeach()
 """
 
 
-@pytest.mark.parametrize("lib", ["lib", "lib/x86_64-linux-gnu", None])
-def test_an_installed_prefix_can_be_moved(lib: str | None, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "lib", ["lib", *(pytest.param(one, marks=pytest.mark.slow) for one in ("lib/x86_64", None))]
+)
+def test_an_installed_prefix_can_be_moved(lib: str | None, stage: Path, tmp_path: Path) -> None:
     """Programs are built against it elsewhere. LIBDIR outside of the prefix stays where it is."""
-    if not (ROOT / "build/libckptfmt.so").exists():
-        pytest.skip("not built; `make lib` does")
     prefix, moved = tmp_path / "prefix", tmp_path / "moved"
+    if lib == "lib":
+        shutil.copytree(stage / "opt/x", prefix, symlinks=True)
     libraries = prefix / lib if lib else tmp_path / "beside"
-    make = ["make", "-s", f"PREFIX={prefix}", f"LIBDIR={libraries}", "install"]
-    subprocess.run(make, cwd=ROOT, capture_output=True, check=True)
+    for _ in range(0 if lib == "lib" else 2):  # also over itself
+        make(f"PREFIX={prefix}", f"LIBDIR={libraries}", "install")
     if lib is not None:
         prefix.rename(moved)
         libraries = moved / lib
@@ -275,19 +278,6 @@ def test_an_installed_prefix_can_be_moved(lib: str | None, tmp_path: Path) -> No
         output = tmp_path / f"{program.name}-files" / "model"
         ran = subprocess.run([program, output], capture_output=True, text=True, check=True)
         assert "layer/kernel" in ran.stdout, ran
-
-
-def test_man_pages(tmp_path: Path) -> None:
-    ran = run_python(["tools/man.py", str(tmp_path / "man")], ROOT)
-    assert ran.returncode == 0, ran.stderr
-    pages = {path.name: path for path in (tmp_path / "man").iterdir()}
-    assert pages.keys() == {"ckptfmt.1", *(f"ckptfmt-{name}.1" for name in COMMANDS)}
-    assert "\\-\\-recursive" in pages["ckptfmt-verify.1"].read_text(encoding="utf-8")
-    if shutil.which("groff") is not None:
-        for path in pages.values():
-            command = ["groff", "-man", "-Tutf8", "-ww", "-z", str(path)]
-            shown = subprocess.run(command, capture_output=True, text=True, check=True)
-            assert not shown.stderr, path.name
 
 
 def test_help_begins_with_what_users_call() -> None:

@@ -12,12 +12,18 @@ The ```python blocks of a page are one program, in their order. A block that beg
 
 from __future__ import annotations
 
+import contextlib
+import io
 import os
 import re
+import shlex
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from unittest import mock
+
+from ckptfmt.cli import main
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -86,24 +92,40 @@ def run_console(page: str, directory: Path, more: Mapping[str, str] | None = Non
     Args:
         more: environment variables to add.
     """
-    environment = {**os.environ, "PYTHONUTF8": "1", "COLUMNS": "100", "NO_COLOR": "1"}
-    environment |= more or {}
-    scripts = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     shown = "".join(blocks(page, "console"))
     commands = re.findall(r"^\$ (.*)\n((?:[^$\n].*\n|\n)*)", shown, re.M)
     assert commands, page
     for command, expected in commands:
-        ran = subprocess.run(
-            ["sh", "-c", command],
-            cwd=directory,
-            env={**environment, "PATH": scripts},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert not ran.stderr, f"{command}: {ran.stderr}"
+        _, out, err = run_line(command, directory, more)
+        assert not err, f"{command}: {err}"
         pattern = re.escape(_timeless(expected)).replace(r"\.\.\.", "[^\n]*")
-        assert re.fullmatch(pattern, _timeless(ran.stdout)), f"{command}\n{ran.stdout}"
+        assert re.fullmatch(pattern, _timeless(out)), f"{command}\n{out}"
+
+
+# `ckptfmt` and its arguments, without a word that a shell changes, up to an operator.
+_OURS = re.compile(r"ckptfmt ((?:'[^']*'|[^'\"|&;<>()$`*\\#])*?)( 2>/dev/null)?(?=#|\||;|&&|$)")
+
+
+def run_line(
+    line: str, directory: Path, more: Mapping[str, str] | None = None
+) -> tuple[int, str, str]:
+    """Run a line of a shell in the directory: its status, output and errors. `ckptfmt` runs in this
+    process where it begins the line; a shell runs the rest."""
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    environment = {"PYTHONUTF8": "1", "COLUMNS": "100", "NO_COLOR": "1", "PATH": path}
+    out, err = (io.TextIOWrapper(io.BytesIO(), "utf-8", write_through=True) for _ in range(2))
+    with mock.patch.dict(os.environ, {**environment, **(more or {})}), contextlib.chdir(directory):
+        if ours := _OURS.match(line):
+            with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+                status = main(shlex.split(ours[1]))
+            line = line[ours.end() :].partition("#")[0].strip()
+            if line.startswith("&& ") and status == 0 and not out.buffer.getvalue():
+                return run_line(line[3:], directory, more)
+            line = f"(cat; exit {status}) {line}"
+        given = out.buffer.getvalue()  # type: ignore[attr-defined]
+        ran = subprocess.run(["sh", "-c", line], input=given, capture_output=True, check=False)
+    complaint = b"" if ours and ours[2] else err.buffer.getvalue()  # type: ignore[attr-defined]
+    return ran.returncode, ran.stdout.decode(), (complaint + ran.stderr).decode()
 
 
 def _timeless(output: str) -> str:
