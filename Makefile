@@ -91,7 +91,7 @@ help: ## list the targets
 demo: needs-python $(VENV)/.built ## save a small model from four processes, merge, inspect, verify, restore a slice
 	$(Q)$(PY) examples/demo.py
 	$(Q)mkdir -p build/demo
-	$(Q)for file in tests/golden/partitioned/ckpt.*; do cp $$file build/demo/model.ckpt-1000.$${file##*/ckpt.}; done
+	$(Q)for file in tests/golden/merged/ckpt.*; do cp $$file build/demo/model.ckpt-1000.$${file##*/ckpt.}; done
 	$(Q)echo 'To read: the checkpoint model.ckpt-1000 of README.md, in build/demo.'
 
 test: needs-python needs-c ## C unit tests, the C example and Python tests
@@ -263,13 +263,13 @@ bigendian: ## the same on a big-endian machine (s390x)
 	$(Q)$(MAKE) MODE=bigendian CC=s390x-linux-gnu-gcc RUN=qemu-s390x -j$(JOBS) emulated-programs
 	$(Q)$(MAKE) MODE=bigendian CC=s390x-linux-gnu-gcc RUN=qemu-s390x emulated-test
 
-fuzz: needs-c ## fuzz every target, FUZZ_SECONDS in all: libFuzzer if clang has it, else the standalone driver
+fuzz: needs-c ## fuzz every target, FUZZ_SECONDS in all or FUZZ_RUNS of each: libFuzzer if clang has it, else our driver
 	$(Q)if sh tools/need.sh libfuzzer 2>/dev/null; then \
 		$(MAKE) MODE=fuzz CC=clang -j$(JOBS) fuzz-programs && \
-		sh tools/fuzz.sh libfuzzer build/fuzz $(FUZZ_SECONDS); \
+		sh tools/fuzz.sh libfuzzer build/fuzz $(if $(FUZZ_RUNS),$(FUZZ_RUNS) runs,$(FUZZ_SECONDS)); \
 	else \
 		$(MAKE) MODE=asan -j$(JOBS) fuzz-programs && \
-		sh tools/fuzz.sh standalone build/asan $(FUZZ_SECONDS); \
+		sh tools/fuzz.sh $(if $(FUZZ_RUNS),replay build/asan,standalone build/asan $(FUZZ_SECONDS)); \
 	fi
 
 planted: python needs-c ## a bug for each fuzz target, which it must find within a minute

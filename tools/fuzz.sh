@@ -1,14 +1,16 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# fuzz.sh replay FOLDER               every corpus file through its target, and a fixed number of mutations
-# fuzz.sh standalone FOLDER SECONDS   mutations by the targets' own driver
-# fuzz.sh libfuzzer FOLDER SECONDS    coverage-guided, from a copy of the corpus
+# fuzz.sh replay FOLDER                every corpus file through its target, and a fixed number of mutations
+# fuzz.sh standalone FOLDER SECONDS    mutations by the targets' own driver
+# fuzz.sh libfuzzer FOLDER SECONDS     coverage-guided, from a copy of the corpus
+# fuzz.sh libfuzzer FOLDER RUNS runs   the same, so many executions of each target: one seed, one answer
 # FOLDER holds the built targets. The seconds are for all targets together. CKPTFMT_TEST_SEED is the seed. An input that
 # fails stays in FOLDER.
 set -eu
 kind=$1
 folder=$(cd "$2" && pwd)
 seconds=${3:-0}
+runs=${4:+-runs=$3}
 seed=${CKPTFMT_TEST_SEED:-1}
 corpus=$(cd "$(dirname "$0")/../fuzz/corpus" && pwd)
 cd "$folder"
@@ -59,8 +61,9 @@ for name in $targets; do
 		echo "  $round rounds of 20000 mutations from --seed $seed"
 		;;
 	libfuzzer)
+		[ -z "$runs" ] || rm -rf "grown/$name"
 		mkdir -p "grown/$name"
-		"./fuzz_$name" -seed="$((seed % 4294967295 + 1))" -max_total_time="$share" -rss_limit_mb=2048 -timeout=10 \
+		"./fuzz_$name" -seed="$((seed % 4294967295 + 1))" "${runs:--max_total_time=$share}" -rss_limit_mb=2048 -timeout=10 \
 			-max_len=65536 -artifact_prefix=failed- -print_final_stats=1 "grown/$name" "$corpus/$name" \
 			>"fuzz_$name.log" 2>&1 || { tail -n 40 "fuzz_$name.log" >&2; failed "$name"; }
 		sed -n 's/^stat::number_of_executed_units: /  executed /p' "fuzz_$name.log"
