@@ -4,15 +4,19 @@
 from __future__ import annotations
 
 import os
+import pty
 import subprocess
 import sys
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 
 import ckptfmt
+from ckptfmt.cli import main
 
 ODD_NAMES = [
     b"\x1b[31mred\x1b[0m",
@@ -130,3 +134,25 @@ def script(code: str, *arguments: object, **options: Any) -> subprocess.Complete
     words = [sys.executable, "-c", code, *map(str, arguments)]
     options = {"capture_output": True, "env": environment(), **options}
     return subprocess.run(words, check=False, **options)
+
+
+def on_terminal(stream: str, *arguments: object) -> tuple[int, bytes]:
+    """Runs the command in this process with a terminal as `stdout` or `stderr`: its status, and
+    what it wrote there."""
+    ours, theirs = pty.openpty()
+
+    def read_all() -> bytes:
+        written = b""
+        try:
+            while piece := os.read(ours, 4096):
+                written += piece
+        except OSError:  # how Linux says that the other side is closed
+            pass
+        return written
+
+    with ThreadPoolExecutor(1) as reader:
+        written = reader.submit(read_all)
+        with open(theirs, "w", encoding="utf-8") as file, mock.patch.object(sys, stream, file):
+            status = main([*map(str, arguments)])
+    os.close(ours)
+    return status, written.result()

@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-import os
+import functools
+import io
 import shutil
 import subprocess
 import sys
@@ -11,39 +12,49 @@ from pathlib import Path
 
 import pytest
 
-from cli.commands import Command, small
+from ckptfmt.cli import main
+from cli.commands import Command, child, environment, small
 
-pytest.importorskip("argcomplete")
-
-
-def words(line: str, directory: Path) -> set[str]:
-    """What is offered at the end of a line."""
-    answer = directory / "answer"
-    environment = {
-        **os.environ,
-        "_ARGCOMPLETE": "1",
-        "_ARGCOMPLETE_IFS": "\n",
-        "_ARGCOMPLETE_STDOUT_FILENAME": str(answer),
-        "COMP_LINE": line,
-        "COMP_POINT": str(len(line)),
-    }
-    code = "import sys; sys.argv = ['ckptfmt']; from ckptfmt.cli import main; main()"
-    command = [sys.executable, "-c", code]
-    subprocess.run(command, cwd=directory, env=environment, capture_output=True, check=True)
-    found = {word.strip() for word in answer.read_text().splitlines()}
-    answer.unlink()
-    return found
+argcomplete = pytest.importorskip("argcomplete")
 
 
-def test_words(tmp_path: Path) -> None:
+def variables(line: str) -> dict[str, str]:
+    """What a shell sets that asks for what to offer at the end of a line."""
+    point = str(len(line))
+    return {"_ARGCOMPLETE": "1", "_ARGCOMPLETE_IFS": "\n", "COMP_LINE": line, "COMP_POINT": point}
+
+
+def test_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     small(tmp_path)
     (tmp_path / "runs").mkdir()
-    assert {"verify", "version"} & words("ckptfmt ver", tmp_path) == {"verify"}
-    assert words("ckptfmt inspect sm", tmp_path) == {"small"}
-    assert words("ckptfmt verify r", tmp_path) == {"runs/"}
-    assert words("ckptfmt show small model/d", tmp_path) == {"model/dense/kernel"}
-    assert words("ckptfmt show nothing model/d", tmp_path) == set()
-    assert "--depth" in words("ckptfmt inspect --de", tmp_path)
+    monkeypatch.chdir(tmp_path)
+    # Its log is file 9, which may be another file of this process.
+    monkeypatch.setattr(argcomplete.CompletionFinder, "_init_debug_stream", lambda _self: None)
+    once = argcomplete.autocomplete
+
+    def words(line: str) -> set[str]:
+        offered = io.StringIO()
+        kept = functools.partial(once, exit_method=sys.exit, output_stream=offered)
+        monkeypatch.setattr(argcomplete, "autocomplete", kept)
+        for name, value in variables(line).items():
+            monkeypatch.setenv(name, value)
+        assert main([]) == 0
+        return {word.strip() for word in offered.getvalue().splitlines()}
+
+    assert words("ckptfmt ver") == {"verify"}
+    assert words("ckptfmt inspect sm") == {"small"}
+    assert words("ckptfmt verify r") == {"runs/"}
+    assert words("ckptfmt show small model/d") == {"model/dense/kernel"}
+    assert words("ckptfmt show nothing model/d") == set()
+    assert "--depth" in words("ckptfmt inspect --de")
+
+
+def test_words_of_a_process(tmp_path: Path) -> None:
+    answer = tmp_path / "answer"
+    asked = variables("ckptfmt show --ra") | {"_ARGCOMPLETE_STDOUT_FILENAME": str(answer)}
+    ran = child("inspect", env=environment(**asked))
+    assert (ran.communicate(), ran.returncode) == ((b"", b""), 0)
+    assert answer.read_text().strip() == "--raw"
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])

@@ -3,11 +3,7 @@
 
 from __future__ import annotations
 
-import os
-import pty
 import re
-import subprocess
-import sys
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -15,11 +11,12 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.strategies import property_test
 
 import ckptfmt
 from ckptfmt.cli import inspect_tree, text
 from ckptfmt.cli.inspect_tree import Line, lines
-from cli.commands import Command, Ran
+from cli.commands import Command, Ran, on_terminal
 
 
 def saved(prefix: Path, names: Iterable[str], shape: tuple[int, ...] = (4, 2)) -> Path:
@@ -103,22 +100,15 @@ def test_a_tree_in_parts(command: Command, tmp_path: Path, monkeypatch: pytest.M
 
 @pytest.mark.parametrize("options", [[], ["--tree", "--full"]])
 @pytest.mark.parametrize("columns", [80, 200])
-def test_lines_fit_a_terminal(options: list[str], columns: int, tmp_path: Path) -> None:
+def test_lines_fit_a_terminal(
+    options: list[str], columns: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     long = "model/" + "/".join(f"a_rather_long_scope_{n}" for n in range(5)) + "/kernel"
     prefix = saved(tmp_path / "m", [long, f"{long}/検査点/Adam", "step"])
-    ours, theirs = pty.openpty()
-    environment = {**os.environ, "COLUMNS": str(columns), "TERM": "dumb"}
-    command = [sys.executable, "-m", "ckptfmt", "inspect", *options, "--", str(prefix)]
-    with subprocess.Popen(command, stdout=theirs, env=environment) as process:
-        os.close(theirs)
-        printed = b""
-        try:
-            while more := os.read(ours, 1 << 16):
-                printed += more
-        except OSError:  # the end, on Linux
-            pass
-    os.close(ours)
-    assert process.returncode == 0
+    monkeypatch.setenv("COLUMNS", str(columns))
+    monkeypatch.setenv("TERM", "dumb")
+    status, printed = on_terminal("stdout", "inspect", *options, "--", prefix)
+    assert status == 0
     table = printed.decode().replace("\r\n", "\n").split("\n\n")[1].splitlines()
     assert len(table) >= 4
     # A name for which there is no room is whole, on a line of its own.
@@ -168,7 +158,7 @@ class Listed:
 NAMES = st.text("ab/-.", max_size=50) | st.from_regex("[ab](/[ab-])*/{0,60}x?", fullmatch=True)
 
 
-@given(st.sets(NAMES))
+@property_test(60, 2000, st.sets(NAMES))
 def test_every_name_is_in_the_tree(names: set[str]) -> None:
     tensors = Listed(names)
     mark = "/" if any("/" in name for name in names) else "."
