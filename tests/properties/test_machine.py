@@ -618,7 +618,7 @@ def orphans(folder: Path) -> set[str]:
 
 TestMachine = pytest.mark.properties(Machine.TestCase)
 TestMachine.settings = settings(
-    max_examples=max(20, round(300 * LONG)),
+    max_examples=max(10, round(300 * LONG)),
     stateful_step_count=30 if LONG else 15,
     deadline=None,
     database=None,  # the seed repeats a failure
