@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.child import Child
+from support.child import Forked
 
 import ckptfmt
 from ckptfmt import StorageError
@@ -205,14 +205,14 @@ def test_what_a_kill_leaves_is_swept(tmp_path: Path, number: int) -> None:
     source(tmp_path / "a")
     folder = tmp_path / "to"
     folder.mkdir()
-    with Child(STOPPING, tmp_path / "a", folder / "ckpt-1") as child:
+    with Forked.program(STOPPING, tmp_path / "a", folder / "ckpt-1") as child:
         assert child.line()
         (left,) = folder.iterdir()
         assert re.fullmatch("ckpt-1_temp_[0-9a-f]{16}", left.name)
         assert (left / LOCK_NAME).is_file()
         with CheckpointDirectory(folder, durability="none") as directory:
             assert directory.sweep() == []  # it lives
-            child.process.send_signal(number)
+            os.kill(child.pid, number)
             assert child.end() == -number
             assert left.name in directory.sweep()
     assert not left.exists()

@@ -6,6 +6,7 @@ from __future__ import annotations
 import errno
 import itertools
 import os
+import random
 import shutil
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -101,8 +102,13 @@ def found(done: Pruned) -> tuple[list[int], ...]:
 
 @pytest.mark.parametrize("verify", [True, False])
 @pytest.mark.parametrize("keep", [1, 2, 5])
-def test_each_state_in_each_position(run: Path, tmp_path: Path, keep: int, verify: bool) -> None:
-    for case, states in enumerate(dict.fromkeys(queues())):
+@pytest.mark.parametrize("count", [15, pytest.param(1000, marks=pytest.mark.slow)])
+def test_each_state_in_each_position(
+    run: Path, tmp_path: Path, seed: int, count: int, keep: int, verify: bool
+) -> None:
+    every = list(dict.fromkeys(queues()))
+    drawn = random.Random(f"{seed} {keep} {verify}").sample(every, min(count, len(every)))
+    for case, states in enumerate(drawn):
         directory = copied(run, tmp_path / str(case), states)
         before = contents(directory)
         want = expected(states, keep, verify=verify)

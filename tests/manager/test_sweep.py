@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from support.child import Child
+from support.child import Forked
 from support.manager import files
 
 import ckptfmt
@@ -479,7 +479,7 @@ def test_a_commit_that_waits(
     if old:
         save(directory, "ckpt-1")
     before = files(tmp_path)
-    with Child(SAVE, tmp_path / "ckpt-1") as child:
+    with Forked.program(SAVE, tmp_path / "ckpt-1") as child:
         with directory.lock():
             assert child.line() == "start"
             named = (
@@ -507,7 +507,7 @@ def test_a_commit_that_waits(
 @pytest.mark.parametrize("kind", ["saver", "sharded"])
 def test_the_directory_of_a_save(directory: CheckpointDirectory, tmp_path: Path, kind: str) -> None:
     for killed in (True, False):
-        with Child(SAVER, tmp_path / "ckpt-1", kind) as child:
+        with Forked.program(SAVER, tmp_path / "ckpt-1", kind) as child:
             assert child.line() == "parts"
             record(directory)
             (temporary,) = (n for n in files(tmp_path) if "_temp_" in n)
@@ -530,11 +530,11 @@ def test_the_next_save_of_the_prefix_removes_the_directory(tmp_path: Path, kind:
         (tmp_path / name).mkdir()
     living = TemporaryDirectory(str(tmp_path / "ckpt-1"))
     living.make()
-    with Child(SAVER, tmp_path / "ckpt-1", kind) as child:
+    with Forked.program(SAVER, tmp_path / "ckpt-1", kind) as child:
         assert child.line() == "parts"
         child.kill()
     assert len([name for name in files(tmp_path) if "ckpt-1_temp_" in name]) == 4
-    with Child(SAVER, tmp_path / "ckpt-1", kind) as child:
+    with Forked.program(SAVER, tmp_path / "ckpt-1", kind) as child:
         assert child.line() == "parts"
         child.go_on()
         assert child.end() == 0
@@ -579,7 +579,7 @@ def test_clean_refuses_where_locks_show_nothing(
 def test_clean(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Everything of dead writers, under any name; nothing of others."""
     ckptfmt.save(tmp_path / "kept", {"x": [1]})
-    with Child(SAVER, tmp_path / "any", "saver") as child:
+    with Forked.program(SAVER, tmp_path / "any", "saver") as child:
         assert child.line() == "parts"
         (dead,) = (name for name in files(tmp_path) if "_temp_" in name)
         assert main(["clean", str(tmp_path)]) == 0
@@ -603,6 +603,7 @@ import sys, numpy, ckptfmt
 prefix, kind = sys.argv[1:]
 options = ckptfmt.tf.CheckpointOptions(durability="none")
 for turn in range(20):
+    sys.stdin.readline()
     path = f"{prefix}-{turn % 3}"
     if kind == "saver":
         ckptfmt.Saver({None: {"x": numpy.array([turn])}}).save(path, options)
@@ -617,16 +618,17 @@ def test_writers_that_live_lose_nothing(directory: CheckpointDirectory, tmp_path
     """Four writers, of one checkpoint or of different ones, and a process that sweeps."""
     with contextlib.ExitStack() as stack:
         kinds = ["save", "saver", "save", "saver"]
-        children = [stack.enter_context(Child(MANY, tmp_path / "ckpt", kind)) for kind in kinds]
-        sweeps = 0
-        while any(child.process.poll() is None for child in children):
+        children = [
+            stack.enter_context(Forked.program(MANY, tmp_path / "ckpt", kind)) for kind in kinds
+        ]
+        for turn in range(60):
+            for child in children[: 0 if turn % 3 else 4]:
+                child.go_on()
             directory.write_state("checkpoint", b"")
             directory.sweep()
-            sweeps += 1
         assert [(child.line(), child.end()) for child in children] == [("done", 0)] * 4
     record(directory)
     directory.sweep()
-    assert sweeps > 10
     for number in range(3):
         assert ckptfmt.verify(tmp_path / f"ckpt-{number}").ok
     assert not [name for name in files(tmp_path) if "temp" in name]
@@ -725,7 +727,7 @@ else:
     ],
 )
 def test_clean_removes_killed_exports(command: str, tmp_path: Path) -> None:
-    with Child(EXPORTER, tmp_path, *command.split()) as child:
+    with Forked.program(EXPORTER, tmp_path, *command.split()) as child:
         assert child.line() == "written"
         before = files(tmp_path)
         whole = ["source.data-00000-of-00001", "source.index"]

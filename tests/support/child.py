@@ -75,9 +75,8 @@ class Forked:
                 os.dup2(fd, number)
             for fd in (child_stdin, stdin, stdout, child_stdout):
                 os.close(fd)
-            sys.stdin, sys.stdout, sys.stderr = (
-                open(fd, "r" if fd == 0 else "w") for fd in range(3)
-            )
+            sys.stdin = os.fdopen(0)
+            sys.stdout = sys.stderr = os.fdopen(1, "w", 1)
             status = 1
             try:
                 status = int(work() or 0)  # type: ignore[call-overload]
