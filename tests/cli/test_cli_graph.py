@@ -3,11 +3,9 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import re
-import subprocess
-import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -27,19 +25,13 @@ from ckptfmt.bundle.graph import (
 from ckptfmt.cli import main
 from ckptfmt.objects.nodes import Slot, TreeNode
 from ckptfmt.objects.trees import save_tree
-from cli.commands import Ran, data_file
+from cli.commands import Command, Ran, data_file
 
 
 @pytest.fixture
-def command(capsys: pytest.CaptureFixture[str]) -> Callable[..., Ran]:
+def command(command: Command) -> Command:
     """Runs `ckptfmt inspect --tree` in this process."""
-
-    def run(*arguments: object) -> Ran:
-        status = main(["inspect", "--tree", *map(str, arguments)])
-        printed = capsys.readouterr()
-        return Ran(status, printed.out, printed.err)
-
-    return run
+    return functools.partial(command, "inspect", "--tree")
 
 
 def tree_in(ran: Ran) -> list[str]:
@@ -64,7 +56,7 @@ def model() -> dict[str, Any]:
     return tree
 
 
-def test_objects(tmp_path: Path, command: Callable[..., Ran]) -> None:
+def test_objects(tmp_path: Path, command: Command) -> None:
     prefix = save_tree(tmp_path / "ckpt", model())
     with ckptfmt.open(prefix) as reader:
         size = reader[OBJECT_GRAPH_KEY].stored_nbytes
@@ -92,7 +84,7 @@ def test_objects(tmp_path: Path, command: Callable[..., Ran]) -> None:
     assert "\n7 tensors, " in ran.out
 
 
-def test_objects_without_tensors_are_hidden(tmp_path: Path, command: Callable[..., Ran]) -> None:
+def test_objects_without_tensors_are_hidden(tmp_path: Path, command: Command) -> None:
     tree = {"w": np.ones(2), "empty": {"inside": []}, "l": [np.ones(3), None]}
     shown = command(save_tree(tmp_path / "ckpt", {**tree, "again": tree["empty"]}))
     assert tree_in(shown)[:4] == [
@@ -108,14 +100,14 @@ def test_objects_without_tensors_are_hidden(tmp_path: Path, command: Callable[..
     assert "--all" not in command("--filter", "w/*", tmp_path / "ckpt").out
 
 
-def test_no_column_without_kinds(tmp_path: Path, command: Callable[..., Ran]) -> None:
+def test_no_column_without_kinds(tmp_path: Path, command: Command) -> None:
     nodes = [Node([("v", 1), ("metrics", 2)]), Node([], value("v")), Node([], kind="list")]
     prefix = write(tmp_path / "ckpt", ObjectGraph(nodes), v=np.ones(1))
     assert tree_in(command(prefix))[0] == "name  tensors  elements  bytes  dtype  shape"
     assert tree_in(command("--all", prefix))[0].endswith("  kind")
 
 
-def test_filter_sort_and_limit(tmp_path: Path, command: Callable[..., Ran]) -> None:
+def test_filter_sort_and_limit(tmp_path: Path, command: Command) -> None:
     prefix = save_tree(tmp_path / "ckpt", model())
     assert tree_in(command("--filter", "*b..s*", prefix)) == [
         "name  tensors  elements  bytes  dtype  shape  kind",
@@ -142,7 +134,7 @@ def value(key: str) -> list[Attribute]:
     return [Attribute("VARIABLE_VALUE", "", key)]
 
 
-def test_foreign_graphs(tmp_path: Path, command: Callable[..., Ran]) -> None:
+def test_foreign_graphs(tmp_path: Path, command: Command) -> None:
     nodes = [
         Node([("a", 1), ("a/b", 1), ("\x1b[31m", 2), ("saved", 4)]),
         Node([("up", 0)], value("v")),
@@ -169,7 +161,7 @@ def test_foreign_graphs(tmp_path: Path, command: Callable[..., Ran]) -> None:
     ]
 
 
-def test_a_deep_graph_is_cut(tmp_path: Path, command: Callable[..., Ran]) -> None:
+def test_a_deep_graph_is_cut(tmp_path: Path, command: Command) -> None:
     nodes = [Node([("n", number + 1)]) for number in range(5_000)]
     prefix = write(tmp_path / "ckpt", ObjectGraph([*nodes, Node([], value("v"))]), v=np.ones(1))
     lines = tree_in(command(prefix))
@@ -187,7 +179,7 @@ def test_a_deep_graph_is_cut(tmp_path: Path, command: Callable[..., Ran]) -> Non
     ],
 )
 def test_names_where_the_graph_is_damaged(
-    tmp_path: Path, command: Callable[..., Ran], content: Any, problem: str
+    tmp_path: Path, command: Command, content: Any, problem: str
 ) -> None:
     ran = command(write(tmp_path / "ckpt", content, **{"a/b": np.ones(1)}))
     assert ran.status == 1
@@ -196,7 +188,7 @@ def test_names_where_the_graph_is_damaged(
     assert "├─ a/b" in ran.out or "└─ a/b" in ran.out
 
 
-def test_damaged_bytes_of_the_graph(tmp_path: Path, command: Callable[..., Ran]) -> None:
+def test_damaged_bytes_of_the_graph(tmp_path: Path, command: Command) -> None:
     prefix = save_tree(tmp_path / "ckpt", {"a": np.ones(2)}, level="v2")
     flip(data_file(tmp_path / "ckpt"), 40)
     ran = command(prefix)
@@ -205,7 +197,7 @@ def test_damaged_bytes_of_the_graph(tmp_path: Path, command: Callable[..., Ran])
     assert "a/.ATTRIBUTES/VARIABLE_VALUE" in ran.out
 
 
-def test_tensors_that_are_missing(tmp_path: Path, command: Callable[..., Ran]) -> None:
+def test_tensors_that_are_missing(tmp_path: Path, command: Command) -> None:
     nodes = [Node([(name, 1 + i) for i, name in enumerate("abc")])]
     nodes += [Node([], value(key)) for key in ("x", "v", "y")]
     ran = command(write(tmp_path / "ckpt", ObjectGraph(nodes), v=np.ones(1)))
@@ -220,27 +212,26 @@ def test_json_and_other_forms_stay_as_they_are(tmp_path: Path) -> None:
         assert main(["inspect", *options, str(prefix)]) == 0
 
 
-def test_verify_finds_tensors_that_the_graph_lost(tmp_path: Path) -> None:
+def test_verify_finds_tensors_that_the_graph_lost(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """The command with and without -r, and both functions. `edit` refuses, and repairs."""
     whole, lost = tmp_path / "whole", tmp_path / "lost"
     ckptfmt.save_tree(whole, {"a": np.zeros(3), "b": np.ones(2)})
     graph = ckptfmt.load(whole, ["_CHECKPOINTABLE_OBJECT_GRAPH"])
     ckptfmt.save(lost, graph)
-    command = [sys.executable, "-m", "ckptfmt", "verify", "--json"]
     for prefix, names in ((whole, set()), (lost, {"a", "b"})):
-        ran = subprocess.run([*command, str(prefix)], capture_output=True, text=True, check=False)
-        report = json.loads(ran.stdout)
-        assert report["ok"] is (not names) and ran.returncode == bool(names)
+        status = main(["verify", "--json", str(prefix)])
+        report = json.loads(capsys.readouterr().out)
+        assert report["ok"] is (not names) and status == bool(names)
         found = {one["tensor"].partition("/")[0] for one in report["findings"]}
         assert found == names
         assert {one["failure"] for one in report["findings"]} <= {"MISSING_TENSOR"}
         with ckptfmt.open(prefix) as reader:
             for result in (ckptfmt.verify(prefix), reader.verify()):
                 assert result.ok is (not names) and len(result.problems) == len(names)
-    ran = subprocess.run(
-        [*command[:4], "-r", tmp_path], capture_output=True, text=True, check=False
-    )
-    assert ran.returncode == 1 and ran.stdout.count("MISSING_TENSOR") == 2
+    assert main(["verify", "-r", str(tmp_path)]) == 1
+    assert capsys.readouterr().out.count("MISSING_TENSOR") == 2
     with ckptfmt.Writer(tmp_path / "part") as writer:
         writer.add("a/.ATTRIBUTES/VARIABLE_VALUE", np.zeros(3))
         writer.add("_CHECKPOINTABLE_OBJECT_GRAPH", graph["_CHECKPOINTABLE_OBJECT_GRAPH"])
@@ -259,7 +250,7 @@ def save_graph(prefix: Path, nodes: list[Node], tensors: dict[str, Any]) -> None
     ckptfmt.save_v2(prefix, names, [""] * len(names), values)
 
 
-def test_slots_with_equal_labels(tmp_path: Path, command: Callable[..., Ran]) -> None:
+def test_slots_with_equal_labels(tmp_path: Path, command: Command) -> None:
     """Two slots of one label to one object expand it once, not twice per level."""
     count = 20
     nodes = [Node() for _ in range(count + 2)]
@@ -269,7 +260,7 @@ def test_slots_with_equal_labels(tmp_path: Path, command: Callable[..., Ran]) ->
     assert len(tree_in(command(tmp_path / "m"))) < 10 * count
 
 
-def test_one_group_in_many_nodes(tmp_path: Path, command: Callable[..., Ran]) -> None:
+def test_one_group_in_many_nodes(tmp_path: Path, command: Command) -> None:
     """A key that stands for several tensors is shown in one node, whichever others name it."""
     count = 60
     nodes = [Node(attributes=[Attribute("VARIABLE_VALUE", "", "p/x")]) for _ in range(count)]

@@ -20,6 +20,9 @@ from support.files import contents
 
 import ckptfmt
 import ckptfmt.report
+from ckptfmt._base.names import prefix_text
+from ckptfmt.bundle.outputs import checkpoint_files, output_path
+from ckptfmt.cli import main
 from cli.commands import Command, child, data_file, index_file
 
 VALUES = {"w": np.arange(6.0, dtype=np.float32).reshape(2, 3)}
@@ -72,8 +75,15 @@ FORBIDDEN = [
 ]
 
 
+def test_no_path_of_a_checkpoint(place: Path) -> None:
+    for output in FORBIDDEN:
+        reading = [] if output != "hard.html" else checkpoint_files("model")
+        with pytest.raises(ckptfmt.InvalidError):
+            output_path(output, reading)
+
+
 @pytest.mark.parametrize("words", PLAIN.values(), ids=PLAIN)
-@pytest.mark.parametrize("output", FORBIDDEN)
+@pytest.mark.parametrize("output", ["link2.html", "hard.html"])
 def test_no_file_of_a_checkpoint(
     words: list[str], output: str, place: Path, command: Command
 ) -> None:
@@ -119,18 +129,25 @@ OTHER: dict[str, Callable[[str], object]] = {
 }
 
 
-@pytest.mark.parametrize("name", ["report", "report before", "show"])
 @pytest.mark.parametrize("kind", OTHER)
-def test_no_checkpoint_of_another_kind(name: str, kind: str, place: Path, command: Command) -> None:
+def test_no_checkpoint_of_another_kind(kind: str, place: Path) -> None:
     """By content, so that neither its name nor a link to it matters."""
     OTHER[kind]("x")
     Path("x.html").hardlink_to("x")
     Path("x.npy").symlink_to("x")
-    before = contents(place)
     for output in ("x", "x.html", "x.npy"):
-        ran = command(*[output if word == "FILE" else word for word in PLAIN[name]])
-        assert (ran.status, ran.out) == (2, ""), ran.err
-        assert "is replaced: choose another name, or remove the file first" in ran.err
+        for written in ("html", "npy"):
+            with pytest.raises(ckptfmt.InvalidError, match="is replaced: choose another name, or"):
+                output_path(output, kind=written)
+
+
+@pytest.mark.parametrize("name", ["report", "report before", "show"])
+def test_no_file_of_another_kind(name: str, place: Path, command: Command) -> None:
+    OTHER["npz"]("x")
+    before = contents(place)
+    ran = command(*["x" if word == "FILE" else word for word in PLAIN[name]])
+    assert (ran.status, ran.out) == (2, ""), ran.err
+    assert "is replaced: choose another name, or remove the file first" in ran.err
     assert contents(place) == before
 
 
@@ -227,17 +244,15 @@ def test_a_result_in_several_files(
     assert command(*words, "--overwrite").status == 0
 
 
-def test_standard_output(place: Path, command: Command) -> None:
-    with child("show", "model", "w", "--npy", "-", cwd=place) as process:
-        out, err = process.communicate()
-    assert (process.returncode, err) == (0, b"")
-    assert np.array_equal(np.load(io.BytesIO(out)), VALUES["w"])
-    with child("report", "model", "-o", "-", cwd=place) as process:
-        out, err = process.communicate()
-    assert (process.returncode, err) == (0, b"")
-    assert out.startswith(b"<!DOCTYPE html>") and out.rstrip().endswith(b"</html>")
+def test_standard_output(place: Path, capfdbinary: pytest.CaptureFixture[bytes]) -> None:
+    assert main(["show", "model", "w", "--npy", "-"]) == 0
+    out, err = capfdbinary.readouterr()
+    assert np.array_equal(np.load(io.BytesIO(out)), VALUES["w"]) and err == b""
+    assert main(["report", "model", "-o", "-"]) == 0
+    out, err = capfdbinary.readouterr()
+    assert out.startswith(b"<!DOCTYPE html>") and out.rstrip().endswith(b"</html>") and err == b""
     assert not Path("-").exists()
-    assert command("show", "model", "w", "--npy", "-", "--json").status == 2
+    assert main(["show", "model", "w", "--npy", "-", "--json"]) == 2
 
 
 @pytest.mark.parametrize("words", [PLAIN["report"], PLAIN["show"]], ids=["report", "show"])
@@ -254,8 +269,6 @@ def test_fifos_and_devices(words: list[str], place: Path, command: Command) -> N
     assert Path("fifo").is_fifo()
     assert command(*words_to("/dev/null")).status == 0
     assert Path("/dev/null").is_char_device()
-    with child(*words_to("/dev/stdout"), cwd=place) as process:
-        assert process.communicate() == (expected, b"")
     with open("b.out", "wb") as out, child(*words_to("/dev/stdout"), stdout=out) as process:
         assert process.communicate() == (None, b"")
     assert Path("b.out").read_bytes() == expected
@@ -305,9 +318,9 @@ NO_PREFIX = [
     "new.npz",
     "new.safetensors",
     "",
+    "folder/.",
+    "..",
 ]
-# `cp` and `mv` put the checkpoint into a directory, under its own name.
-DIRECTORIES = ["folder/.", ".."]
 
 
 def _prefix_words(name: str, prefix: str) -> list[str]:
@@ -315,22 +328,20 @@ def _prefix_words(name: str, prefix: str) -> list[str]:
     return [*words, *["--to", "tensorflow"] * (name == "convert")]
 
 
-@pytest.mark.parametrize(
-    ("name", "prefix"),
-    [
-        (name, prefix)
-        for name in PREFIX
-        for prefix in (*NO_PREFIX, *([] if name in ("cp", "mv") else DIRECTORIES))
-    ],
-)
-@pytest.mark.parametrize("overwrite", [False, True])
-def test_prefixes_are_checked_as_save_checks_them(
-    name: str, prefix: str, overwrite: bool, place: Path, command: Command
+def test_prefixes_are_checked_as_save_checks_them() -> None:
+    for prefix in NO_PREFIX:
+        for check in (prefix_text, lambda prefix: ckptfmt.save(prefix, VALUES)):
+            with pytest.raises(ckptfmt.InvalidError):
+                check(prefix)
+
+
+@pytest.mark.parametrize("name", PREFIX)
+@pytest.mark.parametrize("words", [["new.npz"], ["folder/new.index", "--overwrite"]])
+def test_commands_check_prefixes(
+    name: str, words: list[str], place: Path, command: Command
 ) -> None:
     before = contents(place)
-    with pytest.raises(ckptfmt.InvalidError):
-        ckptfmt.save(prefix, VALUES)
-    ran = command(*_prefix_words(name, prefix), *["--overwrite"] * overwrite)
+    ran = command(*_prefix_words(name, words[0]), *words[1:])
     assert (ran.status, ran.out) == (2, ""), ran.err
     assert contents(place) == before
 

@@ -4,8 +4,6 @@
 from __future__ import annotations
 
 import math
-import subprocess
-import sys
 from fractions import Fraction
 from pathlib import Path
 
@@ -19,6 +17,7 @@ from support.strategies import property_test
 import ckptfmt
 from ckptfmt._base import dtypes
 from ckptfmt.bundle import comparing
+from ckptfmt.cli import main
 from ckptfmt.report.statistics import BINS, statistics_of
 from cli.commands import Command, small
 
@@ -120,13 +119,13 @@ def test_npy_is_what_numpy_loads_or_refused(command: Command, tmp_path: Path, na
         assert found.dtype == values.dtype and np.array_equal(found, values)
 
 
-def test_raw(tmp_path: Path) -> None:
-    prefix = small(tmp_path)
-    command = [sys.executable, "-m", "ckptfmt", "show", "--raw", str(prefix)]
-    ran = subprocess.run([*command, "model/dense/kernel[:, 1]"], capture_output=True, check=True)
-    assert ran.stdout == np.arange(1, 24, 4, dtype="<i4").tobytes()
-    ran = subprocess.run([*command, "model/words"], capture_output=True, check=False)
-    assert (ran.returncode, ran.stdout) == (2, b"") and b"not strings" in ran.stderr
+def test_raw(tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes]) -> None:
+    prefix = str(small(tmp_path))
+    assert main(["show", "--raw", prefix, "model/dense/kernel[:, 1]"]) == 0
+    assert capfdbinary.readouterr().out == np.arange(1, 24, 4, dtype="<i4").tobytes()
+    assert main(["show", "--raw", prefix, "model/words"]) == 2
+    out, err = capfdbinary.readouterr()
+    assert out == b"" and b"not strings" in err
 
 
 def test_names_as_the_tree_prints_them(command: Command, tmp_path: Path) -> None:
