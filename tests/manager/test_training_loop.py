@@ -80,7 +80,8 @@ def test_killed_three_times(tmp_path: Path, seed: int, world_size: int) -> None:
         victim = choose.choice(workers)
         for worker in dict.fromkeys([victim, *workers]):
             worker.kill()
-        lines += [worker.finish()[1] for worker in workers][0].splitlines()
+        rest = [worker.finish()[1] for worker in workers]
+        lines += rest[0].splitlines()
         trained = steps(lines)
         assert trained == list(range(begin, begin + len(trained)))
         done = begin + len(trained)
