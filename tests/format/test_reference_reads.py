@@ -21,6 +21,7 @@ from interop.trees import Ours, random_tree
 from interop.values import KINDS
 from support.arrays import CODES, random_array
 from support.both import assert_both_read
+from support.strategies import LONG
 from support.team import all_good, run_team
 from support.vectors import array_value, load_reference
 
@@ -31,7 +32,7 @@ from ckptfmt.saving.mesh import Layout, Mesh
 from ckptfmt.sharded import save as sharded_save
 
 LEVELS = ("v2", "v2+", "ckptfmt")
-CASES = 16
+CASES = max(6, round(160 * LONG))
 CHUNK = 256 << 10
 Tensors = dict[bytes, Any]
 
@@ -214,6 +215,7 @@ def cases(seed: int, level: str, way: Any) -> Iterator[random.Random]:
         yield random.Random(f"{seed} {level} {way.__name__} {number}")
 
 
+@pytest.mark.properties
 @pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("way", WAYS, ids=lambda way: way.__name__)
 def test_reads_all(tmp_path: Path, seed: int, level: str, way: Any) -> None:
