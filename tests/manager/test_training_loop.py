@@ -16,7 +16,7 @@ from support.child import Forked
 sys.path.insert(0, str(Path(__file__).parents[2] / "examples"))
 import training
 
-EPOCHS, BATCHES, KILLS = 6, 4, 3
+EPOCHS, BATCHES, KILLS = 5, 4, 3
 STEPS = EPOCHS * BATCHES
 
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import copy
 import random
 import tempfile
+import time
 from pathlib import Path
 from typing import Any
 
@@ -257,7 +258,7 @@ def test_tensors_below_the_key_of_an_attribute(tmp_path: Path) -> None:
 
 def test_hostile_graphs_take_linear_time() -> None:
     """A node with many children that go, a cycle, and a chain."""
-    count = 50_000
+    count, began = 12_000, time.process_time()
     root = Node(children=[(str(number), number + 1) for number in range(count)])
     leaves = [Node(attributes=[Attribute("a", "", f"k{number}")]) for number in range(count)]
     names: dict[str, str | None] = {f"k{number}": None for number in range(count - 1)}
@@ -269,6 +270,7 @@ def test_hostile_graphs_take_linear_time() -> None:
     end.children.append(("back", 0))
     result = edited_graph(ObjectGraph([*chain, end]), {"k0": None, "k1": "k1"})
     assert len(result.nodes) == count + 1
+    assert time.process_time() - began < 6
 
 
 def test_random_drops_leave_a_sound_graph(tmp_path: Path, seed: int) -> None:

@@ -18,7 +18,7 @@ import ckptfmt
 OPTIONS = ckptfmt.tf.CheckpointOptions(durability="none")
 
 
-@property_test(100, 20_000, object_graphs())
+@property_test(50, 20_000, object_graphs())
 def test_object_graphs_are_restored(tmp_path: Path, case: dict[str, Any]) -> None:
     count_graph(case)
     first, second = Builder(), Builder()

@@ -199,7 +199,7 @@ def test_damaged_graphs_end_in_typed_errors(tmp_path: Path, seed: int) -> None:
 
 
 def test_a_long_chain_of_tuples_and_slots(tmp_path: Path) -> None:
-    count = 10_000
+    count = 5_000
     nodes = [Node([("0", number + 1)], kind="tuple") for number in range(count)]
     found = load_tree(write(tmp_path / "tuples", *nodes, leaf("v")))
     for _ in range(count):

@@ -114,7 +114,7 @@ def test_uneven_blocks() -> None:
     assert list(layout.unique_slices((1,)).values()) == [["a"], ["b", "c", "d"]]
 
 
-@property_test(200, 5000, st.data(), meshes(), shapes())
+@property_test(80, 5000, st.data(), meshes(), shapes())
 def test_unique_slices_tile_the_tensor(
     data: st.DataObject, mesh: Mesh, shape: tuple[int, ...]
 ) -> None:
@@ -222,7 +222,7 @@ def test_layouts_of_other_libraries() -> None:
         assert "or TensorFlow's, or its text" in message_of(lambda wrong=wrong: Layout.of(wrong))
 
 
-@property_test(200, 5000, st.data(), meshes(), shapes())
+@property_test(80, 5000, st.data(), meshes(), shapes())
 def test_every_layout_is_the_one_of_its_text(
     data: st.DataObject, mesh: Mesh, shape: tuple[int, ...]
 ) -> None:

@@ -248,7 +248,7 @@ def put_together(tensors: Sequence[ShardableTensor], shards: Sequence[Shard]) ->
 SIZES = st.sampled_from([0, 1, 3, 8, 17, 40, 100, 1000, 10**6])
 
 
-@property_test(100, 5000, shardable_tensors(), SIZES)
+@property_test(40, 5000, shardable_tensors(), SIZES)
 def test_nothing_is_lost_whatever_the_size(tensors: list[ShardableTensor], size: int) -> None:
     policy = MaxShardSizePolicy(size)
     shards = policy(tensors)
@@ -281,15 +281,15 @@ def data_files(tmp_path: Path, tensors: Sequence[ShardableTensor], **options: An
 
 def test_padding_counts(tmp_path: Path) -> None:
     """Tensors of 16 bytes take 64 each at the default alignment, and 16 at level "v2"."""
-    tensors = [floats(f"t{row}", 4) for row in range(4096)]
-    policy = MaxShardSizePolicy(1 << 16)
-    assert data_files(tmp_path, tensors, sharding_callback=policy) == [1 << 16] * 4
+    tensors = [floats(f"t{row}", 4) for row in range(1024)]
+    policy = MaxShardSizePolicy(1 << 14)
+    assert data_files(tmp_path, tensors, sharding_callback=policy) == [1 << 14] * 4
     at_v2 = data_files(tmp_path, tensors, sharding_callback=policy, level="v2")
-    assert at_v2 == [1 << 16]
+    assert at_v2 == [1 << 14]
 
 
 @property_test(
-    *(40, 1000),
+    *(15, 1000),
     shardable_tensors(),
     SEEDS,
     st.sampled_from([0, 8, 70, 200, 1000, 10**5]),
@@ -414,7 +414,7 @@ def test_anything_is_balanced_without_loss(tensors: list[ShardableTensor], count
 
 @pytest.mark.parametrize("policy", [MaxShardSizePolicy(4096), BalancedPolicy(64)])
 def test_many_tensors_take_seconds(policy: ShardingCallback) -> None:
-    tensors = [floats(f"t{row}", 3, row % 7 + 1) for row in range(20_000)]
+    tensors = [floats(f"t{row}", 3, row % 7 + 1) for row in range(10_000)]
     start = time.process_time()
     policy(tensors)
-    assert time.process_time() - start < 10
+    assert time.process_time() - start < 5

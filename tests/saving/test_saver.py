@@ -301,7 +301,7 @@ def test_an_error_in_one_shard_is_raised_as_it_is_and_stops_the_others(
 
     def noted_write(*arguments: Any) -> None:
         watches.append(arguments[4])
-        assert "part-00001" not in arguments[0] or busy.wait(30)
+        assert "part-00001" not in arguments[0] or busy.wait(600)
         real_write(*arguments)
 
     def slow_add(self: ckptfmt.Writer, *arguments: Any) -> None:
@@ -309,9 +309,8 @@ def test_an_error_in_one_shard_is_raised_as_it_is_and_stops_the_others(
         if "part-00002" in self.prefix:
             adds.append(arguments[1:])
             busy.set()
-            deadline = time.monotonic() + 30
             with pytest.raises(StoppedError):
-                while time.monotonic() < deadline:
+                while True:
                     watches[0]()
                     time.sleep(0.001)
             stopped.set()

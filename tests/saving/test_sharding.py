@@ -369,29 +369,29 @@ def test_many_cut_axes() -> None:
 @pytest.mark.parametrize("whole", ["", "2 3 0,2:0,3"])
 def test_many_tensors_take_seconds(whole: str) -> None:
     array = np.zeros((2, 3), np.float32)
-    tensors = [shardable(f"layer_{row}/kernel", array) for row in range(20_000)]
+    tensors = [shardable(f"layer_{row}/kernel", array) for row in range(10_000)]
     shards: list[Shard] = [{tensor.checkpoint_key: {whole: array}} for tensor in tensors]
-    assert _seconds(tensors, shards) < 5
+    assert _seconds(tensors, shards) < 3
 
 
 def test_many_pieces_take_seconds() -> None:
     """Neither many slices of one key nor a fine grid makes it quadratic."""
-    rows = np.zeros((5_000, 2), np.int8)
-    tensors = [shardable("w", rows[i : i + 1], f"5000 2 {i},1:0,2") for i in range(5_000)]
+    rows = np.zeros((2_500, 2), np.int8)
+    tensors = [shardable("w", rows[i : i + 1], f"2500 2 {i},1:0,2") for i in range(2_500)]
     parts = {
-        f"5000 2 {i},1:{j},1": rows[i : i + 1, j : j + 1] for i in range(5_000) for j in (0, 1)
+        f"2500 2 {i},1:{j},1": rows[i : i + 1, j : j + 1] for i in range(2_500) for j in (0, 1)
     }
-    grid = np.zeros((150, 150), np.int8)
+    grid = np.zeros((100, 100), np.int8)
     squares = {
-        f"150 150 {i},1:{j},1": grid[i : i + 1, j : j + 1] for i in range(150) for j in range(150)
+        f"100 100 {i},1:{j},1": grid[i : i + 1, j : j + 1] for i in range(100) for j in range(100)
     }
-    assert _seconds(tensors, [{"w": parts}]) < 10
-    columns = [shardable("w", rows[i : i + 1].T, f"2 5000 0,2:{i},1") for i in range(5_000)]
+    assert _seconds(tensors, [{"w": parts}]) < 3
+    columns = [shardable("w", rows[i : i + 1].T, f"2 2500 0,2:{i},1") for i in range(2_500)]
     parts = {
-        f"2 5000 {j},1:{i},1": rows[i : i + 1, j : j + 1] for j in (1, 0) for i in range(5_000)
+        f"2 2500 {j},1:{i},1": rows[i : i + 1, j : j + 1] for j in (1, 0) for i in range(2_500)
     }
-    assert _seconds(columns, [{"w": parts}]) < 10
-    assert _seconds([shardable("g", grid)], [{"g": squares}]) < 10
+    assert _seconds(columns, [{"w": parts}]) < 3
+    assert _seconds([shardable("g", grid)], [{"g": squares}]) < 5
 
 
 def _seconds(tensors: Sequence[ShardableTensor], shards: Any) -> float:

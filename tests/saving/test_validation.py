@@ -40,7 +40,7 @@ def accepted(tensors: Sequence[ShardableTensor], shards: Any) -> None:
     validate_shards(Given(lambda _: shards), tensors, shards)
 
 
-@property_test(200, 5000, st.data(), shapes(6, 5, 1).filter(len))
+@property_test(80, 5000, st.data(), shapes(6, 5, 1).filter(len))
 def test_tilings(data: st.DataObject, shape: tuple[int, ...]) -> None:
     """Against a count of every element: pieces that tile are right, and one change is not."""
     array = np.zeros(shape, np.int8)
@@ -116,7 +116,7 @@ def joined(tensors: Sequence[ShardableTensor], shards: Any) -> bool:
     return all(key in kept and (count == 1).all() for key, count in found.items())
 
 
-@property_test(200, 5000, st.data(), shardable_tensors(4), st.sampled_from([0, 8, 40, 1000]))
+@property_test(80, 5000, st.data(), shardable_tensors(4), st.sampled_from([0, 8, 40, 1000]))
 def test_every_change_is_found(
     data: st.DataObject, tensors: list[ShardableTensor], size: int
 ) -> None:

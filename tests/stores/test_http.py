@@ -157,7 +157,8 @@ def test_a_report_reads_little_of_a_url(server: Server, monkeypatch: pytest.Monk
     assert b'"complete": true' in page.getvalue()
 
 
-def test_errors_of_the_server_are_retried(server: Server) -> None:
+def test_errors_of_the_server_are_retried(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(waiting, "PAUSE", 0.01)
     ckptfmt.save(server.directory / "model", {"w": ARRAYS["b"]})
     with ckptfmt.open(f"{url(server)}/model") as reader:
         server.failures += ["error", "cut", "error", "cut"]
@@ -254,6 +255,7 @@ def test_credentials_are_masked(
 ) -> None:
     """Everywhere but in what is passed back to `open`."""
     monkeypatch.setenv(waiting.STALL_VARIABLE, "0.5")
+    monkeypatch.setattr(waiting, "PAUSE", 0.01)
     ckptfmt.save(server.directory / "run" / "model", {"w": ARRAYS["b"]})
     secret = "HUSH%40RET"
     signed = f"http://user:{secret}@127.0.0.1:{server.server_port}/run"

@@ -23,12 +23,14 @@ from ckptfmt.stores.client import BodyError
 URL = "dict://bucket/run/model"
 SMALL = {"w": np.arange(1000, dtype=np.float32), "b": np.ones((7, 3)), "s": np.array([b"x", b""])}
 MIB = 1 << 20
-LARGE = {"w": np.random.default_rng(1).integers(0, 255, (40, MIB), np.uint8)}
+LARGE = {"w": np.random.default_rng(1).integers(0, 255, (40, MIB // 8), np.uint8)}
 
 
 @pytest.fixture
 def client(monkeypatch: pytest.MonkeyPatch) -> Iterator[DictClient]:
     monkeypatch.setattr(waiting, "PAUSE", 0)
+    monkeypatch.setattr(objects, "PART_BYTES", MIB)
+    monkeypatch.setattr(objects, "SMALL_BYTES", MIB)
     yield mount(monkeypatch)
 
 

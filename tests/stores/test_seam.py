@@ -80,7 +80,7 @@ def no_pauses() -> Iterator[None]:
 
 
 @property_test(
-    80,
+    30,
     20_000,
     seed=SEEDS,
     lie=st.sampled_from(sorted([*BODIES, *INFOS])),
