@@ -121,8 +121,8 @@ static inline uint64_t test_random_below(uint64_t bound)
 	return test_random() % bound;
 }
 
-/* Calls until the next one that fails, where every call fails in turn: ThreadSanitizer and emulators, which are slow
- * and look at other things, get a sample. */
+/* Calls until the next one that fails, where every call fails in turn: every one under AddressSanitizer, a sample
+ * elsewhere. */
 static inline uint64_t test_fault_step(void)
 {
 #if defined(__SANITIZE_THREAD__) || defined(TEST_SAMPLES_FAULTS)
