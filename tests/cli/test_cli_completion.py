@@ -5,10 +5,12 @@ from __future__ import annotations
 
 import functools
 import io
+import os
 import shutil
 import subprocess
 import sys
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
@@ -30,16 +32,15 @@ def test_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     # Its log is file 9, which may be another file of this process.
     monkeypatch.setattr(argcomplete.CompletionFinder, "_init_debug_stream", lambda _self: None)
-    once = argcomplete.autocomplete
+    autocomplete = argcomplete.autocomplete
 
     def words(line: str) -> set[str]:
         offered = io.StringIO()
-        kept = functools.partial(once, exit_method=sys.exit, output_stream=offered)
-        monkeypatch.setattr(argcomplete, "autocomplete", kept)
-        for name, value in variables(line).items():
-            monkeypatch.setenv(name, value)
-        assert main([]) == 0
-        return {word.strip() for word in offered.getvalue().splitlines()}
+        here = functools.partial(autocomplete, exit_method=sys.exit, output_stream=offered)
+        with mock.patch.dict(os.environ, variables(line)):
+            monkeypatch.setattr(argcomplete, "autocomplete", here)
+            assert main([]) == 0
+        return set(offered.getvalue().split())
 
     assert words("ckptfmt ver") == {"verify"}
     assert words("ckptfmt inspect sm") == {"small"}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`ckptfmt prune`, `digest` and `latest --verify`."""
+"""`ckptfmt prune`, `latest` and `digest`."""
 
 from __future__ import annotations
 
@@ -123,7 +123,25 @@ def test_prune_names_a_newest_without_an_index(command: Command, tmp_path: Path)
     assert "ckpt-5' is not complete" in ran.err
 
 
-# ---- latest --verify
+# ---- latest
+
+
+def test_latest(command: Command, tmp_path: Path) -> None:
+    run_of(tmp_path, 2)
+    ran = command("latest", tmp_path)
+    assert (ran.out, ran.err) == (f"{tmp_path / 'ckpt-2'}\n", "")
+    (tmp_path / "ckpt-2.index").unlink()
+    ran = command("latest", tmp_path)
+    assert (ran.status, ran.out) == (0, f"{tmp_path / 'ckpt-1'}\n")
+    assert ran.err.startswith("ckptfmt: ") and "ckpt-2" in ran.err
+
+
+def test_no_latest(command: Command, tmp_path: Path) -> None:
+    ran = command("latest", tmp_path)
+    assert (ran.status, ran.out, ran.err.count("\n")) == (2, "", 1)
+    assert "no complete checkpoint" in ran.err
+    ran = command("latest", tmp_path / "typo")
+    assert ran.status == 2 and "no such directory" in ran.err
 
 
 def test_latest_sound(command: Command, tmp_path: Path) -> None:

@@ -141,16 +141,6 @@ def test_no_checkpoint_of_another_kind(kind: str, place: Path) -> None:
                 output_path(output, kind=written)
 
 
-@pytest.mark.parametrize("name", ["report", "report before", "show"])
-def test_no_file_of_another_kind(name: str, place: Path, command: Command) -> None:
-    OTHER["npz"]("x")
-    before = contents(place)
-    ran = command(*["x" if word == "FILE" else word for word in PLAIN[name]])
-    assert (ran.status, ran.out) == (2, ""), ran.err
-    assert "is replaced: choose another name, or remove the file first" in ran.err
-    assert contents(place) == before
-
-
 @pytest.mark.parametrize("name", ["__0_0.distcp", ".metadata"])
 def test_no_file_of_a_dcp_directory(name: str, place: Path, command: Command) -> None:
     _dcp(f"dcp/{name}")
@@ -188,19 +178,6 @@ def test_other_files_are_replaced(name: str, place: Path, command: Command) -> N
     assert Path("also.out").read_bytes() == old, "renamed, not written in place"
     assert not list(place.glob("*tempstate*"))
     assert ckptfmt.verify("model").ok and ckptfmt.verify("other").ok
-
-
-def test_the_functions_refuse_as_well(place: Path) -> None:
-    before = contents(place)
-    for output in ("model.index", "link.html", "hard.html", "checkpoint"):
-        with pytest.raises(ckptfmt.InvalidError):
-            ckptfmt.report.report("model", output)
-        with pytest.raises(ckptfmt.InvalidError):
-            ckptfmt.convert("model", output, to="npz")
-    assert contents(place) == before
-    page = io.BytesIO()
-    ckptfmt.report.report("model", page)
-    assert page.getvalue().startswith(b"<!DOCTYPE html>")
 
 
 def test_an_archive_that_is_read(place: Path, command: Command) -> None:
