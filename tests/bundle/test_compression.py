@@ -26,7 +26,7 @@ CHUNK = 256 << 10
 ROUND = settings(
     deadline=None,
     database=None,
-    max_examples=60,
+    max_examples=30,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 

@@ -100,11 +100,11 @@ def claimed_strings(prefix: Path, count: int) -> Path:
 def test_claimed_strings_cost_little_to_check(tmp_path: Path) -> None:
     """Nothing is held of a value that is checked; reading it takes no room for its elements before
     their lengths are found right."""
-    prefix = claimed_strings(tmp_path / "a", 64 << 20)
-    with memory_limit(112 << 20):
+    prefix = claimed_strings(tmp_path / "a", 32 << 20)
+    with memory_limit(56 << 20):
         found = ckptfmt.verify(prefix).problems
     assert [(one.message[:5], one.tensor) for one in found] == [("STR-5", "x")]
-    with memory_limit(208 << 20):
+    with memory_limit(104 << 20):
         assert refused(prefix, CorruptError, "STR-5").failure == "CHECKSUM"
 
 

@@ -105,7 +105,7 @@ assert os.waitpid(pid, 0)[1] == 0 and not thread.is_alive()
 def test_an_import_while_another_thread_forks() -> None:
     """The module's function for after a fork is called then, and that for before it was not."""
     ran = subprocess.run(
-        [sys.executable, "-c", IMPORTING], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", IMPORTING], capture_output=True, text=True, check=False
     )
     assert (ran.returncode, ran.stderr) == (0, "")
 

@@ -117,7 +117,7 @@ def change(chance: random.Random, tensors: Tensors) -> Tensors:
 
 
 @settings(
-    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(data=st.data())
 def test_any_sequence_of_saves(

@@ -40,7 +40,7 @@ def test_ordinary_arrays(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(SANITIZED, reason="the sanitizer delays what is freed")
 def test_memory_goes_back_to_the_system(tmp_path: Path) -> None:
-    large = np.ones(64 << 20, np.uint8)
+    large = np.ones(24 << 20, np.uint8)
     ckptfmt.save(tmp_path / "ck", {"large": large}, durability="none")
     before = resident()
     for _ in range(3):

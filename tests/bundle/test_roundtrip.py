@@ -80,7 +80,7 @@ def check(prefix: Path, model: dict[bytes, Any], chance: random.Random) -> None:
 
 
 @property_test(
-    *(40, 500),
+    *(12, 500),
     models=st.lists(MODELS, min_size=1, max_size=3),
     options=OPTIONS,
     number=st.integers(0),

@@ -139,7 +139,7 @@ def edited_texts(draw: st.DrawFn) -> str:
     return text[:at] + draw(st.sampled_from(CHARACTERS)) + text[at + draw(st.integers(0, 1)) :]
 
 
-@property_test(300, 20_000, st.text(CHARACTERS, max_size=16) | edited_texts())
+@property_test(150, 20_000, st.text(CHARACTERS, max_size=16) | edited_texts())
 def test_any_text_is_a_slice_or_refused(text: str) -> None:
     try:
         parsed = parse_spec(text)

@@ -58,22 +58,26 @@ def test_readers_beside_a_writer(tmp_path: Path) -> None:
         ckptfmt.save(prefix, tensors, durability="none")
 
     save(0)
-    stop = threading.Event()
+    begun, stop = threading.Barrier(5), threading.Event()
     seen: set[int] = set()
 
     def read(_number: int) -> int:
-        loads = 0
-        while not stop.is_set() or loads < 20:
+        loads, is_last = 0, False
+        while not is_last:
+            is_last = stop.is_set() and loads >= 20
             loaded = ckptfmt.load(prefix)
             generations = {int(value) for array in loaded.values() for value in np.unique(array)}
             assert len(generations) == 1, generations
             seen.update(generations)
             loads += 1
+            if loads == 1:
+                begun.wait()
         return loads
 
     def write() -> None:
         try:
-            for generation in range(1, 150):
+            begun.wait()
+            for generation in range(1, 60):
                 save(generation)
         finally:
             stop.set()
@@ -82,7 +86,7 @@ def test_readers_beside_a_writer(tmp_path: Path) -> None:
     writer.start()
     loads = run_all(4, read)
     writer.join()
-    assert min(loads) >= 20 and len(seen) > 1
+    assert min(loads) >= 20 and {0, 59} <= seen
     assert sorted(path.name for path in tmp_path.iterdir())[-1] == "ck.index"
     assert len(list(tmp_path.iterdir())) <= 3
 
@@ -125,7 +129,7 @@ def test_close_while_others_read(tmp_path: Path, use: str) -> None:
         writer.add("z", np.zeros(100_000))
     ckptfmt.save(tmp_path / "plain", values, durability="none")
     ckptfmt.merge([tmp_path / "ck", tmp_path / "plain"], tmp_path / "all", durability="none")
-    for _ in range(10):
+    for _ in range(5):
         reader = ckptfmt.open(tmp_path / "all")
         assert USES[use](reader)
         view = reader["x"].map()
@@ -163,7 +167,7 @@ for _ in range(4):
     threading.Thread(target=reads, daemon=True).start()
 time.sleep(0.1)
 """
-    for _ in range(5):
+    for _ in range(2):
         command = [sys.executable, "-c", program, str(tmp_path / "ck")]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
         assert (done.returncode, done.stderr) == (0, "")
