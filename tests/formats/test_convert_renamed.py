@@ -69,7 +69,7 @@ def test_memory_of_strings(
     monkeypatch.setattr(rewriting, "BATCH_BYTES", 1 << 20)
     tensors = {
         f"t{number}": np.array([b"%0*d" % (length, at) for at in range(count)], object)
-        for number in range(48)
+        for number in range(24)
     }
     ckptfmt.save(tmp_path / "ck", tensors, durability="none")
 

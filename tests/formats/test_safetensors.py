@@ -253,7 +253,7 @@ def test_wrong_index(tmp_path: Path, places: Any, error: Any, message: str) -> N
         safe_open(index)
 
 
-@property_test(100, 5000, st.data())
+@property_test(40, 5000, st.data())
 def test_boxes(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
     """Any box has the elements that the array has there."""
     array = data.draw(arrays())
@@ -269,7 +269,7 @@ def test_boxes(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) ->
             assert same(tensors["x"].read(one), np.asarray(array[one]))
 
 
-@property_test(300, 20000, st.data())
+@property_test(120, 20000, st.data())
 def test_damaged_headers(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
     """A changed byte, a cut file or another size: a typed error, or tensors inside of the file."""
     path = tmp_path_factory.getbasetemp() / "damaged.safetensors"

@@ -7,6 +7,7 @@ import builtins
 import contextlib
 import io
 import json
+import random
 import sys
 import tarfile
 import tracemalloc
@@ -35,7 +36,6 @@ from ckptfmt.errors import CorruptError, LimitError, UnsupportedError
 # ---- pickles -------------------------------------------------------------------------------------
 
 NAMES = [
-    *(("builtins", name) for name in dir(builtins)),
     *(("__builtin__", name) for name in ("eval", "getattr")),
     *(("os", "system"), ("posix", "mkdir"), ("subprocess", "Popen"), ("pickle", "loads")),
     *(("torch", "Size.__class__"), ("torch", "load"), ("torch.storage", "_load_from_bytes")),
@@ -53,10 +53,11 @@ def naming(module: str, name: str) -> list[bytes]:
 
 
 @pytest.mark.parametrize("opener", ["DCP metadata", "DCP value"])
-def test_pickles_name_only_what_is_listed(opener: str, tmp_path: Path) -> None:
+def test_pickles_name_only_what_is_listed(opener: str, tmp_path: Path, seed: int) -> None:
     one = OPENERS[opener]
     path = one.make(tmp_path)
-    for module, name in NAMES:
+    named = [("builtins", name) for name in random.Random(seed).sample(dir(builtins), 30)]
+    for module, name in NAMES + named:
         for content in naming(module, name):
             path.write_bytes(content if opener == "DCP metadata" else zip_value(content))
             with pytest.raises(UnsupportedError) as caught:
@@ -248,19 +249,19 @@ def _states(count: int) -> bytes:
 
 
 DOUBLED: dict[str, tuple[str, Callable[[int], bytes], Callable[[Path], Any], int]] = {
-    "members of zip": ("a.zip", _members, _listed, 1000),
-    "members of tar": ("a.tar", _tar_members, _listed, 500),
-    "parts of names": ("a.zip", _deep, _listed, 100),
-    "tensors of safetensors": ("a.safetensors", _header, _converted, 300),
+    "members of zip": ("a.zip", _members, _listed, 300),
+    "members of tar": ("a.tar", _tar_members, _listed, 200),
+    "parts of names": ("a.zip", _deep, _listed, 60),
+    "tensors of safetensors": ("a.safetensors", _header, _converted, 100),
     "digits": ("a.safetensors", _digits, _converted, 2000),
     "depth": ("a.safetensors", _nested, _converted, 300),
     "tensors of npz": (
         "a.npz",
         lambda n: zip_of(**{f"{i}.npy": npy("(0,)", 0) for i in range(n)}),
         _converted,
-        100,
+        40,
     ),
-    "values of a pickle": (".metadata", _pickled, lambda p: _converted(p.parent), 4000),
+    "values of a pickle": (".metadata", _pickled, lambda p: _converted(p.parent), 2000),
     "paths of a state file": (
         "checkpoint",
         _states,
@@ -306,14 +307,14 @@ def test_twice_as_much_takes_about_twice_the_work(what: str, tmp_path: Path) -> 
     """Lines of Python and bytes, not seconds."""
     name, make, use, count = DOUBLED[what]
     seen = []
-    for times in (1, 1, 2):  # the first imports what is needed
+    for times in (0.1, 1, 2):  # the first imports what is needed
         directory = tmp_path / f"{len(seen)}"
         directory.mkdir()
         path = directory / name
-        path.write_bytes(make(count * times))
+        path.write_bytes(make(round(count * times)))
         with Work() as work, contextlib.suppress(CkptfmtError):
             use(path)
         seen.append((work.lines, work.peak))
     _, (lines, peak), (lines2, peak2) = seen
     assert lines2 <= 2.6 * lines + 2000, f"{lines:,} and {lines2:,} lines"
-    assert peak2 <= 2.6 * peak + (1 << 20), f"{peak:,} and {peak2:,} bytes"
+    assert peak2 <= 2.6 * peak + (1 << 17), f"{peak:,} and {peak2:,} bytes"
