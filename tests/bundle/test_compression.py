@@ -330,13 +330,12 @@ def test_values_of_two_kinds_of_chunks(tmp_path: Path, seed: int) -> None:
             assert reader["w"].stored_nbytes < array.nbytes * 0.95
 
 
-@pytest.mark.parametrize("apart", [False, True], ids=["together", "apart"])
-@pytest.mark.parametrize("order", ["first", "last", "amid"])
+@pytest.mark.parametrize(("order", "apart"), [("first", True), ("last", False), ("amid", False)])
 def test_each_stretch_is_judged_by_itself(
-    tmp_path: Path, seed: int, apart: bool, order: str
+    tmp_path: Path, seed: int, order: str, apart: bool
 ) -> None:
     """Noise of more than one stretch (32 MiB), and what gains, contiguous in memory and not."""
-    noise = np.random.default_rng(seed).integers(0, 2**32, 10_000_000, np.uint32).view("f4")
+    noise = np.random.default_rng(seed).integers(0, 2**32, 8_500_000, np.uint32).view("f4")
     ordered = weights(seed, 1000, 1024).reshape(-1)
     array = {
         "first": np.r_[ordered, noise],
@@ -373,7 +372,7 @@ def test_some_zeros_in_much_noise_are_found(tmp_path: Path, seed: int, mib: int)
 
 def test_stretches_of_noise_are_stored_as_they_are(tmp_path: Path, seed: int) -> None:
     """What is gained at some place does not pay for the chunks of all."""
-    noise = np.random.default_rng(seed).integers(0, 256, 70 << 20, np.uint8)
+    noise = np.random.default_rng(seed).integers(0, 256, 36 << 20, np.uint8)
     noise[-5000:-4800] = 0
     for case, array in (("together", noise), ("apart", np.repeat(noise, 2)[::2])):
         ckptfmt.save(tmp_path / case / "a", {"w": array}, compression="zstd")

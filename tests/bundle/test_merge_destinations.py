@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import random
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -107,10 +108,15 @@ def check(root: Path, sources: list[Path], mode: str) -> bool:
     return done
 
 
+def drawn(every: list[Any], count: int, *seed: object) -> list[Any]:
+    return random.Random(str(seed)).sample(every, min(count, len(every)))
+
+
+@pytest.mark.parametrize("count", [3, pytest.param(100, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("index", KINDS)
-def test_one_data_file(tmp_path: Path, index: str, mode: str) -> None:
-    for data in KINDS:
+def test_one_data_file(tmp_path: Path, seed: int, index: str, mode: str, count: int) -> None:
+    for data in drawn(list(KINDS), count, seed, index, mode):
         sources = stage(tmp_path / "t", 1)
         place(tmp_path / "t", INDEX, index, sources[0])
         place(tmp_path / "t", FIRST, data, sources[0])
@@ -119,11 +125,13 @@ def test_one_data_file(tmp_path: Path, index: str, mode: str) -> None:
         assert done == (index not in ("directory", "symlink to the source")), data
 
 
+@pytest.mark.parametrize("count", [9, pytest.param(100, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("old", [False, True])
-def test_two_data_files(tmp_path: Path, old: bool, mode: str) -> None:
+def test_two_data_files(tmp_path: Path, seed: int, old: bool, mode: str, count: int) -> None:
     """With an older checkpoint of one data file the names may be those of a killed merge."""
-    for kinds in itertools.product(PAIRED, repeat=2):
+    every = list(itertools.product(PAIRED, repeat=2))
+    for kinds in drawn(every, count, seed, old, mode):
         sources = stage(tmp_path / "t", 2)
         if old:
             place(tmp_path / "t", INDEX, "file", sources[0])

@@ -4,7 +4,8 @@
 `python -m support.manners DIRECTORY STEP` loads a checkpoint of that directory once in each STEPth
 manner, of the index and of the data file, with a short limit on silence; where that took a while,
 it does so again with a long limit and an interrupt. The same for file systems of fsspec. It prints
-the time and a JSON list of [manner, what was read, outcome, seconds, seconds after the interrupt or None].
+the time and a JSON list of [manner, what was read, outcome, seconds, seconds after the interrupt or
+None].
 """
 
 from __future__ import annotations
