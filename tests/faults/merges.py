@@ -1,7 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Kills merges before calls of the operating system, and makes them again: `python -m faults.merges
-DIRECTORY STEP`, with preload.c in LD_PRELOAD. Of all calls one in STEP is taken, and some of the
-last ones, where the inputs are gone. Prints what went wrong, and a last line with the counts."""
+"""Kills merges before calls of the operating system, and makes them again: see `main`."""
 
 from __future__ import annotations
 
@@ -12,7 +10,6 @@ import os
 import random
 import shutil
 import signal
-import sys
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -20,6 +17,7 @@ from typing import Any
 
 import numpy as np
 from support.forking import forked, wait_for
+from support.preload import serve
 
 import ckptfmt
 from ckptfmt import cli
@@ -28,6 +26,8 @@ from .driver import KINDS
 
 ANY, KILL = len(KINDS), -1
 LAST, LAST_TAKEN = 10, 3
+counts: Counter[str] = Counter()
+wrong: list[str] = []
 PARTS = {"part-0": {"x": np.arange(9)}, "part-1": {"y": np.ones(5), "z": np.zeros(0)}}
 FINISHED = "{} exists and is whole; an earlier call may have finished"
 
@@ -109,7 +109,7 @@ def killed_at(at: int, root: Path, name: str) -> bool:
     return status != 0
 
 
-def kill(at: int, root: Path, name: str, over: bool, counts: Counter[str]) -> bool:
+def kill(at: int, root: Path, name: str, over: bool) -> bool:
     """Whether the merge made so many calls."""
     root.mkdir()
     prepare(root, over)
@@ -117,14 +117,15 @@ def kill(at: int, root: Path, name: str, over: bool, counts: Counter[str]) -> bo
     try:
         counts[again(root, name)] += killed
     except (ckptfmt.CkptfmtError, AssertionError) as error:
-        counts["wrong"] += 1
-        print(f"{name}, over={over}, killed before call {at}: {error}")
+        wrong.append(f"{name}, over={over}, killed before call {at}: {error}")
     shutil.rmtree(root)
     counts["killed"] += killed
     return killed
 
 
-def main(scratch: str, step: int) -> None:
+def main(scratch: str, step: str) -> None:
+    """Of all calls one in `step` is taken, and some of the last ones, where the inputs are gone.
+    The file `printed` gets what went wrong, and a last line with the counts."""
     root = Path(scratch) / "root"
     for name in MERGES:  # what is imported late is imported now
         prepare(root, False)
@@ -132,26 +133,26 @@ def main(scratch: str, step: int) -> None:
         with contextlib.suppress(ckptfmt.CheckpointNotFoundError):
             MERGES[name][0](root)
         shutil.rmtree(root)
-    counts: Counter[str] = Counter()
     chance = random.Random(os.environ["CKPTFMT_TEST_SEED"])
     for name in MERGES:
         for over in (False, True):
             end = 1
-            while kill(end, root, name, over, counts):
-                end += step
-            begin = end - step
+            while kill(end, root, name, over):
+                end += int(step)
+            begin = end - int(step)
             while end - begin > 1:  # find the last call
                 middle = (begin + end) // 2
-                if kill(middle, root, name, over, counts):
+                if kill(middle, root, name, over):
                     begin = middle
                 else:
                     end = middle
             late = range(end - LAST, end - 1)
-            for last in chance.sample(late, LAST_TAKEN) if step > 1 else ():
-                kill(last, root, name, over, counts)
-    ends = ", ".join(f"{counts[end]:,} {end}" for end in ("finished", "reported", "wrong"))
-    print(f"faults: merges: {counts['killed']:,} kills: {ends}")
+            for last in chance.sample(late, LAST_TAKEN) if step != "1" else ():
+                kill(last, root, name, over)
+    ends = ", ".join(f"{counts[end]:,} {end}" for end in ("finished", "reported"))
+    wrong.append(f"faults: merges: {counts['killed']:,} kills: {ends}")
+    Path(scratch, "printed").write_text("\n".join(wrong))
 
 
 if __name__ == "__main__":
-    main(os.path.realpath(sys.argv[1]), int(sys.argv[2]))
+    serve(main)

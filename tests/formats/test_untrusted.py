@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What pickles may name, links that are not followed, and work in proportion to what is read."""
+"""Every opener beside every hostile thing, what pickles may name, links that are not followed, and
+work in proportion to what is read."""
 
 from __future__ import annotations
 
@@ -20,6 +21,7 @@ from typing import Any
 import pytest
 from support.hostile import (
     OPENERS,
+    check_opener,
     dcp_metadata,
     npy,
     safetensors,
@@ -27,11 +29,19 @@ from support.hostile import (
     zip_tensor,
     zip_value,
 )
+from support.strategies import LONG
 
 import ckptfmt
 from ckptfmt import CkptfmtError, InvalidError
 from ckptfmt._base.untrusted import inflated
 from ckptfmt.errors import CorruptError, LimitError, UnsupportedError
+
+
+@pytest.mark.parametrize("opener", OPENERS)
+def test_every_opener(opener: str, tmp_path: Path, seed: int) -> None:
+    """A result or a typed error, in time and memory."""
+    check_opener(opener, tmp_path, seed, max(25, round(3000 * LONG)))
+
 
 # ---- pickles -------------------------------------------------------------------------------------
 
