@@ -7,25 +7,25 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
-from support.vectors import FORMAT, VECTORS, Reference, Refusal, load_reference, outcomes
+from support.vectors import (
+    FORMAT,
+    SPEC,
+    VECTORS,
+    Reference,
+    Refusal,
+    load_reference,
+    outcomes,
+    rules_of_text,
+)
 
-SPEC = Path(__file__).resolve().parents[2] / "spec"
 PAGE = (SPEC / "conformance.md").read_text(encoding="utf-8")
 PROGRAMS = [
     *("v2 reader", "v2+ reader", "full reader", "strict verifier", "canonical writer", "merger"),
 ]
 WORDS = {"yes", "accept", "report", "may", "-"}
 BY_NAME = {vector.name: vector for vector in VECTORS}
-
-
-def rules_of_text() -> dict[str, str]:
-    """The rules of both documents with their texts."""
-    pattern = r"^- \*\*\[([A-Z]{3}-\d+)\]\*\* (.*?)(?=^\S|\Z)"
-    texts = ((SPEC / name).read_text("utf-8") for name in ("format.md", "lifecycle.md"))
-    return dict(re.findall(pattern, "".join(texts), re.M | re.S))
 
 
 def table(first: str) -> Iterator[list[str]]:

@@ -24,7 +24,18 @@ import numpy as np
 import pytest
 from support import vectors
 from support.process import memory_limit, open_files
-from support.vectors import CONSUMER, LEVELS, SPEC, VECTORS, Core, Reference, Refusal, Vector
+from support.vectors import (
+    CONSUMER,
+    LEVELS,
+    SPEC,
+    VECTORS,
+    Core,
+    Reference,
+    Refusal,
+    Vector,
+    rules_of_text,
+    specification,
+)
 
 import ckptfmt
 from ckptfmt.bundle.verify import verify_prefix
@@ -60,18 +71,6 @@ UNNAMED: dict[str, str] = {
     "TXT-9": "what a text is compared with, not the text",
     **{f"CMT-{number}": COMMIT for number in range(1, 22)},
 }
-
-
-def specification() -> str:
-    """The text of both documents, one after the other."""
-    names = ("format.md", "lifecycle.md")
-    return "".join((SPEC / name).read_text(encoding="utf-8") for name in names)
-
-
-def rules_of_text() -> dict[str, str]:
-    """The rules of the specification with their texts."""
-    pattern = r"^- \*\*\[([A-Z]{3}-\d+)\]\*\* (.*?)(?=^\S|\Z)"
-    return dict(re.findall(pattern, specification(), re.M | re.S))
 
 
 def named(*lists: list[Any]) -> set[str]:

@@ -38,6 +38,18 @@ CONSUMER = 2
 Step = Mapping[str, Any]
 
 
+def specification() -> str:
+    """The text of both documents, one after the other."""
+    names = ("format.md", "lifecycle.md")
+    return "".join((SPEC / name).read_text(encoding="utf-8") for name in names)
+
+
+def rules_of_text() -> dict[str, str]:
+    """The rules of the specification with their texts."""
+    pattern = r"^- \*\*\[([A-Z]{3}-\d+)\]\*\* (.*?)(?=^\S|\Z)"
+    return dict(re.findall(pattern, specification(), re.M | re.S))
+
+
 class Refusal(NamedTuple):
     """The failure class and the rule that is broken."""
 
