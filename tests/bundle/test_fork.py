@@ -120,7 +120,7 @@ def test_what_is_remembered_needs_no_thread_of_the_parent(
     def slow(*arguments: Any) -> Any:
         if threading.current_thread() is thread:
             taken.set()
-            over.wait(60)
+            over.wait(600)
         return array_at(*arguments)
 
     def child() -> None:
@@ -130,7 +130,7 @@ def test_what_is_remembered_needs_no_thread_of_the_parent(
     monkeypatch.setattr(reading, "array_at", slow)
     thread = threading.Thread(target=ckptfmt.load, args=(tmp_path / "ck",))
     thread.start()
-    assert taken.wait(60)
+    assert taken.wait(600)
     try:
         assert in_child(child) == 0
     finally:

@@ -48,7 +48,7 @@ def interrupted(prefix: Path, number: int) -> int:
         assert child.stdout.readline() == b"writing\n"
         time.sleep(0.05)
         child.send_signal(number)
-        return child.wait(300)
+        return child.wait(600)
 
 
 @pytest.mark.parametrize("old", [False, True])

@@ -170,15 +170,15 @@ def test_the_last_call_frees_what_was_closed(
 
     def slow(*arguments: Any) -> Any:
         inside.set()
-        assert closed.wait(60)
+        assert closed.wait(600)
         return read(*arguments)
 
     monkeypatch.setattr(reading, "read_small", slow)
     with ThreadPoolExecutor(1) as pool:
         pending = pool.submit(handle.read)
-        assert inside.wait(60)
+        assert inside.wait(600)
         reader.close()
         assert open_files() > before
         closed.set()
-        assert pending.result(60).tolist() == list(range(8))
+        assert pending.result(600).tolist() == list(range(8))
     assert open_files() == before

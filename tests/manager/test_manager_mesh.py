@@ -193,7 +193,7 @@ def test_a_restore_waits_for_the_background_save(tmp_path: Path) -> None:
 
         def hold() -> None:
             begun.set()
-            assert go.wait(60)
+            assert go.wait(600)
 
         used = []
         gather = alone.gather
@@ -205,7 +205,7 @@ def test_a_restore_waits_for_the_background_save(tmp_path: Path) -> None:
         alone.gather = counted  # type: ignore[method-assign]
         options = ckptfmt.tf.CheckpointOptions(write_callbacks=[hold])
         manager.save_async(options=options)
-        assert begun.wait(60)
+        assert begun.wait(600)
         used.clear()
         threading.Timer(0.2, go.set).start()
         assert manager.restore_or_initialize() == str(tmp_path / "ckpt-1")

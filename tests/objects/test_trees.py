@@ -416,7 +416,7 @@ def test_background_saves_of_trees(tmp_path: Path) -> None:
             graph=graph,
         )
         array += 1
-        assert future.result(60) == str(tmp_path / "ckpt")
+        assert future.result(600) == str(tmp_path / "ckpt")
         with ckptfmt.open(tmp_path / "ckpt") as reader:
             assert reader.metadata == {"epoch": 3}
             assert (OBJECT_GRAPH_KEY in reader) == graph

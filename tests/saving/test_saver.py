@@ -337,7 +337,7 @@ def test_the_error_of_the_first_shard_counts(
     barrier = threading.Barrier(3)
 
     def fails(part: str, *_: Any, **__: Any) -> None:
-        barrier.wait(30)
+        barrier.wait(600)
         raise StorageError("full", path=part)
 
     monkeypatch.setattr(shards.writing, "write_sources", fails)
@@ -356,7 +356,7 @@ def test_interrupted_while_writing(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         if threading.current_thread() is threading.main_thread():
             raised.set()
             raise KeyboardInterrupt
-        assert raised.wait(30)  # else they might have done it all before this thread had its turn
+        assert raised.wait(600)  # else they might have done it all before this thread had its turn
         real(*given, **options)
 
     monkeypatch.setattr(shards.writing, "write_sources", interrupted)
@@ -378,7 +378,7 @@ def test_shards_are_written_by_a_bounded_number_of_threads(
         usual = {"level": "v2+", "alignment": None, "durability": "rename"}
         assert options == {**usual, "compression": None, "shards": 1}
         threads.add(threading.get_ident())
-        together.wait(30)
+        together.wait(600)
         real(part, *arguments, **options)
 
     monkeypatch.setattr(shards.writing, "write_sources", noted)
@@ -411,7 +411,7 @@ def test_two_savers_of_one_prefix(tmp_path: Path) -> None:
         tensors = {f"{key}": on(key, np.full(50, number), f"{key}") for key in range(number + 2)}
         try:
             for _ in range(15):
-                start.wait(30)
+                start.wait(600)
                 Saver({"all": tensors}).save(tmp_path / "ckpt", QUICK)
         except BaseException as error:
             start.abort()

@@ -399,7 +399,7 @@ def test_a_process_that_writes_late(
     def late(*arguments: Any, **options: Any) -> Any:
         if threading.current_thread() in others:
             is_there.set()
-            assert given_up.wait(60)
+            assert given_up.wait(600)
         return real(*arguments, **options)
 
     others: set[threading.Thread] = set()
@@ -413,7 +413,7 @@ def test_a_process_that_writes_late(
             if next(numbers) == 0:
                 return gather(data, root)
             if team.rank == 0:
-                assert is_there.wait(60)
+                assert is_there.wait(600)
                 raise GoneError
             team.broadcast = gone
             return None
@@ -442,7 +442,7 @@ def test_a_process_that_gets_no_decision_while_process_0_merges(
     merge = Staging.merge
 
     def late(staging: Staging, parts: list[str], durability: Any) -> None:
-        assert has_given_up.wait(60)
+        assert has_given_up.wait(600)
         merge(staging, parts, durability)
 
     monkeypatch.setattr(Staging, "merge", late)

@@ -12,10 +12,10 @@ import time
 from pathlib import Path
 
 import pytest
-from support.manners import CALLS, LARGE_MANNERS, MANNERS, STALLS, WRONG
+from support.manners import CALLS, LARGE_MANNERS, MANNERS, STALLS, WRONG, every
 
 
-# Each of so many in `make test`, which leaves out the large ones.
+# One of so many in `make test`.
 @pytest.mark.parametrize("step", [5, pytest.param(1, marks=pytest.mark.slow)])
 def test_a_load_from_each(tmp_path: Path, step: int) -> None:
     here = str(Path(__file__).parents[1])
@@ -29,8 +29,8 @@ def test_a_load_from_each(tmp_path: Path, step: int) -> None:
     assert done.returncode == 0, done.stderr[-2000:]
     at, rows = json.loads(done.stdout.splitlines()[-1])
     assert time.time() - at < 60, "calls that are left behind do not delay the exit"
-    count = 2 * len(list(MANNERS)[::step]) + len(CALLS) + len(LARGE_MANNERS) * (step == 1)
-    assert len(rows) == count > 90 // step
+    kinds = (MANNERS, MANNERS, CALLS, LARGE_MANNERS)
+    assert len(rows) == sum(len(every(kind, step)) for kind in kinds) > 90 // step
     for manner, suffix, outcome, seconds, after in rows:
         print(f"{manner}, {suffix}: {outcome[:100]} {seconds:.2f} s, interrupt: {after}")
         row = (manner, suffix, outcome, seconds, after)

@@ -14,7 +14,7 @@ from ckptfmt._base import background
 from ckptfmt.bundle import writer
 
 # Longer than any machine takes; a test that waits so long has failed.
-PATIENCE = 60
+PATIENCE = 600
 
 
 class Gate:

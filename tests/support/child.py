@@ -46,11 +46,11 @@ class Child:
     def kill(self) -> None:
         """Ends it with SIGKILL, whatever it does."""
         self.process.send_signal(signal.SIGKILL)
-        self.process.wait(60)
+        self.process.wait(600)
 
     def end(self) -> int:
         """Waits until it has ended, and returns its status."""
-        return self.process.wait(60)
+        return self.process.wait(600)
 
     def __enter__(self) -> Self:
         return self

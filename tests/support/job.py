@@ -158,7 +158,7 @@ def die(moment: str) -> None:
 
 def connect(engine: str, place: str, rank: int, world_size: int) -> Coordinator:
     if engine == "pipes":
-        return PipeCoordinator(place, rank, world_size)
+        return PipeCoordinator(place, rank, world_size, timeout=600)
     if engine == "mpi":
         from ckptfmt.mpi import MPICoordinator  # noqa: PLC0415 (only this engine needs it)
 
@@ -226,7 +226,7 @@ class Managed:
             saving = self.manager.save_async()
             self.fill(0)
             assert saving is not None
-            saving.result(60)
+            saving.result(600)
         else:
             self.manager.restore_latest()
             found = self.manager.checkpoint.model
@@ -256,7 +256,7 @@ def run(coordinator: Coordinator, actions: list[str]) -> None:
         elif verb == "async":
             saving = begin(rest[0], parts(int(rest[1]), rank, world_size), coordinator)
         elif verb == "finish":
-            saving.result(60)
+            saving.result(600)
         elif verb == "restore":
             restored = sharded_restore(rest[0], mine, coordinator)
             compare(restored, parts(int(rest[1]), rank, world_size))

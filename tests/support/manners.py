@@ -21,7 +21,7 @@ import sys
 import threading
 import time
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -464,23 +464,28 @@ def _of_fsspec(method: str, directory: Path) -> Row:
     return f"fsspec {method}", "", outcome, took, after if stopped == "interrupted" else None
 
 
+def every(rows: Iterable[str], step: int) -> list[str]:
+    """Every such row, from the middle of the first ones."""
+    return list(rows)[step // 2 :: step]
+
+
 def main(directory: Path, step: int) -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     waiting.PAUSE = 0.01
     waiting.SLOWEST = 1 << 40
     ckptfmt.save(directory / "m", ARRAYS)
     os.environ[waiting.STALL_VARIABLE] = SHORT
-    pairs = [(manner, suffix) for manner in list(MANNERS)[::step] for suffix in ("index", "data")]
+    pairs = [(manner, suffix) for manner in every(MANNERS, step) for suffix in ("index", "data")]
     with ThreadPoolExecutor(8) as pool:
         rows = list(pool.map(lambda pair: _short(*pair, directory), pairs))
     os.environ[waiting.STALL_VARIABLE] = LONG
     rows = [_long(row, directory) if row[3] > INTERRUPT_SECONDS else row for row in rows]
-    rows += [_of_fsspec(method, directory) for method in CALLS]
-    if step == 1:
-        random = np.random.default_rng(1)
+    rows += [_of_fsspec(method, directory) for method in every(CALLS, step)]
+    random = np.random.default_rng(1)
+    for manner in every(LARGE_MANNERS, step):
         large = {name: random.integers(0, 255, LARGE_SIZE, np.uint8) for name in LARGE}
         ckptfmt.save(directory / "large", large, durability="none")
-        rows += [_large(manner, directory) for manner in LARGE_MANNERS]
+        rows.append(_large(manner, directory))
     print(json.dumps([time.time(), rows]))
 
 

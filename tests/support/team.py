@@ -19,13 +19,13 @@ class Shared:
 
 
 class Member:
-    """A Coordinator. Everybody waits for everybody in each operation, for a minute at most."""
+    """A Coordinator. Everybody waits for everybody in each operation, for ten minutes at most."""
 
     def __init__(self, shared: Shared, rank: int) -> None:
         self.shared, self.rank, self.world_size = shared, rank, shared.world_size
 
     def barrier(self, name: str) -> None:
-        self.shared.meet.wait(60)
+        self.shared.meet.wait(600)
 
     def gather(self, data: bytes, root: int = 0) -> list[bytes] | None:
         assert isinstance(data, bytes)
