@@ -17,6 +17,8 @@ B := build/$(MODE)
 # One seed for everything random in a run, the same for everybody; `make explore` draws others.
 CKPTFMT_TEST_SEED ?= 1
 export CKPTFMT_TEST_SEED
+# Containers often set it: each of the thousand interpreters of the tests would compile the package again.
+unexport PYTHONDONTWRITEBYTECODE
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 Q := $(if $(V),,@)
@@ -42,8 +44,10 @@ link_arm := -static
 link_bigendian := -static
 MODE_FLAGS := $(flags_$(MODE))
 # The codec over libzstd, where that is installed; `make WITH_ZSTD= ...` builds without.
-WITH_ZSTD ?= $(shell echo 'int main(void) { return ZSTD_versionNumber() == 0; }' | \
+ifeq ($(origin WITH_ZSTD),undefined)
+WITH_ZSTD := $(shell echo 'int main(void) { return ZSTD_versionNumber() == 0; }' | \
 	$(CC) $(CFLAGS) -include zstd.h -x c -o /dev/null - -lzstd 2>/dev/null && echo 1)
+endif
 ZSTD_LIB := $(if $(WITH_ZSTD),-lzstd)
 CFLAGS ?=
 ALL_CFLAGS := -std=c11 -D_GNU_SOURCE -D_FILE_OFFSET_BITS=64 $(WARNINGS) -fvisibility=hidden -fPIC -pthread -Icsrc \
@@ -284,8 +288,8 @@ coverage: python needs-c ## branches of the C library that the tests take, by fo
 	$(Q)sh tools/coverage.sh $(PY) $(CC) "$(flags_coverage)"
 	$(Q)$(PY) tools/coverage.py
 
-mutants: python needs-c ## one-line faults in a copy, which named tests must notice (MUTANTS_SECONDS=300, MUTANTS_SEED=)
-	$(Q)$(PY) tests/mutants/run.py --seconds $(or $(MUTANTS_SECONDS),300) $(if $(MUTANTS_SEED),--seed $(MUTANTS_SEED))
+mutants: python needs-c ## one-line faults in a copy, which named tests must notice (ROWS=FIRST:COUNT, CHANGED=COMMITS)
+	$(Q)$(PY) tests/mutants/run.py $(if $(ROWS),--rows $(ROWS)) $(if $(CHANGED),--changed $(CHANGED))
 
 decoder-mutants: python needs-c ## decoders with one operator or number changed, which their tests must notice
 	$(Q)$(PY) tools/mutants.py
@@ -368,7 +372,7 @@ python: needs-python $(VENV)/.built $(VENV)/.for-tests
 
 python-test: python
 	@echo "seed: CKPTFMT_TEST_SEED=$(CKPTFMT_TEST_SEED)"
-	$(Q)$(PY) -m pytest -q -n 2 --ignore=tests/interop --ignore=tests/peers \
+	$(Q)$(PY) -m pytest -q -n 2 $(if $(CPU_LIMIT),--cpu-limit $(CPU_LIMIT)) --ignore=tests/interop --ignore=tests/peers \
 		--ignore=tests/budgets --ignore=tests/bench --ignore=tests/browser tests
 
 $(PY): | needs-python
@@ -422,7 +426,8 @@ $(B)/$(1): $(B)/tests/c/$(1).o $(patsubst %,$(B)/tests/c/%.o,$(2)) $(B)/libinter
 	$$(call say,ld,$$@)
 	$(Q)$(CC) -o $$@ $$^ $(ZSTD_LIB) $(ALL_LDFLAGS)
 endef
-support = $(foreach one,$(SUPPORT_SRC:tests/c/%.c=%),$(if $(shell grep -l '"$(one).h"' tests/c/$(1).c),$(one)))
+INCLUDES := $(shell grep -o '"[a-z_0-9]*[.]h"' tests/c/*.c | tr -d '"')
+support = $(foreach one,$(SUPPORT_SRC:tests/c/%.c=%),$(if $(filter tests/c/$(1).c:$(one).h,$(INCLUDES)),$(one)))
 $(foreach one,$(patsubst tests/c/%.c,%,$(TEST_SRC) $(MEASURE_SRC)),$(eval $(call test_program,$(one),$(call support,$(one)))))
 
 # The models in the targets are only compared with: what guides a fuzzer are the library's branches.

@@ -1,22 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
 """Makes one fault of rows.toml at a time in a copy of the tree, and runs the tests that must fail.
 
-    python tests/mutants/run.py [--seconds N] [--seed N] [TEXT...]
+    python tests/mutants/run.py [--rows FIRST:COUNT] [--changed COMMITS] [TEXT...]
 
-Runs a random sample of the rows within the duration; given texts, of the rows whose file or fault
-contains one of them. In a short run, rows in Python come first: they need no build. A test that
-fails without the fault as well proves nothing and is reported. Exits with 1 if a fault survives,
-or if a row does not fit the code.
+Runs all rows, or so many of the table, which begins again at its end; given texts, the rows whose
+file or fault contains one of them; with --changed, those marked `always` and those whose file the
+last commits changed. A test that fails without the fault as well proves nothing and is reported.
+Exits with 1 if a fault survives, or if a row does not fit the code.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import itertools
 import os
-import random
 import signal
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -29,9 +28,8 @@ import numpy as np
 
 from mutants.table import ROOT, Row, is_program, rows
 
-TEST_SECONDS = 90  # of one row's tests; a hang is noticed as well
-SHORT_SECONDS = 120  # of a run that prefers rows in Python
-FIRST_SECONDS, FIRST_SECONDS_C = 5.0, 15.0  # of a row, before any was timed
+TEST_SECONDS = 300  # of one row's tests; a hang is noticed as well
+CHANGED_MAX = 20  # rows of files that the last commits changed
 FAILED = 1  # exit status of pytest: tests ran, and some failed
 FLAGS = "-O1"  # a row is compiled once and runs for seconds
 MAKE = ["make", "MODE=release", "WITH_ZSTD=", f"CFLAGS={FLAGS}"]
@@ -197,54 +195,50 @@ class Copy:
         return bool(killer), killer or "SURVIVES"
 
 
-def sample(every: list[Row], seconds: float, seed: int) -> list[Row]:
-    """All rows in a random order; in a short run those in Python first."""
-    found = random.Random(seed).sample(every, len(every))
-    return sorted(found, key=lambda row: row.is_c) if seconds <= SHORT_SECONDS else found
+def changed(every: list[Row], commits: int) -> list[Row]:
+    """The rows marked `always`, and those whose file one of the last commits changed."""
+    command = ["git", "log", f"-{commits}", "--name-only", "--pretty=format:"]
+    printed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    files = printed.split()
+    found = [row for row in every if row.file in files and not row.always]
+    found.sort(key=lambda row: files.index(row.file))
+    return [row for row in every if row.always] + found[:CHANGED_MAX]
 
 
-def run(chosen: list[Row], seconds: float) -> tuple[int, list[float]]:
-    """Run rows in their order until the time is over: how many are not killed, and the seconds of
-    each that ran."""
-    begin, bad = time.monotonic(), 0
-    took: dict[bool, list[float]] = {False: [], True: []}
-    with tempfile.TemporaryDirectory(prefix="ckptfmt-mutants-") as scratch:
-        copy = Copy(Path(scratch))
-        for row in chosen:
-            now = time.monotonic()
-            before = took[row.is_c] or [FIRST_SECONDS_C if row.is_c else FIRST_SECONDS]
-            if now - begin + statistics.median(before) > seconds:
-                continue
-            killed, by = copy.run(row)
-            took[row.is_c].append(time.monotonic() - now)
-            bad += not killed
-            print(f"{took[row.is_c][-1]:6.1f} s  {row.file}: {row.fault}: {by}", flush=True)
-    return bad, took[False] + took[True]
+def slice_of(every: list[Row], text: str) -> list[Row]:
+    """The rows of FIRST:COUNT, from the beginning again after the last."""
+    first, count = map(int, text.split(":"))
+    return list(
+        itertools.islice(itertools.cycle(every), first % len(every), first % len(every) + count)
+    )
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--seconds", type=float, default=300, help="duration (300)")
-    parser.add_argument("--seed", type=int, help="of the sample")
+    parser.add_argument("--rows", metavar="FIRST:COUNT", help="so many rows of the table")
+    parser.add_argument("--changed", type=int, metavar="COMMITS", help="rows of changed files")
+    parser.add_argument("--seconds", help=argparse.SUPPRESS)
     parser.add_argument("texts", nargs="*", help="parts of files or faults")
     given = parser.parse_args()
-    seed = random.SystemRandom().randrange(1 << 32) if given.seed is None else given.seed
-    every = rows()
     chosen = [
-        row for row in every
+        row for row in rows()
         if not given.texts or any(one in f"{row.file}: {row.fault}" for one in given.texts)
     ]  # fmt: skip
-    bad, took = run(sample(chosen, given.seconds, seed), given.seconds)
-    print(
-        f"mutants: {len(took)} of {len(every)} rows ran, {len(took) - bad} killed, {bad} not; "
-        f"seed {seed}"
-    )
-    if took:
-        print(
-            f"seconds of a row: {min(took):.1f} to {max(took):.1f}, "
-            f"median {statistics.median(took):.1f}"
-        )
-    return 1 if bad or not took else 0
+    if given.changed is not None:
+        chosen = changed(chosen, given.changed)
+    if given.rows is not None:
+        chosen = slice_of(chosen, given.rows)
+    bad = 0
+    with tempfile.TemporaryDirectory(prefix="ckptfmt-mutants-") as scratch:
+        copy = Copy(Path(scratch))
+        # Rows without a build first: they need no library.
+        for row in sorted(chosen, key=lambda row: row.is_c):
+            began = time.monotonic()
+            killed, by = copy.run(row)
+            bad += not killed
+            print(f"{time.monotonic() - began:6.1f} s  {row.file}: {row.fault}: {by}", flush=True)
+    print(f"mutants: {len(chosen)} rows ran, {len(chosen) - bad} killed, {bad} not")
+    return 1 if bad or not chosen else 0
 
 
 if __name__ == "__main__":

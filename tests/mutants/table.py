@@ -21,6 +21,7 @@ class Row:
         old: text that occurs once in it.
         new: what replaces that text.
         tests: pytest node ids, or C test programs by their source files; at least one must fail.
+        always: whether it runs with every change.
     """
 
     fault: str
@@ -28,6 +29,7 @@ class Row:
     old: str
     new: str
     tests: tuple[str, ...]
+    always: bool = False
 
     @property
     def is_c(self) -> bool:

@@ -8,7 +8,7 @@ from functools import cache
 
 import pytest
 
-from mutants.run import sample
+from mutants.run import changed, slice_of
 from mutants.table import ROOT, Row, is_program, rows
 
 ROWS = rows()
@@ -44,8 +44,8 @@ def test_the_page_counts_them() -> None:
     assert f"| {len(ROWS)} faults | `make mutants` |" in page
 
 
-def test_a_short_run_begins_with_rows_that_need_no_build() -> None:
-    chosen = sample(ROWS, 60, seed=1)
-    assert sorted(chosen, key=lambda row: row.is_c) == chosen
-    assert {row.fault for row in chosen} == {row.fault for row in ROWS}
-    assert sample(ROWS, 60, seed=1) == chosen != sample(ROWS, 60, seed=2)
+def test_rows_that_run() -> None:
+    always = [row for row in ROWS if row.always]
+    assert changed(ROWS, 1)[: len(always)] == always
+    assert {row.is_c for row in always} == {True, False}
+    assert slice_of(ROWS, f"{len(ROWS) - 1}:2") == [ROWS[-1], ROWS[0]]
