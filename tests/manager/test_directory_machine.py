@@ -245,7 +245,7 @@ class Quiet(Directory):
 
 TestDirectory = pytest.mark.properties(Quiet.TestCase)
 TestDirectory.settings = settings(
-    max_examples=max(8, round(300 * LONG)),
+    max_examples=max(7, round(300 * LONG)),
     stateful_step_count=40 if LONG else 20,
     deadline=None,
     database=None,  # the seed repeats a failure
