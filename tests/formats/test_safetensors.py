@@ -12,6 +12,7 @@ import hypothesis.strategies as st
 import ml_dtypes
 import numpy as np
 import pytest
+from support.pages import run_console, run_page
 from support.strategies import arrays, property_test
 
 import ckptfmt
@@ -315,3 +316,14 @@ def test_one_file_beside_an_index(tmp_path: Path, file: str) -> None:
         assert load_file(old)["a"][0] == 1
         for path in tmp_path.glob("m*"):
             path.unlink()
+
+
+def test_page(tmp_path: Path) -> None:
+    ckptfmt.save(tmp_path / "a", {"layer/bias": np.ones(2, np.float32), "layer/kernel": np.ones(9)})
+    source = str(tmp_path / "a")
+    assert main(["convert", "-q", source, str(tmp_path / "model.safetensors")]) == 0
+    several = ["--max-shard-size", "75", str(tmp_path / "big.safetensors")]
+    assert main(["convert", "-q", source, *several]) == 0
+    assert (tmp_path / "big.safetensors.index.json").exists()
+    run_console("docs/safetensors.md", tmp_path)
+    assert "float32" in run_page("docs/safetensors.md", tmp_path)

@@ -21,7 +21,7 @@ _RECORD = struct.Struct("=16sq4I")
 _KINDS = ("create", "write", "truncate", "sync", "rename", "link", "unlink", "mkdir")
 
 
-class Tracer:
+class Tracer(Forks):
     """Runs scenarios with preload.c, each in a fork of one process that has imported everything.
 
     Args:
@@ -31,13 +31,7 @@ class Tracer:
     def __init__(self, folder: Path) -> None:
         self._folder, self._log = folder, folder / "log"
         self._known: dict[str, list[Call]] = {}
-        self._forks = Forks("powerloss.scenarios", CKPTFMT_RECORD=str(self._log))
-
-    def __enter__(self) -> Tracer:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._forks.__exit__()
+        super().__init__("powerloss.scenarios", CKPTFMT_RECORD=str(self._log))
 
     def calls(self, scenario: str) -> list[Call]:
         """The calls of a whole scenario, traced once."""
@@ -54,12 +48,12 @@ class Tracer:
         self._log.write_bytes(b"")
         with tempfile.TemporaryDirectory(dir=self._folder) as folder:
             root = os.path.realpath(folder)
-            status = self._forks.run(scenario, root, kill, 0)
+            status = self.run(scenario, root, kill, 0)
             assert status in (0, -signal.SIGKILL if kill else 0)
             if status:
                 begun = [call.path for call in self._calls(root) if call.path.startswith("begin ")]
                 step = int(begun[-1].split()[1]) if begun else 0
-                assert self._forks.run(scenario, root, 0, step) == 0
+                assert self.run(scenario, root, 0, step) == 0
             return self._calls(root)
 
     def _calls(self, root: str) -> list[Call]:

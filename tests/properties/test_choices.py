@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The options of loading mean the same in every call that has them."""
+"""The options of loading mean the same in every call that has them. Loads into memory that exists:
+exactly the asked elements get the stored values, or the load is refused and nothing changes, for
+all aliases of the memory."""
 
 from __future__ import annotations
 
@@ -11,6 +13,8 @@ import pytest
 from hypothesis import strategies as st
 from support.choices import CALLS, STORED, check, grid, nested, options
 from support.strategies import counted, property_test
+from support.targets import CALLS as INTO
+from support.targets import DTYPES, MEMORY_BYTES, NUMPY, check_load, places
 
 import ckptfmt
 from ckptfmt import InvalidError
@@ -108,3 +112,15 @@ def test_a_missing_name_has_the_same_error_everywhere(prefixes: dict[bool, Path]
             assert caught.value.tensor == "c/f", name
             messages.add(caught.value.message)
     assert len(messages) == 1 and "not found in checkpoint; the nearest are" in messages.pop()
+
+
+@property_test(100, 20_000, data=st.data())
+def test_a_load_writes_where_it_was_told_or_is_refused(
+    data: Any, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    dtype = np.dtype(data.draw(st.sampled_from(DTYPES)))
+    elements = MEMORY_BYTES // dtype.itemsize
+    chosen = data.draw(st.lists(places(NUMPY, elements), min_size=1, max_size=3))
+    call = INTO[data.draw(st.sampled_from(sorted(INTO)))]
+    prefix = tmp_path_factory.getbasetemp() / "targets"
+    counted("targets", **{check_load(NUMPY, chosen, dtype, prefix, call): 1})

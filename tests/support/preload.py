@@ -11,6 +11,7 @@ import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Self
 
 from .forking import in_child
 
@@ -58,7 +59,7 @@ class Forks:
             text=True,
         )
 
-    def __enter__(self) -> Forks:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
