@@ -45,10 +45,10 @@ future = saver.save_async(prefix, options); reached.wait()
 """
 
 
-def run(tmp_path: Path, program: str, *more: str) -> tuple[int, str, str]:
+def run(tmp_path: Path, program: str, *more: str, head: str = HEAD) -> tuple[int, str, str]:
     """How a process ends that runs the program: status, what it printed, and what it complained
     of."""
-    command = [sys.executable, "-c", HEAD + program, str(tmp_path / "ck"), *more]
+    command = [sys.executable, "-c", head + program, str(tmp_path / "ck"), *more]
     environment = dict(os.environ, PYTHONPATH=os.pathsep.join(sys.path))
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
     return done.returncode, done.stdout, done.stderr
@@ -122,13 +122,10 @@ values = {{"x": np.arange(3)}}
 atexit.register(lambda: ckptfmt.save_async(sys.argv[1], values))
 {before}
 """
-    paths = [str(tmp_path / "ck"), str(tmp_path / "other")]
-    environment = dict(os.environ, PYTHONPATH=os.pathsep.join(sys.path))
-    command = [sys.executable, "-c", program, *paths]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
-    assert (done.returncode, done.stdout) == (0, "")
-    assert done.stderr.startswith(
-        f"the background save of {paths[0]} failed and its error was never asked for: "
+    found, printed, told = run(tmp_path, program, str(tmp_path / "other"), head="")
+    assert (found, printed) == (0, "")
+    assert told.startswith(
+        f"the background save of {tmp_path / 'ck'} failed and its error was never asked for: "
     )
 
 
@@ -151,10 +148,7 @@ def last():
 
 atexit.register(last)
 """
-    environment = dict(os.environ, PYTHONPATH=os.pathsep.join(sys.path))
-    command = [sys.executable, "-c", program, str(tmp_path / "ck")]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
-    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert run(tmp_path, program, head="") == (0, "", "")
     assert ckptfmt.load(tmp_path / "ck")["x"].tolist() == [0, 1, 2]
 
 

@@ -204,10 +204,10 @@ def test_work_grows_with_the_size(begin: str, unit: str) -> None:
         *(("last_preserved_timestamp: 1", unit) for unit in ("5", ".", "e5")),
     ],
 )
-def test_ten_megabytes(begin: str, unit: str, end: str) -> None:
+def test_a_megabyte(begin: str, unit: str, end: str) -> None:
     """A search that goes back over what it matched would not end."""
     with contextlib.suppress(ckptfmt.CorruptError):
-        parse_state((begin + unit * (10**7 // len(unit)) + end).encode())
+        parse_state((begin + unit * (10**6 // len(unit)) + end).encode())
 
 
 # ---- writing -------------------------------------------------------------------------------------
