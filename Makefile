@@ -5,7 +5,11 @@ PYTHON ?= python3
 CC ?= cc
 VENV := .venv
 PY := $(VENV)/bin/python
-JOBS ?= $(shell nproc 2>/dev/null || echo 2)
+ifeq ($(origin JOBS),undefined)
+JOBS := $(shell nproc 2>/dev/null || echo 2)
+endif
+# Tests wait for disks and children now and then.
+TEST_JOBS := $(shell expr $(JOBS) + 1)
 FUZZ_SECONDS ?= 60
 PREFIX ?= /usr/local
 LIBDIR ?= $(PREFIX)/lib
@@ -337,7 +341,7 @@ emulated-programs: $(EMULATED)
 c-programs measure-programs fuzz-programs threaded-programs emulated-programs warn-objects: ; @:
 
 # Runs programs in parallel; the last line of each counts its checks. One that does not end is killed.
-run_each = printf '%s\n' $(1) | xargs -P $(JOBS) -I PROGRAM sh -c 'timeout -k 5 600 $(RUN) PROGRAM || { \
+run_each = printf '%s\n' $(1) | xargs -P $(TEST_JOBS) -I PROGRAM sh -c 'timeout -k 5 600 $(RUN) PROGRAM || { \
 	echo "FAILED: $(RUN) PROGRAM" \
 	"with CKPTFMT_TEST_SEED=$(CKPTFMT_TEST_SEED)"; exit 255; }'
 
@@ -372,7 +376,7 @@ python: needs-python $(VENV)/.built $(VENV)/.for-tests
 
 python-test: python
 	@echo "seed: CKPTFMT_TEST_SEED=$(CKPTFMT_TEST_SEED)"
-	$(Q)$(PY) -m pytest -q -n 2 $(if $(CPU_LIMIT),--cpu-limit $(CPU_LIMIT)) --ignore=tests/interop --ignore=tests/peers \
+	$(Q)$(PY) -m pytest -q -n $(TEST_JOBS) $(if $(CPU_LIMIT),--cpu-limit $(CPU_LIMIT)) --ignore=tests/interop --ignore=tests/peers \
 		--ignore=tests/budgets --ignore=tests/bench --ignore=tests/browser tests
 
 $(PY): | needs-python

@@ -20,7 +20,6 @@ from ckptfmt._base import background
 
 VARIABLE = "CKPTFMT_TEST_SEED"
 LONG_TESTS = Path(__file__).with_name("long_tests.txt")  # a line each: test, reason
-LONG_SECONDS = 1.0
 BEGAN = pytest.StashKey[float]()
 
 
@@ -59,7 +58,7 @@ def pytest_terminal_summary(
             found = ", ".join(f"{name} {count:,}" for name, count in sorted(counts.items()))
             terminalreporter.write_line(f"drawn: {group}: {found}")
     limit = terminalreporter.config.getoption("--cpu-limit")
-    for seconds, name in long_reports(terminalreporter.config, limit or LONG_SECONDS):
+    for seconds, name in long_reports(terminalreporter.config, limit) if limit else ():
         terminalreporter.write_line(f"{seconds:.1f} s, not in {LONG_TESTS.name}: {name}")
     if exitstatus:
         terminalreporter.write_line(f"to have the same again: {VARIABLE}={os.environ[VARIABLE]}")
