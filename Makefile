@@ -63,8 +63,9 @@ PYTHON_SRC := $(sort $(wildcard csrc/python/*.c))
 PYTHON_FLAGS = -DPy_LIMITED_API=0x030b0000 $(addprefix -isystem ,$(shell $(if $(wildcard $(PY)),$(PY),$(PYTHON)) -c \
 	'import numpy, sysconfig; print(sysconfig.get_path("include"), numpy.get_include())'))
 LIB_SRC := $(filter-out csrc/python/%,$(sort $(wildcard csrc/*/*.c)))
-# The longest first: programs run on all processors at once.
-TEST_SRC := tests/c/test_vectors.c $(filter-out tests/c/test_vectors.c,$(sort $(wildcard tests/c/test_*.c)))
+# The longest first: they run on all processors at once.
+LONGEST := $(patsubst %,tests/c/test_%.c,interleavings transfer merge read_jobs)
+TEST_SRC := $(LONGEST) $(filter-out $(LONGEST),$(sort $(wildcard tests/c/test_*.c)))
 MEASURE_SRC := $(sort $(wildcard tests/c/measure_*.c))
 SUPPORT_SRC := $(filter-out $(TEST_SRC),$(sort $(wildcard tests/c/*.c)))
 FUZZ_SRC := $(sort $(wildcard fuzz/fuzz_*.c))
