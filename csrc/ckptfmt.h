@@ -491,7 +491,8 @@ typedef struct ckptfmt_write_options {
 	ckptfmt_progress_hook progress;
 } ckptfmt_write_options;
 
-/* One tensor, or one slice of one, to write. Everything it points to must stay as it is during the call. */
+/* One tensor, or one slice of one, to write. Everything it points to must stay as it is during the call; elements that
+ * another thread changes meanwhile may be stored torn, with checksums that match what is stored. */
 typedef struct ckptfmt_source {
 	const uint8_t *name;
 	uint64_t name_size;         /* at least 1 */

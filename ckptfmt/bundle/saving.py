@@ -59,7 +59,8 @@ def save(
     if their data file cannot be linked (another file system), if more than half of it is dead, or
     if there would be more than 64 data files.
 
-    Waits first for a background save (`save_async`).
+    Waits first for a background save (`save_async`). An array that another thread changes meanwhile
+    may be stored torn, partly old and partly new; the checkpoint can be loaded all the same.
 
     Args:
         prefix, metadata, level, alignment, durability, compression: as in Writer.

@@ -57,7 +57,8 @@ class Writer:
 
     A context manager: commits on a clean exit, abandons on an exception. A writer that is collected
     unfinished abandons what it wrote, with a ResourceWarning. One writer belongs to one thread at a
-    time.
+    time. An array that another thread changes while it is added may be stored torn, partly old and
+    partly new; the checkpoint can be loaded all the same.
 
     Args:
         prefix: the checkpoint's prefix, taken literally; missing directories are made.

@@ -214,12 +214,26 @@ static void take_frames(const cf_encoder *encoder, uint64_t begin, uint64_t plan
 	}
 }
 
-ckptfmt_status cf_encode(cf_encoder *encoder, const cf_raw *raw, const cf_choice *choice,
+/* The caller's memory may change: encoding and checksums use a copy. */
+static ckptfmt_status copy_raw(cf_encoder *encoder, const cf_raw *from, cf_raw *to, ckptfmt_error *err)
+{
+	uint8_t *copy = scratch(&encoder->raw, from->size);
+	CF_TRY(cf_buffer_status(&encoder->raw, err));
+	memcpy(copy, from->bytes, (size_t)from->size);
+	*to = *from;
+	to->bytes = copy;
+	return CKPTFMT_OK;
+}
+
+ckptfmt_status cf_encode(cf_encoder *encoder, const cf_raw *source, const cf_choice *choice,
 	const uint8_t *noise, uint8_t *to, uint64_t *sizes, uint32_t *crcs, uint32_t *raw_crcs,
 	ckptfmt_error *err)
 {
 	bool whole = is_whole(choice->method);
 	uint64_t next = 0;
+	cf_raw own;
+	const cf_raw *raw = &own;
+	CF_TRY(copy_raw(encoder, source, &own, err));
 	CF_TRY(prepare(encoder, raw, choice, noise, err));
 	CF_TRY(encode_items(encoder, err));
 	for (uint64_t begin = 0, chunk = 0; begin < raw->size; begin += raw->chunk_size, chunk++) {
@@ -239,6 +253,7 @@ ckptfmt_status cf_encode(cf_encoder *encoder, const cf_raw *raw, const cf_choice
 void cf_encoder_free(cf_encoder *encoder)
 {
 	cf_buffer_free(&encoder->items);
+	cf_buffer_free(&encoder->raw);
 	cf_buffer_free(&encoder->planes);
 	cf_buffer_free(&encoder->frames);
 }

@@ -28,6 +28,7 @@ typedef struct cf_choice {
 typedef struct cf_encoder {
 	const ckptfmt_codec *codec;
 	cf_buffer items;            /* ckptfmt_codec_item */
+	cf_buffer raw;
 	cf_buffer planes;
 	cf_buffer frames;
 } cf_encoder;
@@ -39,9 +40,10 @@ void cf_find_noise(const cf_raw *raw, uint8_t *noise);
 CF_MUST_CHECK ckptfmt_status cf_choose(cf_encoder *encoder, const cf_raw *raw, const uint8_t *noise,
 	cf_choice *out, bool *gains, ckptfmt_error *err);
 /* Writes the stored chunks consecutively to `to`, the size and checksum of each, and the checksum of its raw bytes.
- * Chunks that are `noise` are stored raw. NO_MEMORY, INVALID (the codec).
+ * Chunks that are `noise` are stored raw. The raw bytes are read once: if they change meanwhile, the chunks hold what
+ * was read, and their checksums match. NO_MEMORY, INVALID (the codec).
  * REQUIRES: `to` has room for the raw bytes and CF_CHUNK_HEAD_MAX a chunk. */
-CF_MUST_CHECK ckptfmt_status cf_encode(cf_encoder *encoder, const cf_raw *raw, const cf_choice *choice,
+CF_MUST_CHECK ckptfmt_status cf_encode(cf_encoder *encoder, const cf_raw *source, const cf_choice *choice,
 	const uint8_t *noise, uint8_t *to, uint64_t *sizes, uint32_t *crcs, uint32_t *raw_crcs,
 	ckptfmt_error *err);
 void cf_encoder_free(cf_encoder *encoder);

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 import subprocess
 import sys
@@ -16,6 +17,8 @@ import numpy as np
 import pytest
 
 import ckptfmt
+from ckptfmt.saving.mesh import Layout, Mesh
+from ckptfmt.sharded.coordinator import SingleProcess
 
 
 def run_all(count: int, work: object) -> list[object]:
@@ -171,3 +174,61 @@ time.sleep(0.1)
         command = [sys.executable, "-c", program, str(tmp_path / "ck")]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         assert (done.returncode, done.stderr) == (0, "")
+
+
+def _write_slices(prefix: Path, values: Any, **options: Any) -> None:
+    with ckptfmt.Writer(prefix, **options) as writer:
+        for begin in (0, len(values) // 2):
+            part = values[begin : begin + len(values) // 2]
+            writer.add_slice("w", part, shape=values.shape, offset=(begin,))
+
+
+def _save_on_devices(prefix: Path, values: Any) -> None:
+    mesh = Mesh({"x": 2})
+    halves = dict(zip(mesh.devices, np.split(values, 2), strict=True))
+    ckptfmt.sharded.save(prefix, {"w": halves}, {"w": Layout(["x"], mesh)}, SingleProcess())
+
+
+# Each way of saving; the values are of 8 MiB.
+SAVES: dict[str, Callable[[Path, Any], object]] = {
+    "save": lambda prefix, values: ckptfmt.save(prefix, {"w": values}),
+    "level v2": lambda prefix, values: ckptfmt.save(prefix, {"w": values}, level="v2"),
+    "compressed": lambda prefix, values: ckptfmt.save(prefix, {"w": values}, compression="zstd"),
+    "shards": lambda prefix, values: ckptfmt.save(prefix, {"w": values, "v": values}, shards=2),
+    "strided": lambda prefix, values: ckptfmt.save(prefix, {"w": values[::2]}),
+    "strided, compressed": lambda prefix, values: ckptfmt.save(
+        prefix, {"w": values[::2]}, compression="zstd"
+    ),
+    "base": lambda prefix, values: ckptfmt.save(prefix, {"w": values}, base=prefix),
+    "save_async": lambda prefix, values: ckptfmt.save_async(prefix, {"w": values}).result(),
+    "save_v2": lambda prefix, values: ckptfmt.save_v2(prefix, ["w"], [""], [values]),
+    "save_tree": lambda prefix, values: ckptfmt.save_tree(prefix, [values]),
+    "slices": _write_slices,
+    "slices, compressed": lambda prefix, values: _write_slices(prefix, values, compression="zstd"),
+    "object": lambda prefix, values: ckptfmt.Checkpoint(w=values).write(prefix),
+    "devices": _save_on_devices,
+}
+
+
+@pytest.mark.parametrize("name", SAVES)
+def test_values_that_change_while_they_are_saved(tmp_path: Path, name: str) -> None:
+    """They may be torn, but what is stored can be read."""
+    values, prefix = np.zeros(1 << 20), tmp_path / "ck"
+    ckptfmt.save(prefix, {"w": values})
+    is_over = threading.Event()
+
+    def train() -> None:
+        for number in itertools.count():
+            values[:] = number
+            if is_over.is_set():
+                return
+
+    thread = threading.Thread(target=train)
+    thread.start()
+    try:
+        for _ in range(3):
+            SAVES[name](prefix, values)
+            assert ckptfmt.verify(prefix).ok
+    finally:
+        is_over.set()
+        thread.join()

@@ -30,6 +30,8 @@ static ckptfmt_status encode(void *context, ckptfmt_codec_item *items, uint64_t 
 		cf_store_u32(item->destination + 9, (uint32_t)item->source[0] << 24 | size << 3 | 3);
 		item->size = FRAME_SIZE + codec->too_much;
 	}
+	for (uint64_t i = 0; i < codec->changes_size; i++)
+		codec->changes[i]++;
 	return codec->fails;
 }
 

@@ -10,6 +10,8 @@ typedef struct run_codec {
 	uint64_t encoded, decoded;  /* items so far */
 	ckptfmt_status fails;       /* what every call returns */
 	uint64_t too_much;          /* added to the sizes that it reports */
+	uint8_t *changes;           /* memory that each encoding sets to another byte, as another thread may */
+	uint64_t changes_size;
 } run_codec;
 
 /* At its place for good: the codec points to it. */

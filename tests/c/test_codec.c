@@ -278,6 +278,28 @@ static void check_round_trip(const ckptfmt_source *source, const void *expected,
 	close_it();
 }
 
+/* Values that another thread changes while they are saved may be torn, but what is stored can be read. */
+static void test_a_source_that_changes(void)
+{
+	static uint8_t bytes[SIZE], got[SIZE];
+	static const int64_t dims[1] = {SIZE};
+	ckptfmt_source source = source_of("x", CKPTFMT_UINT8, 1, dims, bytes);
+	ckptfmt_write_options options = {.struct_size = sizeof options, .codec = &codec.codec, .chunk_size = CHUNK,
+		.durability = CKPTFMT_DURABILITY_NONE};
+	ckptfmt_open_options with = {.struct_size = sizeof with, .follow_symlinks = 1, .codec = &codec.codec};
+	ckptfmt_request request = {.destination = got, .destination_size = SIZE};
+	run_codec_init(&codec);
+	codec.changes = bytes;
+	codec.changes_size = SIZE;
+	CHECK_OK(save_sources(path_of("b"), &options, &source, 1, &err), err);
+	CHECK(bytes[0] > 1);
+	CHECK_OK(ckptfmt_reader_open(path_of("b"), &with, &reader, &err), err);
+	CHECK_OK(ckptfmt_reader_list(reader, &selection, &err), err);
+	CHECK_OK(ckptfmt_reader_read(reader, selection, &request, 1, CKPTFMT_VERIFY_FULL, &err), err);
+	CHECK(got[0] < bytes[0]);
+	close_it();
+}
+
 /* Values of more than one stretch, contiguous and not, by the codec of runs and by libzstd if there is one. */
 static void test_large(void)
 {
@@ -362,6 +384,7 @@ int main(void)
 	test_boxes();
 	test_codec_failures();
 	test_verify();
+	test_a_source_that_changes();
 	test_large();
 	test_strings();
 	test_damage();
