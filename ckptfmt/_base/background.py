@@ -171,6 +171,13 @@ class _Queue:
                 self.current = None
                 self.changed.notify_all()
 
+    def remove(self, future: SaveFuture) -> None:
+        """End this save, whichever thread owns it."""
+        with self.lock:
+            if self.current is future:
+                self.current = None
+                self.changed.notify_all()
+
 
 _queue = _Queue()
 os.register_at_fork(after_in_child=_queue.reset)
@@ -254,12 +261,13 @@ class SaveQueue:
             return False
 
         def write() -> None:
-            if not _queue.take_over(future):
-                return  # Ctrl-C has ended the call that started this thread
             try:
-                self._write(future, work)
+                if _queue.take_over(future):  # else Ctrl-C has ended the call that started it
+                    self._write(future, work)
+            except BaseException as error:  # of the wait, or raised here by another thread
+                self._fail(future, error)
             finally:
-                _queue.leave()
+                _queue.remove(future)
 
         thread = threading.Thread(target=write, name="ckptfmt-background")
         try:
@@ -276,10 +284,14 @@ class SaveQueue:
         if error is None:
             future.set_result(future.prefix)
         else:
+            self._fail(future, error)
+        return future
+
+    def _fail(self, future: SaveFuture, error: BaseException) -> None:
+        if not future.done():
             self._failed = future
             _failed.add(future)
             future.set_exception(error)
-        return future
 
 
 def _outcome(work: Work) -> BaseException | None:

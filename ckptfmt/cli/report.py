@@ -7,7 +7,9 @@ import argparse
 
 from ckptfmt.cli.destination import STDOUT, Stdout
 from ckptfmt.cli.options import number
+from ckptfmt.cli.output import complain
 from ckptfmt.cli.progress import Progress
+from ckptfmt.cli.text import printable
 from ckptfmt.report import report
 from ckptfmt.report.html import SECONDS
 
@@ -32,8 +34,8 @@ examples:
   ckptfmt report model.ckpt-2000 --before model.ckpt-1000 -o report.html
 
 exit status:
-  0  written
-  1  the checkpoint is damaged
+  0  written; no damage in what was read
+  1  the checkpoint is damaged; the report is written if it could be opened
   2  wrong usage, no checkpoint at PATH, FILE is not to be replaced or could not be written
 """
 
@@ -63,11 +65,13 @@ def run(options: argparse.Namespace) -> int:
         CkptfmtError: as `ckptfmt.report.report`.
     """
     with Progress("reading", quiet=options.quiet) as progress:
-        report(
+        damage = report(
             options.path,
             Stdout() if options.output == STDOUT else options.output,
             before=options.before,
             seconds=None if options.full else options.seconds,
             progress=progress.update,
         )
-    return 0
+    for text in damage:
+        complain(printable(f"problem: {text}"))
+    return 1 if damage else 0

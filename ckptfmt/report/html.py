@@ -40,7 +40,7 @@ def report(
     before: str | bytes | os.PathLike[Any] | None = None,
     seconds: float | None = SECONDS,
     progress: Progress | None = None,
-) -> None:
+) -> tuple[str, ...]:
     """Write a report of a checkpoint: an HTML file that needs no other file and no network.
 
     The report says which bytes were verified against their checksums and of which tensors the
@@ -55,6 +55,9 @@ def report(
         seconds: how long values are read, and as long again two checkpoints are compared; of a URL,
             at most 64 MiB each. 0 reads no values; None reads all of them.
         progress: called with the parts done, and of all.
+
+    Returns:
+        What is damaged of the checkpoint at `path`, as the report shows it, as far as it was read.
 
     Raises:
         InvalidError: `output` is a directory, or the name of a checkpoint's file, or a file that is
@@ -89,6 +92,7 @@ def report(
     else:
         with writing_file(output) as write:
             write(text)
+    return tuple(data["health"]["findings"])
 
 
 def _budget(seconds: float | None, *readers: Reader) -> Budget:

@@ -480,3 +480,20 @@ def test_a_child_does_not_hear_of_errors_of_its_parent(
     wait_for_saves()
     assert in_child(lambda: ckptfmt.save(tmp_path / "b", {"x": 1})) == 0
     assert isinstance(future.exception(), StorageError)
+
+
+@pytest.mark.parametrize("error", [MemoryError, RuntimeError, KeyboardInterrupt])
+def test_a_thread_that_cannot_begin_leaves_the_queue(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: type[BaseException]
+) -> None:
+    """Its future has the error, and the next save does not wait for it."""
+
+    def fails(_future: object) -> bool:
+        raise error
+
+    with monkeypatch.context() as patch:
+        patch.setattr(background._queue, "take_over", fails)
+        future = ckptfmt.save_async(tmp_path / "m", {"x": np.ones(3)})
+        with pytest.raises(error):
+            future.result(600)
+    ckptfmt.save(tmp_path / "m", {"x": np.ones(3)})

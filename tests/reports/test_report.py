@@ -132,14 +132,18 @@ def test_no_values_are_read(tmp_path: Path) -> None:
     assert health["verified"] == 0 and health["numbers"] == 5
 
 
-def test_a_damaged_tensor_is_shown_as_such(tmp_path: Path) -> None:
+def test_a_damaged_tensor_is_shown_as_such(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     prefix, output = model(tmp_path / "m"), tmp_path / "r.html"
     with ckptfmt.open(prefix) as reader:
         place = reader["bad"].offset
     assert place is not None
     flip(Path(f"{prefix}.data-00000-of-00001"), place)
-    report(prefix, output)
+    assert main(["report", "-q", str(prefix), "-o", str(output)]) == 1
+    assert "problem: " in capsys.readouterr().err
     data = data_of(output)
+    assert report(prefix, output) == tuple(data["health"]["findings"])
     tensors = {one["name"]: one for one in data["tensors"]}
     assert "DAT-6" in tensors["bad"]["error"]
     assert [name for name, one in tensors.items() if "error" in one] == ["bad"]
