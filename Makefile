@@ -101,7 +101,7 @@ demo: needs-python $(VENV)/.built ## save a small model from four processes, mer
 	$(Q)$(PY) examples/demo.py
 	$(Q)mkdir -p build/demo
 	$(Q)for file in tests/golden/merged/ckpt.*; do cp $$file build/demo/model.ckpt-1000.$${file##*/ckpt.}; done
-	$(Q)echo 'To read: the checkpoint model.ckpt-1000 of README.md, in build/demo.'
+	$(Q)echo 'The checkpoint that README.md reads is build/demo/model.ckpt-1000.'
 
 test: needs-python needs-c ## C unit tests, the C example and Python tests
 	$(Q)$(MAKE) -j$(JOBS) c-programs build/libckptfmt.a build/libckptfmt.so build/plain_c python
@@ -112,7 +112,7 @@ test: needs-python needs-c ## C unit tests, the C example and Python tests
 one: ## one test: T=tests/bundle/test_load.py::test_names, or T=c/test_table
 	$(Q)test -n '$(T)' || { echo 'make one T=tests/bundle/test_load.py::test_names, or T=c/test_table'; exit 2; }
 	$(Q)$(MAKE) -j$(JOBS) $(if $(filter c/%,$(T)),$(B)/$(T:c/%=%),python)
-	$(Q)$(if $(filter c/%,$(T)),$(B)/$(T:c/%=%),$(PY) -m pytest -q $(T))
+	$(Q)$(if $(filter c/%,$(T)),$(B)/$(T:c/%=%),$(PY) -m pytest -q --slow $(T))
 
 lib: needs-c ## build/libckptfmt.a, build/libckptfmt.so and the plain C example
 	$(Q)$(MAKE) -j$(JOBS) build/libckptfmt.a build/libckptfmt.so build/plain_c
@@ -209,28 +209,31 @@ browser: python ## the report's page in a headless Chromium
 	$(Q)$(PY) -c 'import selenium' 2>/dev/null || $(PY) -m pip install --quiet -e '.[browser]'
 	$(Q)$(PY) -m pytest -q -s tests/browser
 
+# A long search is no hang.
+LONG := $(PY) -m pytest -q --timeout 0
+
 properties: python ## the property tests in their long form, with TensorFlow where that is installed
 	@echo "seed: CKPTFMT_TEST_SEED=$(CKPTFMT_TEST_SEED)"
-	$(Q)CKPTFMT_PROPERTIES=$${CKPTFMT_PROPERTIES:-1} $(PY) -m pytest -q -m properties --ignore=tests/peers tests
+	$(Q)CKPTFMT_PROPERTIES=$${CKPTFMT_PROPERTIES:-1} $(LONG) -m properties --ignore=tests/peers tests
 
 border: python ## mutants of checkpoints through the Python interface (RUNS=5000)
-	$(Q)CKPTFMT_BORDER_RUNS=$(or $(RUNS),5000) $(PY) -m pytest -q -rP --no-header tests/border
+	$(Q)CKPTFMT_BORDER_RUNS=$(or $(RUNS),5000) $(LONG) -rP --no-header tests/border
 
-slow: python ## the tests that need gigabytes or minutes (13 GiB of memory, 7 of disk), but not those of peers
-	$(Q)$(PY) -m pytest -q -m slow --slow --ignore=tests/peers tests
+slow: python ## what make test leaves out, long, large or the rest of a sample (13 GiB of memory, 7 of disk)
+	$(Q)$(LONG) -n 2 --dist loadfile -m slow --slow --ignore=tests/peers tests
 
 explore: python needs-c ## random search with fresh seeds, in turns (SECONDS=600, SEARCHES='races fuzz')
 	$(Q)$(PY) tools/explore.py $(or $(SECONDS),600) $(SEARCHES)
 
 powerloss: python ## power cuts at any moment of everything that saves (IMAGES=20000 of each scenario and model, KILLS=10)
 	$(Q)CKPTFMT_POWERLOSS_IMAGES=$(or $(IMAGES),20000) CKPTFMT_POWERLOSS_KILLS=$(or $(KILLS),10) \
-		$(PY) -m pytest -q -n 2 -rP --no-header tests/powerloss
+		$(LONG) -n 2 -rP --no-header tests/powerloss
 
 soak: python ## a training loop with kills, full disks and forks (KILLS=200)
-	$(Q)CKPTFMT_SOAK_KILLS=$(or $(KILLS),200) $(PY) -m pytest -q -s --no-header tests/soak/test_soak.py
+	$(Q)CKPTFMT_SOAK_KILLS=$(or $(KILLS),200) $(LONG) -s --no-header tests/soak/test_soak.py
 
 races: python ## readers, managers, lost ranks and forks beside writers (ROUNDS=50 of each)
-	$(Q)CKPTFMT_RACE_ROUNDS=$(or $(ROUNDS),50) $(PY) -m pytest -q -rP --no-header tests/races
+	$(Q)CKPTFMT_RACE_ROUNDS=$(or $(ROUNDS),50) $(LONG) -rP --no-header tests/races
 
 budgets: python ## system calls of the common operations (strace)
 	$(Q)sh tools/need.sh strace
@@ -416,7 +419,7 @@ $(B)/csrc/base/limits.o: ALL_CFLAGS += -DCKPTFMT_VERSION='"$(VERSION)"'
 $(B)/csrc/base/limits.o: pyproject.toml
 $(B)/csrc/compress/zstd.o: ALL_CFLAGS += $(if $(WITH_ZSTD),-DCKPTFMT_WITH_ZSTD)
 $(call objects,$(PYTHON_SRC)): ALL_CFLAGS += $(PYTHON_FLAGS)
-# Sanitizers and `make coverage` fail every call of some operations in turn, the others a sample.
+# `make asan` and `make coverage` fail every call of some operations in turn, the others a sample.
 $(call objects,$(TEST_SRC) $(SUPPORT_SRC) $(FUZZ_SUPPORT_SRC)): ALL_CFLAGS += -Itests/c \
 	$(if $(filter release arm bigendian,$(MODE)),-DTEST_SAMPLES_FAULTS)
 

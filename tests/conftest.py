@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """One seed for everything random in a run: CKPTFMT_TEST_SEED, 1 if it is not set.
 
-Hypothesis gets it too. Tests marked `slow` need gigabytes or minutes and run with `--slow`. Tests
-that take more than a second of processor time are `slow`, `properties`, or in long_tests.txt.
+Hypothesis gets it too. Tests marked `slow` are long, large or the rest of a sample, and run with
+`--slow`. Tests that take more than a second of processor time are `slow`, `properties`, or in
+long_tests.txt, and those may take 30 seconds together.
 """
 
 from __future__ import annotations
@@ -29,14 +30,17 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--cpu-limit",
         type=float,
         metavar="SECONDS",
-        help="fail if a test takes more processor time and is not in long_tests.txt",
+        help="fail if a test that is not in long_tests.txt takes more processor time, or those in "
+        "it 30 times as much together",
     )
 
 
 # First, so that Hypothesis finds its seed; before xdist starts workers, which inherit the variable.
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", "slow: needs gigabytes or minutes; runs with --slow")
+    config.addinivalue_line(
+        "markers", "slow: long, large, or the rest of a sample; runs with --slow"
+    )
     config.addinivalue_line("markers", "properties: runs long in `make properties`")
     seed = os.environ.setdefault(VARIABLE, "1")
     # Whoever was started in the background of a script has Ctrl-C ignored, and its children too.
@@ -57,9 +61,8 @@ def pytest_terminal_summary(
         for group, counts in sorted(strategies.DRAWN.items()):
             found = ", ".join(f"{name} {count:,}" for name, count in sorted(counts.items()))
             terminalreporter.write_line(f"drawn: {group}: {found}")
-    limit = terminalreporter.config.getoption("--cpu-limit")
-    for seconds, name in long_reports(terminalreporter.config, limit) if limit else ():
-        terminalreporter.write_line(f"{seconds:.1f} s, not in {LONG_TESTS.name}: {name}")
+    for line in too_long(terminalreporter.config):
+        terminalreporter.write_line(line)
     if exitstatus:
         terminalreporter.write_line(f"to have the same again: {VARIABLE}={os.environ[VARIABLE]}")
 
@@ -83,7 +86,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def long_tests() -> set[str]:
     """The tests that may take more than a second."""
-    return {line.split()[0] for line in LONG_TESTS.read_text(encoding="utf-8").splitlines()}
+    lines = LONG_TESTS.read_text(encoding="utf-8").splitlines()
+    return {line.partition(" ")[0] for line in lines}
 
 
 def base_of(name: str) -> str:
@@ -112,28 +116,35 @@ def pytest_runtest_makereport(
     return report
 
 
-def long_reports(config: pytest.Config, limit: float) -> list[tuple[float, str]]:
-    """The tests that took longer and may not, the longest first."""
+def too_long(config: pytest.Config) -> list[str]:
+    """What took more processor time than `--cpu-limit` allows, a line each."""
+    limit = config.getoption("--cpu-limit")
     reporter = config.pluginmanager.get_plugin("terminalreporter")
-    allowed = long_tests()
-    return sorted(
-        (
-            (seconds, report.nodeid)
-            for reports in (reporter.stats.values() if reporter else ())
-            for report in reports
-            for name, seconds in getattr(report, "user_properties", ())
-            if name == "cpu" and report.when == "teardown" and seconds > limit
-            if base_of(report.nodeid) not in allowed
-            and not {"slow", "properties"} & report.keywords.keys()
-        ),
-        reverse=True,
-    )
+    if limit is None or reporter is None:
+        return []
+    took = [
+        (seconds, report)
+        for reports in reporter.stats.values()
+        for report in reports
+        for name, seconds in getattr(report, "user_properties", ())
+        if name == "cpu" and report.when == "teardown"
+    ]
+    listed = long_tests()
+    lines = [
+        f"{seconds:.1f} s: {report.nodeid}: mark it slow, or add it to {LONG_TESTS.name}"
+        for seconds, report in took
+        if seconds > limit and base_of(report.nodeid) not in listed
+        if not {"slow", "properties"} & report.keywords.keys()
+    ]
+    together = sum(seconds for seconds, report in took if base_of(report.nodeid) in listed)
+    if together > 30 * limit:
+        lines.append(f"{together:.1f} s: the tests in {LONG_TESTS.name}")
+    return lines
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
-    limit = session.config.getoption("--cpu-limit")
-    if limit is not None and exitstatus == 0 and long_reports(session.config, limit):
+    if exitstatus == 0 and too_long(session.config):
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 

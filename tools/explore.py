@@ -9,6 +9,7 @@ the command that repeats it. Exits with 1 if there was one.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import random
@@ -21,7 +22,7 @@ from collections import Counter
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-PYTEST = "-m pytest -q -p no:cacheprovider -n 2"
+PYTEST = "-m pytest -q -p no:cacheprovider -n 2 --timeout 0"
 ROWS = 6  # of mutants in a turn
 
 # What a turn runs: variables, then a command, as in a shell. Each takes half a minute to two.
@@ -35,15 +36,16 @@ SEARCHES = {
     "powerloss": f"CKPTFMT_POWERLOSS_IMAGES=500 CKPTFMT_POWERLOSS_KILLS=1 PY {PYTEST} "
     "tests/powerloss",
     "c": "make c-test",
-    "fuzz": "make fuzz FUZZ_SECONDS=60",
+    "fuzz": "make fuzz FUZZ_RUNS=20000",
     "mutants": "make mutants ROWS=FIRST:COUNT",
 }
 
 
-def turn(name: str, number: int, end: float) -> bool | None:
-    """Run a search once. Returns whether it passed; None if the time was over before."""
+def turn(name: str, row: int, end: float) -> bool | None:
+    """Run a search once, mutants from this row. Returns whether it passed; None if it was cut at
+    the end of the time without a finding."""
     text = SEARCHES[name].replace("PY", sys.executable)
-    text = text.replace("FIRST", str(number * ROWS)).replace("COUNT", str(ROWS))
+    text = text.replace("FIRST", str(row)).replace("COUNT", str(ROWS))
     text = f"CKPTFMT_TEST_SEED={random.SystemRandom().randrange(1 << 32)} {text}"
     began = time.monotonic()
     search = subprocess.Popen(
@@ -55,17 +57,23 @@ def turn(name: str, number: int, end: float) -> bool | None:
         errors="replace",
         start_new_session=True,
     )
+    passed: bool | None = None
     try:
         output, _ = search.communicate(timeout=max(end - began, 0))
+        passed = search.returncode == 0
     except subprocess.TimeoutExpired:
         os.killpg(search.pid, signal.SIGKILL)
-        search.communicate()
-        return None
-    word = "passed" if search.returncode == 0 else "FINDING"
-    print(f"{name}: {word} in {time.monotonic() - began:.0f} s: {text}", flush=True)
-    if search.returncode:
+        output, _ = search.communicate()
+        if "FAILED" in output:
+            passed = False
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(search.pid, signal.SIGKILL)
+    word = {True: "passed", False: "FINDING", None: "cut"}[passed]
+    print(f"{name}: {word} after {time.monotonic() - began:.0f} s: {text}", flush=True)
+    if passed is False:
         print("\n".join(output.splitlines()[-60:]), flush=True)
-    return search.returncode == 0
+    return passed
 
 
 def main() -> int:
@@ -73,15 +81,16 @@ def main() -> int:
     names = sys.argv[2:] or list(SEARCHES)
     done: Counter[str] = Counter()
     found: Counter[str] = Counter()
+    first = random.SystemRandom().randrange(1000)
     for name in itertools.cycle(names):
-        passed = turn(name, done[name], end)
-        if passed is None:
+        passed = turn(name, first + done[name] * ROWS, end)
+        found[name] += passed is False
+        if time.monotonic() >= end:
             break
         done[name] += 1
-        found[name] += not passed
     for name in names:
         print(f"explore: {name}: {done[name]} turns, {found[name]} with a finding")
-    return int(found.total() > 0)
+    return int(found.total() > 0 or not done)
 
 
 if __name__ == "__main__":

@@ -121,7 +121,7 @@ static inline uint64_t test_random_below(uint64_t bound)
 	return test_random() % bound;
 }
 
-/* Calls until the next one that fails, where every call fails in turn: every one under AddressSanitizer, a sample
+/* Calls until the next one that fails: every call fails in turn under AddressSanitizer and in `make coverage`, a sample
  * elsewhere. */
 static inline uint64_t test_fault_step(void)
 {

@@ -3,10 +3,10 @@
 
     python tests/mutants/run.py [--rows FIRST:COUNT] [--changed COMMITS] [TEXT...]
 
-Runs all rows, or so many of the table, which begins again at its end; given texts, the rows whose
-file or fault contains one of them; with --changed, those marked `always` and those whose file the
-last commits changed. A test that fails without the fault as well proves nothing and is reported.
-Exits with 1 if a fault survives, or if a row does not fit the code.
+Runs all rows, or COUNT rows from FIRST on, beginning again at the end of the table; given texts,
+the rows whose file or fault contains one of them; with --changed, those marked `always`, and up to
+20 whose file the last commits changed. A test that fails without the fault as well proves nothing
+and is reported. Exits with 1 if a fault survives, or if a row does not fit the code.
 """
 
 from __future__ import annotations
@@ -195,13 +195,19 @@ class Copy:
         return bool(killer), killer or "SURVIVES"
 
 
-def changed(every: list[Row], commits: int) -> list[Row]:
-    """The rows marked `always`, and those whose file one of the last commits changed."""
+def changed_files(commits: int) -> list[str]:
+    """The files that the last commits changed, the last changed first."""
     command = ["git", "log", f"-{commits}", "--name-only", "--pretty=format:"]
     printed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    files = printed.split()
+    return list(dict.fromkeys(printed.split()))
+
+
+def changed(every: list[Row], files: list[str]) -> list[Row]:
+    """The rows marked `always`, and the first of those of these files."""
     found = [row for row in every if row.file in files and not row.always]
     found.sort(key=lambda row: files.index(row.file))
+    if len(found) > CHANGED_MAX:
+        print(f"mutants: {len(found) - CHANGED_MAX} more rows of changed files did not run")
     return [row for row in every if row.always] + found[:CHANGED_MAX]
 
 
@@ -215,9 +221,8 @@ def slice_of(every: list[Row], text: str) -> list[Row]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--rows", metavar="FIRST:COUNT", help="so many rows of the table")
+    parser.add_argument("--rows", metavar="FIRST:COUNT", help="COUNT rows of the table")
     parser.add_argument("--changed", type=int, metavar="COMMITS", help="rows of changed files")
-    parser.add_argument("--seconds", help=argparse.SUPPRESS)
     parser.add_argument("texts", nargs="*", help="parts of files or faults")
     given = parser.parse_args()
     chosen = [
@@ -225,7 +230,7 @@ def main() -> int:
         if not given.texts or any(one in f"{row.file}: {row.fault}" for one in given.texts)
     ]  # fmt: skip
     if given.changed is not None:
-        chosen = changed(chosen, given.changed)
+        chosen = changed(chosen, changed_files(given.changed))
     if given.rows is not None:
         chosen = slice_of(chosen, given.rows)
     bad = 0
