@@ -112,14 +112,15 @@ def run_line(
     """Run a line of a shell in the directory: its status, output and errors. `ckptfmt` runs in this
     process where it begins the line; a shell runs the rest."""
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    environment = {"PYTHONUTF8": "1", "COLUMNS": "100", "NO_COLOR": "1", "PATH": path}
+    environment = {"PYTHONUTF8": "1", "COLUMNS": "100", "NO_COLOR": "1"}
+    environment |= {**(more or {}), "PATH": path}
     out, err = (io.TextIOWrapper(io.BytesIO(), "utf-8", write_through=True) for _ in range(2))
-    with mock.patch.dict(os.environ, {**environment, **(more or {})}), contextlib.chdir(directory):
+    with mock.patch.dict(os.environ, environment), contextlib.chdir(directory):
         if ours := _OURS.match(line):
             with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
                 status = main(shlex.split(ours[1]))
             line = line[ours.end() :].partition("#")[0].strip()
-            if line.startswith("&& ") and status == 0 and not out.buffer.getvalue():
+            if line.startswith("&& ") and status == 0 and not any(s.buffer.getvalue() for s in (out, err)):
                 return run_line(line[3:], directory, more)
             line = f"(cat; exit {status}) {line}"
         given = out.buffer.getvalue()  # type: ignore[attr-defined]
