@@ -16,7 +16,10 @@ from ckptfmt.manager.pruning import prune
 EPILOG = """
 DIR is a directory that a checkpoint manager (this library's or TensorFlow's) saves into, or a URL
 of one. Its `checkpoint` file says which checkpoints are managed and how old they are; others stay,
-such as those that a manager preserves permanently.
+such as those that a manager preserves permanently. What a manager of DIR retains by its options
+stays as well: the best by their metrics, and one of so many steps or hours. A `checkpoint` file
+without times, as tf.train.Saver and tf.train.Checkpoint.save write it, is refused: --by-order takes
+its checkpoints as managed, in its order.
 
 Every byte of the newest checkpoints is checked until N sound ones are found; older ones are removed
 without being read. A damaged or incomplete one among the newer does not count: standard error names
@@ -47,6 +50,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="check only that indexes are sound and data files complete, and read no tensors",
     )
+    add(
+        "--by-order",
+        action="store_true",
+        help="go by the order of a `checkpoint` file without times",
+    )
     add("-n", "--dry-run", action="store_true", help="list what would be removed, and stop")
     add("-q", "--quiet", action="store_true", help="no progress bar")
 
@@ -63,6 +71,7 @@ def run(options: argparse.Namespace) -> int:
             directory,
             options.keep,
             verify=not options.no_verify,
+            by_order=options.by_order,
             dry_run=options.dry_run,
             progress=progress.update,
         )

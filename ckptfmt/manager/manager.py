@@ -48,7 +48,7 @@ from ckptfmt.manager.restoring import (
     Restored,
     restore_newest,
 )
-from ckptfmt.manager.retention import KeepBest, Policy, Queued, decide
+from ckptfmt.manager.retention import KeepBest, Policy, decide
 from ckptfmt.manager.store_directory import Directory, StoreDirectory
 from ckptfmt.saving.options import CheckpointOptions
 
@@ -501,6 +501,7 @@ class CheckpointManager:
                 )
             self._records.read(place)
             self._records.add(place, save.name, save.metrics)
+            self._rate()
             self._latest = save.prefix
             self._records.write_metrics(place)
             self._records.write(place, save.name)
@@ -520,9 +521,10 @@ class CheckpointManager:
     def _remove_old(self, place: Directory) -> bool:
         """Remove what is not retained; return whether any checkpoint left the queue."""
         managed = self._records.managed
-        queue = [self._queued(name, moment) for name, moment in managed.items()]
-        others = [self._queued(name, 0.0) for name in self._records.scored if name not in managed]
-        decided = decide(queue, self._records.last_preserved, self._policy, others)
+        queue = [self._records.queued(name, number_of(name, self._name)) for name in managed]
+        others = [self._records.queued(one) for one in self._records.scored if one not in managed]
+        policy = dataclasses.replace(self._records.policy, max_to_keep=self._policy.max_to_keep)
+        decided = decide(queue, self._records.last_preserved, policy, others)
         self._records.last_preserved = decided.last_preserved
         for one in decided.preserved:
             del managed[one.name]
@@ -537,9 +539,15 @@ class CheckpointManager:
             warn(f"{error}; the checkpoint '{name}' is removed after a later save")
         return True
 
-    def _queued(self, name: str, moment: float) -> Queued:
-        step = number_of(name, self._name) if self._policy.every_n_steps else None
-        return Queued(name, moment, step, self._score(name))
+    def _rate(self) -> None:
+        """Record what this manager retains besides the newest. What it does not say holds as other
+        managers of the directory recorded it."""
+        records = self._records
+        own = {name: value for name, value in vars(self._policy).items() if value}
+        records.policy = dataclasses.replace(records.policy, **{**own, "max_to_keep": None})
+        if self._best is not None:
+            for name, record in records.scored.items():
+                records.scored[name] = dataclasses.replace(record, score=self._score(name))
 
     def _score(self, name: str) -> float | None:
         record = self._records.scored.get(name)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
@@ -11,10 +12,12 @@ from typing import Any
 from ckptfmt._base.arguments import check_progress, invalid
 from ckptfmt._base.names import index_name, is_url, parse_data_name
 from ckptfmt.bundle.completeness import LOOKS_MAX, identity, why_incomplete, why_unsound
+from ckptfmt.bundle.orphans import number_of
 from ckptfmt.errors import BusyError, CheckpointNotFoundError, StorageError
 from ckptfmt.manager.directory import CheckpointDirectory
 from ckptfmt.manager.latest import warn
 from ckptfmt.manager.records import Records
+from ckptfmt.manager.retention import decide, extremes
 from ckptfmt.manager.store_directory import Directory, StoreDirectory
 
 # As many symbolic links are followed from one to the next.
@@ -46,6 +49,7 @@ def prune(
     keep: int,
     *,
     verify: bool = True,
+    by_order: bool = False,
     dry_run: bool = False,
     progress: Callable[[int, int], object] | None = None,
 ) -> Pruned:
@@ -53,7 +57,10 @@ def prune(
 
     Only checkpoints that the state file names with their times are managed; those that a manager
     preserves permanently, and those that were saved without one, are not. From the newest on, each
-    is checked until `keep` sound ones are found; older ones are removed without being read.
+    is checked until `keep` sound ones are found; older ones are removed without being read. Of
+    these, what a manager of the directory retains by its options stays: the best, and one of so
+    many steps or hours, permanently. Where metrics were saved without `keep_best`, those with the
+    smallest and the largest value of each stay.
     Damaged ones among the newer are left as they are and do not count. The one that the state file
     names as the newest stays in any case, and so does one whose files are the targets of symbolic
     links in the directory, unless these links are removed as well. If the newest has no index, a
@@ -62,13 +69,15 @@ def prune(
     Args:
         directory: a directory with a `checkpoint` state file, or a URL of one.
         keep: how many sound ones stay, at least 1.
+        by_order: whether checkpoints are managed by the order of a state file without times, such
+            as `tf.train.Saver` and `tf.train.Checkpoint.save` write.
         verify: True checks every byte of a checkpoint. False only its index and the sizes of its
             data files.
         dry_run: whether to remove nothing.
         progress: called as `progress(bytes_done, bytes_total)` for each checkpoint that is checked.
 
     Raises:
-        InvalidError: `keep` is not positive.
+        InvalidError: `keep` is not positive, or the state file has no times, without `by_order`.
         CheckpointNotFoundError: there is no state file.
         BusyError: another process holds the directory's lock, or keeps replacing checkpoints.
         StorageError: a checkpoint cannot be read now, and nothing was removed.
@@ -88,11 +97,22 @@ def prune(
         while True:
             with place.lock():
                 records.read(place)
+                if records.state is not None and not records.state.all_model_checkpoint_timestamps:
+                    if not by_order:
+                        raise invalid(
+                            "by_order",
+                            "the `checkpoint` file has no times, so that nothing says which "
+                            "checkpoints a manager may remove; by_order=True goes by its order",
+                        )
+                    records.manage_by_order(place)
                 plan = _plan(records, directory, keep, judged)
                 if plan.unknown is None:
                     linked = {} if is_url(directory) else _linked(directory, place, plan.going)
                     plan.going[:] = [name for name in plan.going if name not in linked]
                     if plan.going and not dry_run:
+                        records.last_preserved = plan.last_preserved
+                        for name in plan.preserved:
+                            del records.managed[name]
                         failed = _remove(place, records, plan.going)
                     break
             looks += 1
@@ -132,12 +152,15 @@ class _Plan:
     """The names of managed checkpoints, oldest first: those that stay and those that go.
 
     Attributes:
+        preserved: those that stay permanently from now on.
         unknown: a checkpoint that has to be checked first; None if the others are complete.
     """
 
     going: list[str]
     sound: list[str]
     damaged: dict[str, str]
+    preserved: list[str] = field(default_factory=list)
+    last_preserved: float = 0.0
     unknown: str | None = None
 
 
@@ -149,21 +172,39 @@ def _plan(records: Records, directory: str, keep: int, judged: dict[str, _Verdic
             path=directory,
         )
     newest = os.path.basename(records.state.model_checkpoint_path)
-    going: list[str] = []
     sound: list[str] = []
     damaged: list[tuple[str, str]] = []
+    covered = 0
     for name in reversed(records.managed):
         if len(sound) >= keep and name != newest:
-            going.append(name)
             continue
         verdict = judged.get(name)
         if verdict is None or verdict.index != identity(index_name(os.path.join(directory, name))):
-            return _Plan([], [], {}, name)
+            return _Plan([], [], {}, unknown=name)
+        covered += len(sound) < keep
         if verdict.why is None:
             sound.append(name)
         else:
             damaged.append((name, verdict.why))
-    return _Plan(going[::-1], sound[::-1], dict(damaged[::-1]))
+    metrics = {name: record.metrics for name, record in records.scored.items()}
+    decided = decide(
+        [records.queued(name, _step(name)) for name in records.managed],
+        records.last_preserved,
+        dataclasses.replace(records.policy, max_to_keep=covered),
+        [records.queued(name) for name in metrics if name not in records.managed],
+        {newest} | (set() if records.policy.best else extremes(metrics)),
+    )
+    return _Plan(
+        [one.name for one in decided.deleted],
+        sound[::-1],
+        dict(damaged[::-1]),
+        [one.name for one in decided.preserved],
+        decided.last_preserved,
+    )
+
+
+def _step(name: str) -> int | None:
+    return number_of(name, name.rpartition("-")[0])
 
 
 def _linked(directory: str, place: Directory, going: Iterable[str]) -> dict[str, str]:

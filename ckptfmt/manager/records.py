@@ -1,16 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """Records of a manager in its directory: the state file, which is TensorFlow's, and the metrics of
-checkpoints.
+checkpoints with what is retained.
 
-Metrics are in one small file beside the state file, `checkpoint.ckptfmt`, which TensorFlow ignores:
+Both are in one small file beside the state file, `checkpoint.ckptfmt`, which TensorFlow ignores:
 JSON, written before the state file that names the checkpoint. An entry counts only as long as the
-checkpoint has the same index that it was written for, and is removed with it.
+checkpoint has the same index that it was written for, and is removed with it. Its score is what
+keep_best compares, larger is better: only the manager that saves knows the function.
 
-    {"ckptfmt_metrics": 1, "checkpoints": {"ckpt-7": {"metrics": {"loss": 0.5}, "index": "9f..."}}}
+    {"ckptfmt_metrics": 1, "keep": {"best": 1, "every_n_steps": 100}, "checkpoints":
+     {"ckpt-7": {"metrics": {"loss": 0.5}, "score": -0.5, "index": "9f..."}}}
 """
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
 import os
@@ -33,7 +36,7 @@ from ckptfmt.bundle.state_file import (
 )
 from ckptfmt.errors import CkptfmtError, CorruptError, InvalidError, StorageError
 from ckptfmt.manager.latest import warn
-from ckptfmt.manager.retention import recover
+from ckptfmt.manager.retention import Policy, Queued, recover
 from ckptfmt.manager.store_directory import Directory
 
 INDEX_BYTES_MAX = 1 << 40
@@ -49,6 +52,8 @@ class Records:
     Attributes:
         managed: timestamps of the managed checkpoints by name, oldest first.
         scored: metrics of checkpoints by name, managed or not.
+        policy: what managers of the directory retain besides the newest.
+        timeless: whether the state file has no times, and checkpoints are managed by its order.
         last_preserved: when the last checkpoint was saved that is kept permanently.
         state: the state file; None if it is missing or damaged.
     """
@@ -63,6 +68,8 @@ class Records:
         """Forget everything, because the directory is missing or was replaced."""
         self.managed: dict[str, float] = {}
         self.scored: dict[str, Record] = {}
+        self.policy = Policy()
+        self.timeless = False
         self.state: CheckpointState | None = None
         self._content: bytes | None = None
         self._identity: tuple[int, int] | None = None
@@ -142,6 +149,19 @@ class Records:
         )
         return behind
 
+    def manage_by_order(self, directory: Directory) -> None:
+        """Manage the checkpoints of a state file without times, in its order."""
+        assert self.state is not None
+        names = map(self._name_of, self.state.all_model_checkpoint_paths)
+        self.managed = dict.fromkeys((one for one in names if one and directory.exists(one)), 0.0)
+        self.timeless = True
+
+    def queued(self, name: str, step: int | None = None) -> Queued:
+        """Return a checkpoint as retention sees it."""
+        record = self.scored.get(name)
+        score = None if record is None else record.score
+        return Queued(name, self.managed.get(name, 0.0), step, score)
+
     def _name_of(self, path: str) -> str | None:
         """Return the name of a checkpoint that is right in the directory; None of any other
         path."""
@@ -177,26 +197,29 @@ class Records:
         """
         names, timestamps = tuple(self.managed), tuple(self.managed.values())
         state = CheckpointState(newest, names, timestamps, self.last_preserved)
+        if self.timeless:
+            state = CheckpointState(newest, names)
         content = format_state(state)
         if content != self._content:
             directory.write_state(STATE_NAME, content)
             self.state, self._content = state, content
 
     def write_metrics(self, directory: Directory, durability: Durability | None = None) -> None:
-        """Write the metrics, if the file does not have them already. Without any
-        metrics no file is created.
+        """Write the metrics and what is retained, if the file does not have them already. Without
+        either no file is created.
 
         Raises:
             StorageError: the file cannot be written.
         """
         existing = directory.read(METRICS_NAME)
-        if existing is None and not self.scored:
+        keep = {name: value for name, value in vars(self.policy).items() if value}
+        if existing is None and not self.scored and not keep:
             return
         checkpoints = {
-            name: {"metrics": dict(record.metrics), "index": record.index}
+            name: {key: value for key, value in vars(record).items() if value is not None}
             for name, record in self.scored.items()
         }
-        document = {_HEAD: _VERSION, "checkpoints": checkpoints}
+        document = {_HEAD: _VERSION, "keep": keep, "checkpoints": checkpoints}
         content = f"{json.dumps(document, indent=1)}\n".encode()
         if content != existing:
             directory.write_state(METRICS_NAME, content, durability)
@@ -206,13 +229,14 @@ class Records:
         for."""
         try:
             content = directory.read(METRICS_NAME)
-            records = {} if content is None else _parse(content)
+            policy, records = (Policy(), {}) if content is None else _parse(content)
         except (InvalidError, StorageError) as error:
             if isinstance(error, StorageError) and not proves_damage(error):
                 raise
             path = os.path.join(self._path, METRICS_NAME)
             warn(f"{path}: {error}; the metrics are ignored")
             return {}
+        self.policy = policy
         return {
             name: record
             for name, record in records.items()
@@ -230,10 +254,12 @@ class Record:
     Attributes:
         metrics: name to number.
         index: fingerprint of the index that they belong to.
+        score: what keep_best compares, larger is better; None if nothing was compared.
     """
 
     metrics: Mapping[str, float]
     index: str
+    score: float | None = None
 
 
 def check_metrics(given: Any) -> dict[str, float] | None:
@@ -265,21 +291,27 @@ def _fingerprint(directory: Directory, name: str) -> str:
     return hashlib.sha256(content).hexdigest()[:32]
 
 
-def _parse(content: bytes) -> dict[str, Record]:
+def _parse(content: bytes) -> tuple[Policy, dict[str, Record]]:
     try:
         found = json.loads(content)
         version = found[_HEAD]
+        policy = Policy(**{name: _number(one) for name, one in found.get("keep", {}).items()})
+        policy = dataclasses.replace(policy, max_to_keep=None, best=int(policy.best))
         records = {name: _record(one) for name, one in found["checkpoints"].items()}
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError, OverflowError):
         raise InvalidError("it does not contain the metrics of checkpoints") from None
     if version != _VERSION:
         raise InvalidError(f"version {version!r} of the metrics is unknown")
-    return records
+    return policy, records
 
 
 def _record(given: Any) -> Record:
-    metrics = given["metrics"]
-    for value in metrics.values():
-        if isinstance(value, bool) or not isinstance(value, (int, float)):
-            raise TypeError
-    return Record({name: float(value) for name, value in metrics.items()}, str(given["index"]))
+    metrics = {name: float(_number(value)) for name, value in given["metrics"].items()}
+    score = given.get("score")
+    return Record(metrics, str(given["index"]), None if score is None else float(_number(score)))
+
+
+def _number(value: Any) -> Any:
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise TypeError
+    return value

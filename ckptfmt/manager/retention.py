@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Decide which checkpoints are retained. Pure functions: no clock, no files.
 
-A manager has a queue of checkpoints, oldest first, and the time of the last one that was kept
-permanently. After each save the newest `max_to_keep` stay in the queue. Each older one, from the
-oldest on,
+Managers and `prune` ask here. A directory has a queue of checkpoints, oldest first, and the time of
+the last one that was kept permanently. After each save the newest `max_to_keep` stay in the queue,
+by `prune` as many as it takes for the sound ones that it keeps. Each older one, from the oldest on,
 
     is kept permanently, and leaves the queue, if it was saved at least n hours after the last such
       one, or if its step is a multiple of n;
@@ -16,7 +16,7 @@ The hours, the restart and the order are TensorFlow's to the bit; steps and best
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -107,7 +107,7 @@ class Queued:
 
 @dataclass(frozen=True)
 class Policy:
-    """The options of a manager.
+    """The options of a manager. All but the first are recorded in the directory.
 
     Attributes:
         max_to_keep: how many of the newest; None keeps all.
@@ -145,11 +145,28 @@ def best_of(checkpoints: Sequence[Queued], number: int) -> list[Queued]:
     return [one for _, _, one in sorted(scored, key=lambda key: key[:2], reverse=True)[:number]]
 
 
+def extremes(metrics: Mapping[str, Metrics]) -> set[str]:
+    """Return the checkpoints with the smallest or the largest value of any metric: the best, where
+    nothing says which value is better."""
+    found: set[str] = set()
+    for metric in {name for one in metrics.values() for name in one}:
+        values = {
+            name: one[metric]
+            for name, one in metrics.items()
+            if metric in one and not math.isnan(one[metric])
+        }
+        for choose in (min, max):
+            best = choose(values.values(), default=None)
+            found |= {name for name, value in values.items() if value == best}
+    return found
+
+
 def decide(
     queue: Sequence[Queued],
     last_preserved: float,
     policy: Policy,
     others: Sequence[Queued] = (),
+    stay: Collection[str] = (),
 ) -> Decision:
     """Decide what happens to the checkpoints of a queue after its last one was saved.
 
@@ -161,6 +178,7 @@ def decide(
         policy: which to keep.
         others: checkpoints outside the queue that exist, such as those kept permanently: they
             count among the best.
+        stay: names of those that stay in any case.
     """
     if not policy.max_to_keep:
         return Decision(list(queue), last_preserved=last_preserved)
@@ -173,7 +191,7 @@ def decide(
             preserved.append(one)
         elif policy.every_n_steps and one.step is not None and one.step % policy.every_n_steps == 0:
             preserved.append(one)
-        elif one in best:
+        elif one in best or one.name in stay:
             kept.append(one)
         else:
             deleted.append(one)

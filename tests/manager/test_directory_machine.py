@@ -36,9 +36,10 @@ WHICH = st.integers(0, 1)
 class Directory(RuleBasedStateMachine):
     """Attributes:
     values: the value of every checkpoint that was saved, by number.
+    losses: its metric, by number.
     sure: the numbers of those that must be there and sound.
     others: files of other programs, with their contents.
-    pending: background saves: manager, value and future.
+    pending: background saves: manager, value, metric and future.
     """
 
     def __init__(self) -> None:
@@ -49,16 +50,30 @@ class Directory(RuleBasedStateMachine):
         self.clock, self.real = 0.0, time.time
         time.time = lambda: self.real() + self.clock
         self.values: dict[int, float] = {}
+        self.losses: dict[int, float] = {}
         self.sure: set[int] = set()
         self.others = {"notes.txt": b"mine", "ckpt-x.index": b"mine", "ckpt-99.txt": b"mine"}
         for name, content in self.others.items():
             (self.runs / name).write_bytes(content)
         ckptfmt.save(self.runs / "mine-7", {"x": np.arange(3)}, durability="none")
-        self.pending: tuple[int, float, Any] | None = None
+        self.pending: tuple[int, float, float, Any] | None = None
 
-    @initialize(seed=SEEDS, kept=st.integers(1, 3))
-    def start(self, seed: int, kept: int) -> None:
+    @initialize(
+        seed=SEEDS,
+        kept=st.integers(1, 3),
+        best=st.integers(0, 2),
+        mode=st.sampled_from(["min", "max"]),
+        named=st.booleans(),
+        steps=st.none() | st.integers(2, 5),
+        hours=st.none() | st.floats(0.001, 300),
+    )
+    def start(
+        self, seed: int, kept: int, best: int, mode: Any, named: bool, **options: Any
+    ) -> None:
         self.chance, self.kept, self.next = random.Random(seed), kept, 0.0
+        self.best, self.sign, self.options = best, -1 if mode == "min" else 1, options
+        metric: Any = "loss" if named else lambda metrics: metrics["loss"]
+        self.keep_best = ckptfmt.KeepBest(metric, mode, best) if best else None
         self.writer: int | None = None
         self.weights = [np.zeros(4), np.zeros(4)]
         self.managers = [self.manager(which) for which in range(2)]
@@ -66,30 +81,57 @@ class Directory(RuleBasedStateMachine):
     def manager(self, which: int) -> ckptfmt.CheckpointManager:
         options = ckptfmt.tf.CheckpointOptions(durability="none")
         checkpoint = ckptfmt.Checkpoint(weights=self.weights[which])
-        return ckptfmt.CheckpointManager(checkpoint, self.runs, self.kept, options=options)
+        return ckptfmt.CheckpointManager(
+            checkpoint,
+            self.runs,
+            self.kept,
+            keep_best=self.keep_best,
+            keep_every_n_steps=self.options["steps"],
+            keep_checkpoint_every_n_hours=self.options["hours"],
+            options=options,
+        )
 
     # ---- what is there
 
     def number(self, path: str | None) -> int:
         return 0 if path is None else int(path.rpartition("-")[2])
 
+    def indexes(self) -> list[Path]:
+        return [path for path in self.runs.glob("ckpt-*.index") if path.stem[5:].isdecimal()]
+
     def there(self) -> dict[int, bool]:
         """The checkpoints of the managers that have an index, and whether each is sound."""
-        indexes = [path for path in self.runs.glob("ckpt-*.index") if path.stem[5:].isdecimal()]
-        return {self.number(path.stem): ckptfmt.verify(path.with_suffix("")).ok for path in indexes}
+        return {
+            self.number(path.stem): ckptfmt.verify(path.with_suffix("")).ok
+            for path in self.indexes()
+        }
 
-    def saved(self, which: int, path: str | None, value: float) -> None:
+    def saved(self, which: int, path: str | None, value: float, loss: float) -> None:
         """A save has returned: older ones than the newest `kept` that the state names may go."""
         number = self.number(path)
         assert number > max(self.sure, default=0), "an older number"
-        self.values[number] = value
+        self.values[number], self.losses[number] = value, loss
         managed = [self.number(one) for one in self.managers[which].checkpoints]
-        assert managed[-1] == number and len(managed) <= self.kept
-        self.sure = {one for one in [*self.sure, number] if one in managed[-self.kept :]}
+        assert managed[-1] == number and len(managed) <= self.kept + self.best
+        self.sure = self.retained([*self.sure, number], managed[-self.kept :])
+
+    def retained(self, candidates: Any, newest: Any) -> set[int]:
+        """Those of the candidates that stay: the newest, the best of all that had an index before,
+        and one of so many steps."""
+        there = self.before.union(candidates)
+        ranked = sorted(there, key=lambda one: self.sign * self.losses[one], reverse=True)
+        steps = self.options["steps"]
+        stay = {
+            *newest,
+            *ranked[: self.best],
+            *(one for one in there if steps and one % steps == 0),
+        }
+        return stay & set(candidates)
 
     def turn(self, which: int) -> None:
         """Another process takes over: it restores first, as a run that goes on does."""
         self.settle()
+        self.before = set(self.there())
         if self.writer != which:
             self.managers[which] = self.manager(which)
             self.restored(self.managers[which])
@@ -111,24 +153,25 @@ class Directory(RuleBasedStateMachine):
     def settle(self) -> None:
         """Wait for the background save."""
         if self.pending is not None:
-            which, value, future = self.pending
+            which, value, loss, future = self.pending
             self.pending = None
             self.managers[which].sync()
-            self.saved(which, future.result(), value)
+            self.saved(which, future.result(), value, loss)
 
     # ---- saves
 
     @rule(which=WHICH)
     def save(self, which: int) -> None:
         self.turn(which)
-        value = self.new_value(which)
-        self.saved(which, self.managers[which].save(), value)
+        value, loss = self.new_value(which), self.chance.random()
+        self.saved(which, self.managers[which].save(metrics={"loss": loss}), value, loss)
 
     @rule(which=WHICH)
     def save_async(self, which: int) -> None:
         self.turn(which)
-        value = self.new_value(which)
-        self.pending = which, value, self.managers[which].save_async()
+        value, loss = self.new_value(which), self.chance.random()
+        future = self.managers[which].save_async(metrics={"loss": loss})
+        self.pending = which, value, loss, future
         self.weights[which][...] = -1
 
     @rule(which=WHICH, fault=KILLS)
@@ -136,22 +179,25 @@ class Directory(RuleBasedStateMachine):
         """Another process goes on, saves and is killed: the old checkpoints or the new."""
         self.settle()
         before, self.writer = self.there(), None
+        self.before = set(before)
 
         def work() -> None:
             manager = self.manager(which)
             self.restored(manager)
             self.weights[which][...] = value
-            manager.save()
+            manager.save(metrics={"loss": loss})
 
         self.next += 1
-        value = self.next
+        value, loss = self.next, self.chance.random()
         under(fault, work, DictClient())
         for number in self.there().keys() - before.keys():
             assert number > max(self.sure, default=0)
-            self.values[number] = value
+            self.values[number], self.losses[number] = value, loss
         # The one that the new one pushes out may be gone, if the new one is there.
         if self.there().keys() - before.keys():
-            self.sure = set(sorted(self.sure)[-self.kept + 1 :] if self.kept > 1 else [])
+            self.before |= self.there().keys()
+            newest = sorted(self.sure)[-self.kept + 1 :] if self.kept > 1 else []
+            self.sure = self.retained(self.sure, newest)
 
     @rule(which=WHICH)
     def open_again(self, which: int) -> None:
@@ -181,12 +227,13 @@ class Directory(RuleBasedStateMachine):
     @rule(keep=st.integers(1, 3))
     def prune(self, keep: int) -> None:
         self.settle()
+        self.before = set(self.there())
         # A flipped byte may be one that says nothing, as in the padding of a footer.
         sound = sorted(number for number, is_sound in self.there().items() if is_sound)
         status = self.command("prune", "--keep", str(keep), "-q", str(self.runs))
         assert status in ((0, 1) if (self.runs / "checkpoint").exists() else (2,))
         if status != 2:
-            self.sure &= set(sound[-keep:])
+            self.sure = self.retained(self.sure, sound[-keep:])
 
     @rule()
     def clean(self) -> None:

@@ -322,3 +322,53 @@ def test_one_that_keeps_changing(
     with pytest.raises(ckptfmt.errors.BusyError, match="keeps replacing"):
         prune(str(directory), 2)
     assert len(list(directory.glob("*.index"))) == 4
+
+
+# ---- what managers retain
+
+LOSSES = [3.0, 1.0, 5.0, 4.0, 6.0, 7.0]
+# Options of the manager, and the checkpoints that prune leaves with keep=1.
+RETAINED: dict[str, tuple[dict[str, Any], list[int]]] = {
+    "smallest": ({"keep_best": ckptfmt.KeepBest("loss", "min")}, [2, 6]),
+    "two largest": ({"keep_best": ckptfmt.KeepBest("loss", "max", 2)}, [5, 6]),
+    "function": ({"keep_best": ckptfmt.KeepBest(lambda it: abs(it["loss"] - 5), "min")}, [3, 6]),
+    "either end": ({}, [2, 6]),
+    "steps": ({"keep_every_n_steps": 4, "keep_best": ckptfmt.KeepBest("loss", "min")}, [2, 4, 6]),
+    "hours": ({"keep_checkpoint_every_n_hours": 1e-9}, [1, 2, 3, 4, 5, 6]),
+}
+
+
+@pytest.mark.parametrize("case", RETAINED)
+def test_what_a_manager_retains_stays(tmp_path: Path, case: str) -> None:
+    options, left = RETAINED[case]
+    manager = ckptfmt.CheckpointManager(ckptfmt.Checkpoint(w=np.ones(3)), tmp_path, 9, **options)
+    for loss in LOSSES:
+        manager.save(metrics={"loss": loss})
+    going = [number for number in range(1, 7) if number not in left]
+    assert numbers(prune(str(tmp_path), 1, dry_run=True).removed) == going
+    for _ in range(2):
+        prune(str(tmp_path), 1)
+        assert sorted(int(path.stem[5:]) for path in tmp_path.glob("*.index")) == left
+    again = ckptfmt.CheckpointManager(ckptfmt.Checkpoint(w=np.ones(3)), tmp_path, 1)
+    assert again.restore_latest().path == str(tmp_path / "ckpt-6")
+    again.save(metrics={"loss": 2.0})
+    kept = {int(path.stem[5:]) for path in tmp_path.glob("*.index")}
+    assert kept >= {7, *(left[:-1] if options else [])}, "by any manager"
+
+
+def test_a_state_file_without_times(tmp_path: Path) -> None:
+    """As tf.train.Saver and tf.train.Checkpoint.save write it."""
+    prefixes = [str(tmp_path / f"model-{number}") for number in (10, 9, 30)]
+    for prefix in prefixes:
+        ckptfmt.save(prefix, {"x": np.ones(3)})
+    ckptfmt.tf.update_checkpoint_state(tmp_path, prefixes[-1], prefixes)
+    before = contents(tmp_path)
+    with pytest.raises(ckptfmt.InvalidError) as caught:
+        prune(str(tmp_path), 1)
+    assert caught.value.argument == "by_order" and contents(tmp_path) == before
+    done = prune(str(tmp_path), 2, by_order=True)
+    assert (done.removed, done.kept) == ([prefixes[0]], prefixes[1:])
+    state = ckptfmt.tf.get_checkpoint_state(tmp_path)
+    assert state is not None and not state.all_model_checkpoint_timestamps
+    assert state.last_preserved_timestamp is None
+    assert prune(str(tmp_path), 1, by_order=True).removed == [prefixes[1]]
