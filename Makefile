@@ -64,7 +64,7 @@ PYTHON_FLAGS = -DPy_LIMITED_API=0x030b0000 $(addprefix -isystem ,$(shell $(if $(
 	'import numpy, sysconfig; print(sysconfig.get_path("include"), numpy.get_include())'))
 LIB_SRC := $(filter-out csrc/python/%,$(sort $(wildcard csrc/*/*.c)))
 # The longest first: they run on all processors at once.
-LONGEST := $(patsubst %,tests/c/test_%.c,interleavings transfer merge read_jobs)
+LONGEST := $(patsubst %,tests/c/test_%.c,vectors interleavings kinds_faults transfer merge read_jobs)
 TEST_SRC := $(LONGEST) $(filter-out $(LONGEST),$(sort $(wildcard tests/c/test_*.c)))
 MEASURE_SRC := $(sort $(wildcard tests/c/measure_*.c))
 SUPPORT_SRC := $(filter-out $(TEST_SRC),$(sort $(wildcard tests/c/*.c)))
