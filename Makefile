@@ -219,7 +219,8 @@ properties: python ## the property tests in their long form, with TensorFlow whe
 border: python ## mutants of checkpoints through the Python interface (RUNS=5000)
 	$(Q)CKPTFMT_BORDER_RUNS=$(or $(RUNS),5000) $(LONG) -rP --no-header tests/border
 
-slow: python ## what make test leaves out, long, large or the rest of a sample (13 GiB of memory, 7 of disk)
+slow: needs-c python ## what make test leaves out, long, large or the rest of a sample (13 GiB of memory, 7 of disk)
+	$(Q)CKPTFMT_EVERY_FAULT=1 $(MAKE) c-test
 	$(Q)$(LONG) -n 2 --dist loadfile -m slow --slow --ignore=tests/peers tests
 
 explore: python needs-c ## random search with fresh seeds, in turns (SECONDS=600, SEARCHES='races fuzz')
@@ -290,7 +291,7 @@ planted: python needs-c ## a bug for each fuzz target, which it must find within
 # The Python tests count where they are not killed; the C programs run a second time without special instructions.
 coverage: python needs-c ## branches of the C library that the tests take, by folder
 	$(Q)rm -rf build/coverage
-	$(Q)$(MAKE) MODE=coverage c-test
+	$(Q)CKPTFMT_EVERY_FAULT=1 $(MAKE) MODE=coverage c-test
 	$(Q)CKPTFMT_ISA=portable $(MAKE) MODE=coverage c-test
 	$(Q)$(MAKE) MODE=coverage replay
 	$(Q)sh tools/coverage.sh $(PY) $(CC) "$(flags_coverage)"
@@ -419,9 +420,7 @@ $(B)/csrc/base/limits.o: ALL_CFLAGS += -DCKPTFMT_VERSION='"$(VERSION)"'
 $(B)/csrc/base/limits.o: pyproject.toml
 $(B)/csrc/compress/zstd.o: ALL_CFLAGS += $(if $(WITH_ZSTD),-DCKPTFMT_WITH_ZSTD)
 $(call objects,$(PYTHON_SRC)): ALL_CFLAGS += $(PYTHON_FLAGS)
-# `make asan` and `make coverage` fail every call of some operations in turn, the others a sample.
-$(call objects,$(TEST_SRC) $(SUPPORT_SRC) $(FUZZ_SUPPORT_SRC)): ALL_CFLAGS += -Itests/c \
-	$(if $(filter release arm bigendian,$(MODE)),-DTEST_SAMPLES_FAULTS)
+$(call objects,$(TEST_SRC) $(SUPPORT_SRC) $(FUZZ_SUPPORT_SRC)): ALL_CFLAGS += -Itests/c
 
 # Every symbol, for tests. An object linked before it (memory_fault, os_fault) replaces a member.
 $(B)/libinternal.a: $(LIB_OBJ)
