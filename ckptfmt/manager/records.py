@@ -106,8 +106,9 @@ class Records:
                         f"the clock is {behind:f} seconds behind the moment when a checkpoint of "
                         f"{self._path} was preserved last"
                     )
-        for name in [one for one in self.managed if f"{one}{INDEX}" not in existing]:
-            del self.managed[name]
+        for known in (self.managed, self.scored):
+            for name in [one for one in known if f"{one}{INDEX}" not in existing]:
+                del known[name]
 
     def _parse(self, content: bytes | None) -> CheckpointState | None:
         if content is None:
