@@ -8,6 +8,7 @@ import mmap
 import os
 import random
 import select
+import signal
 import struct
 from collections import Counter
 from collections.abc import Iterator
@@ -62,8 +63,10 @@ def save_forever(shared: mmap.mmap, directory: Path, kind: str) -> None:
     @contextmanager
     def phase(number: int) -> Iterator[None]:
         before, shared[0] = shared[0], number
-        yield
-        shared[0] = before
+        try:
+            yield
+        finally:
+            shared[0] = before
 
     for number, owner, name in (
         (2, CheckpointManager, "_record"),
@@ -155,6 +158,8 @@ def run(tmp_path: Path, kind: str, kills: int, seed: int) -> Counter[str]:
                     ended, _, _ = select.select([child.stdout], [], [], 0.001)
                     assert not ended, "it ended by itself"
                 select.select([], [], [], chance.uniform(0, 0.05))
+                child.kill()
+                assert child.finish() == (-signal.SIGKILL, "")
             deaths[PHASES[shared[0]]] += 1
             shared[0] = shared[1] = 0
             (saved,) = struct.unpack("<q", shared[8:16])

@@ -4,8 +4,10 @@ the weights are those of a run that was not killed."""
 
 from __future__ import annotations
 
+import os
 import random
 import re
+import signal
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -76,12 +78,15 @@ def test_killed_three_times(tmp_path: Path, seed: int, world_size: int) -> None:
         for worker in workers:
             worker.go_on(batches)
         lines = [workers[0].line() for _ in range(batches - 1)]
+        assert len(steps(lines)) == len(lines), lines
         # The last batch is being trained or backed up.
         victim = choose.choice(workers)
         for worker in dict.fromkeys([victim, *workers]):
-            worker.kill()
-        rest = [worker.finish()[1] for worker in workers]
-        lines += rest[0].splitlines()
+            os.kill(worker.pid, signal.SIGKILL)
+        rest = [(worker is victim, *worker.finish()) for worker in workers]
+        for first, status, out in rest:
+            assert status == -signal.SIGKILL or (not first and "PEERS_MISSING" in out), out
+        lines += rest[0][2].splitlines()
         trained = steps(lines)
         assert trained == list(range(begin, begin + len(trained)))
         done = begin + len(trained)

@@ -117,9 +117,10 @@ class Forked:
         return self.status
 
     def kill(self) -> None:
+        """End it with SIGKILL; an AssertionError if it has failed by itself before."""
         if self.status is None:
             os.kill(self.pid, signal.SIGKILL)
-            self.end()
+            assert self.end() in (0, -signal.SIGKILL), self.stdout.read().decode()
 
     def finish(self) -> tuple[int, str]:
         """Its status, and the rest of what it printed."""
@@ -131,6 +132,8 @@ class Forked:
         return self
 
     def __exit__(self, *_exc: object) -> None:
-        self.kill()
-        self.stdin.close()
-        self.stdout.close()
+        try:
+            self.kill()
+        finally:
+            self.stdin.close()
+            self.stdout.close()
