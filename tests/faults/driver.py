@@ -286,7 +286,8 @@ class Driver:
                 calls = self.library.fault_count() + 1
             for name in ERRORS[kind]:
                 for mode, times, short in modes(kind, name):
-                    for at in range(chance.randint(1, step), calls, step):
+                    first = chance.randint(1, max(1, min(step, calls - 1)))
+                    for at in range(first, calls, step):
                         if short == 0 and times == ALWAYS and at > 60:
                             break  # from there on nearly the same as once
                         hits, wrong = self.once(kind, getattr(errno, name), at, times, short)

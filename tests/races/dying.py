@@ -32,7 +32,7 @@ from ckptfmt.sharded.coordinator import SingleProcess
 
 RANKS, TIMEOUT = 3, 120
 CHANGE, KILL = len(KINDS) + 1, -1
-NEVER = 1 << 40
+NEVER = 1 << 30
 COUNTED = "calls: "
 
 
@@ -96,7 +96,7 @@ def main(rounds: int, seed: str, root: Path) -> None:
     number = 2
     calls = save_whole(root, number)
     kills: list[tuple[int, int]] = []
-    while counts["killed"] < rounds:
+    while min(counts["killed"], counts["failed"]) < rounds:
         if not kills:
             kills = source.sample(calls, len(calls))
         victim, at = kills.pop()

@@ -133,7 +133,7 @@ def main(rounds: int, seed: str, root: Path) -> None:
     first = {"x": VALUES, "t": TEXT}
     assert in_child(lambda: ckptfmt.save(path, first, durability="rename")) == 0
     kinds: list[str] = []
-    while counts["process"] < rounds:
+    while counts["process"] < max(rounds, len(KINDS)):
         kinds = kinds or source.sample(KINDS, len(KINDS))
         kind = kinds.pop()
         status = in_child(partial(beside, path, kind, source))

@@ -64,6 +64,7 @@ class Forks:
 
     def __exit__(self, *_: object) -> None:
         self._process.communicate()
+        assert self._process.returncode == 0
 
     def run(self, *arguments: object) -> int:
         """Work with these arguments; returns the exit status, negative for a signal."""
@@ -77,6 +78,10 @@ def serve(main: Callable[..., object]) -> None:
     """Call `main` with the arguments of each line of the input, in a fork of this process."""
     for module in IMPORTED_LATE:
         importlib.import_module(module)
+
+    def work(*arguments: str) -> None:
+        os.dup2(2, 1)  # stdout is for statuses
+        main(*arguments)
+
     for line in sys.stdin:
-        arguments = line.rstrip("\n").split("\t")
-        print(in_child(lambda given=arguments: main(*given)), flush=True)
+        print(in_child(functools.partial(work, *line.rstrip("\n").split("\t"))), flush=True)
