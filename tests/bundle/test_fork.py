@@ -95,7 +95,7 @@ def work():
     OwnDescriptor(lambda: os.open("/", os.O_RDONLY)).close()
 thread = threading.Thread(target=work, daemon=True)
 thread.start()
-thread.join(10)
+thread.join(600)
 if pid == 0:
     os._exit(int(thread.is_alive()))
 assert os.waitpid(pid, 0)[1] == 0 and not thread.is_alive()
@@ -124,7 +124,7 @@ def test_what_is_remembered_needs_no_thread_of_the_parent(
         return array_at(*arguments)
 
     def child() -> None:
-        signal.alarm(30)
+        signal.alarm(600)
         assert ckptfmt.load(tmp_path / "ck")["x"][9] == 9
 
     monkeypatch.setattr(reading, "array_at", slow)

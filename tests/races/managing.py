@@ -79,7 +79,7 @@ def save_alone(root: Path, counts: Counts, folder: str, most: int | None) -> Ste
                 values[...] = -1
             else:
                 while pending:
-                    pending.pop(0).result(60)
+                    pending.pop(0).result(600)
                     counts.add(f"{folder} done")
                 mine.save(number)
                 counts.add(f"{folder} done")
@@ -88,7 +88,7 @@ def save_alone(root: Path, counts: Counts, folder: str, most: int | None) -> Ste
             yield
     finally:
         for future in pending:
-            future.result(60)
+            future.result(600)
 
 
 def manage(root: Path, counts: Counts) -> Steps:
@@ -209,7 +209,7 @@ def clean(root: Path, counts: Counts) -> Steps:
     """As `ckptfmt clean`. No writer has died, so only a file that a writer has made and not locked
     yet may be removed; the writer makes another."""
     for folder in itertools.cycle(["kept", "pruned", "shared"]):
-        with CheckpointDirectory(str(root / folder)) as place, place.lock(60):
+        with CheckpointDirectory(str(root / folder)) as place, place.lock(600):
             gone = place.sweep(None)
         assert all(".tempstate" in name for name in gone), gone
         counts.add("clean")

@@ -15,7 +15,7 @@ import pytest
 from support.manners import CALLS, LARGE_MANNERS, MANNERS, STALLS, WRONG, every
 
 
-# One of so many in `make test`.
+# In `make test`, every fifth.
 @pytest.mark.parametrize("step", [5, pytest.param(1, marks=pytest.mark.slow)])
 def test_a_load_from_each(tmp_path: Path, step: int) -> None:
     here = str(Path(__file__).parents[1])
@@ -28,7 +28,7 @@ def test_a_load_from_each(tmp_path: Path, step: int) -> None:
     )
     assert done.returncode == 0, done.stderr[-2000:]
     at, rows = json.loads(done.stdout.splitlines()[-1])
-    assert time.time() - at < 60, "calls that are left behind do not delay the exit"
+    assert time.time() - at < 300, "calls that are left behind do not delay the exit"
     kinds = (MANNERS, MANNERS, CALLS, LARGE_MANNERS)
     assert len(rows) == sum(len(every(kind, step)) for kind in kinds) > 90 // step
     for manner, suffix, outcome, seconds, after in rows:
@@ -37,9 +37,9 @@ def test_a_load_from_each(tmp_path: Path, step: int) -> None:
         kind = outcome.partition(":")[0]
         assert kind == "right" or kind.endswith("Error"), row
         assert "CorruptError" not in kind or manner in WRONG, row
-        assert seconds < 50 and (after is None or after < 30), row
+        assert seconds < 300 and (after is None or after < 300), row
         stalls = manner.startswith(("fsspec", "large")) or manner in STALLS
         assert not stalls or after is not None, row
     outcomes = {(manner, suffix): outcome for manner, suffix, outcome, *_ in rows}
-    for manner in ("good", "drips", "no etag", "weak etag", "redirects elsewhere", "too much"):
-        assert step > 1 or {outcomes[manner, suffix] for suffix in ("index", "data")} == {"right"}
+    right = {"good", "drips", "no etag", "weak etag", "redirects elsewhere", "too much"}
+    assert {outcome for (manner, _), outcome in outcomes.items() if manner in right} == {"right"}

@@ -35,7 +35,7 @@ from ckptfmt.stores import waiting
 
 ARRAYS = {"w": np.arange(3000.0), "b": np.ones((7, 3), np.float32)}
 LARGE, LARGE_SIZE = [f"w{number}" for number in range(12)], 9 << 20
-SHORT, LONG = "0.6", "60"
+SHORT, LONG = "0.6", "600"
 INTERRUPT_SECONDS = 0.2
 
 
@@ -120,7 +120,7 @@ def _range(text: str) -> Manner:
 
 
 def _sleep(answer: Answer) -> None:
-    answer.handler.server.released.wait(100)
+    answer.handler.server.released.wait(1000)
 
 
 def _silent(answer: Answer) -> None:
@@ -465,8 +465,9 @@ def _of_fsspec(method: str, directory: Path) -> Row:
 
 
 def every(rows: Iterable[str], step: int) -> list[str]:
-    """Every such row, from the middle of the first ones."""
-    return list(rows)[step // 2 :: step]
+    """Every such row, at least one, from the middle of the first ones."""
+    found = list(rows)
+    return found[min(step // 2, len(found) - 1) :: step]
 
 
 def main(directory: Path, step: int) -> None:
