@@ -108,7 +108,7 @@ class TemporaryDirectory:
         self._durability = durability
         self._joins = token is not None
         self._lock: OwnDescriptor | None = None
-        # Of the directory: closed so that the directory can be listed where no other is free.
+        # A descriptor of the directory, closed to free one for listing it.
         self._reserve: OwnDescriptor | None = None
         self._name(token or secrets.token_hex(8))
 

@@ -354,7 +354,7 @@ class Board:
 
 
 def run(border: Border, board: Board, first: int, executions: int) -> list[str]:
-    """Runs so many mutants; returns the findings."""
+    """Runs `executions` mutants; returns the findings."""
     found: list[str] = []
     for number in range(first, first + executions):
         if len(found) >= FINDINGS_MAX:

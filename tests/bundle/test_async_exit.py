@@ -35,6 +35,7 @@ values = {"x": np.full(1000, 2.0), "y": np.arange(5)}
 """
 
 SAVE = "future = save_async(prefix, values); reached.wait()\n"
+KILL, SLOW = "os.kill(os.getpid(), signal.SIGKILL)", pytest.mark.slow
 SAVER = """
 spec = lambda i: ckptfmt.SaveSpec(np.full(1000, 2.0), "", "x" if i == 0 else f"x{i}",
     device=f"/job:w/task:{i}")
@@ -61,26 +62,38 @@ def run(tmp_path: Path, program: str, *more: str, head: str = HEAD) -> tuple[int
         (SAVE, "sys.exit(3)", 3, ""),
         (SAVE, "raise ValueError('mine')", 1, "ValueError: mine"),
         (SAVER, "raise KeyboardInterrupt", -signal.SIGINT, "KeyboardInterrupt"),
+        pytest.param(SAVER, "", 0, "", marks=SLOW),
+        pytest.param(SAVER, "sys.exit(3)", 3, "", marks=SLOW),
+        pytest.param(SAVER, "raise ValueError('mine')", 1, "ValueError: mine", marks=SLOW),
+        pytest.param(
+            SAVE, "raise KeyboardInterrupt", -signal.SIGINT, "KeyboardInterrupt", marks=SLOW
+        ),
     ],
 )
 def test_an_exit_waits(tmp_path: Path, save: str, end: str, status: int, complaint: str) -> None:
-    found, printed, told = run(tmp_path, save + end)
+    found, printed, stderr = run(tmp_path, save + end)
     assert found == status
     assert printed == ("written\n" if save is SAVER else "")
-    assert told.splitlines()[-1:] == ([complaint] if complaint else [])
+    assert stderr.splitlines()[-1:] == ([complaint] if complaint else [])
     assert set(ckptfmt.load(tmp_path / "ck")["x"].tolist()) == {2.0}
     assert not [name for name in os.listdir(tmp_path) if "temp" in name]
 
 
 @pytest.mark.parametrize(
-    ("save", "end"), [(SAVE, "os._exit(0)"), (SAVER, "os.kill(os.getpid(), signal.SIGKILL)")]
+    ("save", "end"),
+    [
+        (SAVE, "os._exit(0)"),
+        (SAVER, KILL),
+        pytest.param(SAVER, "os._exit(0)", marks=SLOW),
+        pytest.param(SAVE, KILL, marks=SLOW),
+    ],
 )
 def test_what_does_not_exit_but_stops_keeps_the_older_checkpoint(
     tmp_path: Path, save: str, end: str
 ) -> None:
     ckptfmt.save(tmp_path / "ck", {"x": np.ones(3)})
-    found, _, told = run(tmp_path, save + end, "never")
-    assert (found, told) == (0 if "_exit" in end else -signal.SIGKILL, "")
+    found, _, stderr = run(tmp_path, save + end, "never")
+    assert (found, stderr) == (0 if "_exit" in end else -signal.SIGKILL, "")
     assert ckptfmt.load(tmp_path / "ck")["x"].tolist() == [1, 1, 1]
     assert ckptfmt.verify(tmp_path / "ck").ok
 
@@ -90,8 +103,8 @@ def test_a_save_while_the_interpreter_exits(tmp_path: Path, save: str) -> None:
     """There is no background any more: it is written at once."""
     body = save.strip().replace("\n", "\n    ")
     program = f"def late():\n    {body}\n    print(future.done())\natexit.register(late)\n"
-    found, printed, told = run(tmp_path, program)
-    assert (found, told) == (0, "")
+    found, printed, stderr = run(tmp_path, program)
+    assert (found, stderr) == (0, "")
     assert printed.endswith("True\n")
     assert set(ckptfmt.load(tmp_path / "ck")["x"].tolist()) == {2.0}
 
@@ -99,15 +112,15 @@ def test_a_save_while_the_interpreter_exits(tmp_path: Path, save: str) -> None:
 def test_an_error_that_nobody_heard_of_is_logged_at_exit(tmp_path: Path) -> None:
     (tmp_path / "ck.index").mkdir()
     (tmp_path / "ck.index" / "full").mkdir()
-    found, printed, told = run(tmp_path, SAVE)
+    found, printed, stderr = run(tmp_path, SAVE)
     assert (found, printed) == (0, "")
-    assert told.startswith(
+    assert stderr.startswith(
         f"the background save of {tmp_path / 'ck'} failed and its error was never asked for: "
     )
-    assert "StorageError" in told
+    assert "StorageError" in stderr
     # Who asked has heard of it.
-    found, printed, told = run(tmp_path, SAVE + "future.add_done_callback(lambda f: f.exception())")
-    assert (found, printed, told) == (0, "", "")
+    program = SAVE + "future.add_done_callback(lambda f: f.exception())"
+    assert run(tmp_path, program) == (0, "", "")
 
 
 @pytest.mark.parametrize("before", ["", "ckptfmt.save_async(sys.argv[2], values).result()"])
@@ -122,9 +135,9 @@ values = {{"x": np.arange(3)}}
 atexit.register(lambda: ckptfmt.save_async(sys.argv[1], values))
 {before}
 """
-    found, printed, told = run(tmp_path, program, str(tmp_path / "other"), head="")
+    found, printed, stderr = run(tmp_path, program, str(tmp_path / "other"), head="")
     assert (found, printed) == (0, "")
-    assert told.startswith(
+    assert stderr.startswith(
         f"the background save of {tmp_path / 'ck'} failed and its error was never asked for: "
     )
 
@@ -161,6 +174,6 @@ if __name__ == "__main__":
     child = multiprocessing.get_context("fork").Process(target=work)
     child.start(); child.join(); print(child.exitcode)
 """
-    found, printed, told = run(tmp_path, program)
-    assert (found, printed, told) == (0, "0\n", "")
+    found, printed, stderr = run(tmp_path, program)
+    assert (found, printed, stderr) == (0, "0\n", "")
     assert set(ckptfmt.load(tmp_path / "ck")["x"].tolist()) == {2.0}

@@ -330,7 +330,15 @@ def test_values_of_two_kinds_of_chunks(tmp_path: Path, seed: int) -> None:
             assert reader["w"].stored_nbytes < array.nbytes * 0.95
 
 
-@pytest.mark.parametrize(("order", "apart"), [("first", True), ("last", False), ("amid", False)])
+@pytest.mark.parametrize(
+    ("order", "apart"),
+    [
+        *[("first", True), ("last", False), ("amid", False)],
+        pytest.param("first", False, marks=pytest.mark.slow),
+        pytest.param("last", True, marks=pytest.mark.slow),
+        pytest.param("amid", True, marks=pytest.mark.slow),
+    ],
+)
 def test_each_stretch_is_judged_by_itself(
     tmp_path: Path, seed: int, order: str, apart: bool
 ) -> None:

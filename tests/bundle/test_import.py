@@ -149,8 +149,8 @@ try:
 except ImportError as error:
     print(error)
 """
-    told = run(code)
-    assert f"pip install {package}" in told and "\n" not in told
+    printed = run(code)
+    assert f"pip install {package}" in printed and "\n" not in printed
 
 
 def test_a_sub_interpreter_is_refused() -> None:

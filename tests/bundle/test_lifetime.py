@@ -98,19 +98,24 @@ import ckptfmt
 def resident():
     return int(open("/proc/self/statm").read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
-def kept():
-    return ckptfmt.load(sys.argv[1])["t3"]
+def kept(number):
+    array = ckptfmt.load(sys.argv[1])["t3"]
+    assert array.min() == array.max() == 3
+    array[...] = number
+    return array
 
-kept()
+kept(10)
 gc.collect()
 start = resident()
-live = [kept()]
+live = [kept(10)]
 gc.collect()
 first = resident()
-for _ in range(6):
-    live.append(kept())
+for number in range(11, 17):
+    live.append(kept(number))
     gc.collect()
     print(resident() - first - sum(array.nbytes for array in live[1:]))
+# None shares memory with another, or with what was freed.
+assert [(array.min(), array.max()) for array in live] == [(n, n) for n in range(10, 17)]
 live.clear()
 gc.collect()
 print(resident() - start)

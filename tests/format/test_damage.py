@@ -320,7 +320,7 @@ def test_every_bit_with_the_block_checksum_repaired(
             except CkptfmtError as error:
                 refused[error.failure] = refused.get(error.failure, 0) + 1
                 assert error.path == sample.index_path, error
-                if position == sum(place) and damaged[position] > 1:  # a type that there is not
+                if position == sum(place) and damaged[position] > 1:  # an unknown block type
                     assert_is(error, "BAD_BLOCK", "BLK-3", position, sample.index_path)
                 elif part == "data block":
                     assert error.failure in STRUCTURAL, error

@@ -62,11 +62,14 @@ def naming(module: str, name: str) -> list[bytes]:
     return [text + b"(S'1'\ntR.", text + b".", stack + b"(S'1'\ntR.", stack + b"."]
 
 
+@pytest.mark.parametrize("count", [30, pytest.param(len(dir(builtins)), marks=pytest.mark.slow)])
 @pytest.mark.parametrize("opener", ["DCP metadata", "DCP value"])
-def test_pickles_name_only_what_is_listed(opener: str, tmp_path: Path, seed: int) -> None:
+def test_pickles_name_only_what_is_listed(
+    opener: str, count: int, tmp_path: Path, seed: int
+) -> None:
     one = OPENERS[opener]
     path = one.make(tmp_path)
-    named = [("builtins", name) for name in random.Random(seed).sample(dir(builtins), 30)]
+    named = [("builtins", name) for name in random.Random(seed).sample(dir(builtins), count)]
     for module, name in NAMES + named:
         for content in naming(module, name):
             path.write_bytes(content if opener == "DCP metadata" else zip_value(content))

@@ -17,7 +17,7 @@ from powerloss.scenarios import Moment, Scenario
 
 __all__ = ["judged", "look"]
 
-# A sample is drawn from so many images for each that is judged, or from DRAWN_FROM_LEAST.
+# A sample of N images is drawn from DRAWN_FROM * N, or from DRAWN_FROM_LEAST if that is more.
 DRAWN_FROM, DRAWN_FROM_LEAST = 100, 8000
 
 

@@ -34,7 +34,8 @@ from . import index as ix
 from .forking import in_child
 from .process import memory_limit
 
-# More memory is an error; more processor time, or time, kills the process.
+# Limits: bytes of address space, beyond which an allocation fails; seconds of processor time, and
+# of wall time, after which the process is killed.
 ADDRESS_SPACE, SECONDS, HANGS = 2 << 30, 20, 300
 # Bytes that opening may take beyond the file, and how often the file itself.
 PEAK_FLOOR, PEAK_FACTOR = 64 << 20, 8

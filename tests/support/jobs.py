@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 import ckptfmt
-import ckptfmt.tf  # here once, and not in each of the copies
+import ckptfmt.tf  # imported before the forks
 
 from . import job
 from .child import Forked

@@ -51,7 +51,7 @@ def limited(what: int, most: int) -> Iterator[None]:
 
 @contextlib.contextmanager
 def descriptors(free: int) -> Iterator[None]:
-    """No more than so many files can be opened inside. The limit is one of numbers, so numbers
+    """At most `free` more files can be opened inside. The limit is one of numbers, so numbers
     that are free among those in use are taken first."""
     with contextlib.ExitStack() as stack:
         while True:
