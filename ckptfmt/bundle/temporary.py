@@ -126,8 +126,8 @@ class TemporaryDirectory:
         if is_url(self.path):
             return  # a store has no directories
         flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+        make_directory(os.path.dirname(self.path), self._durability)
         try:
-            make_directory(os.path.dirname(self.path), self._durability)
             for _ in range(TRIES):
                 with contextlib.suppress(FileExistsError):
                     os.mkdir(self.path)
@@ -275,18 +275,27 @@ def make_directory(path: str, durability: str) -> None:
     "none", sync the parent of each that is created: a later durable save relies on the directory.
 
     Raises:
-        OSError.
+        StorageError: it cannot be created.
     """
     missing = []
     level = os.path.abspath(path)
-    while not os.path.isdir(level):
-        missing.append(level)
-        level = os.path.dirname(level)
-    if missing:
-        os.makedirs(missing[0], exist_ok=True)
-    for created in missing if durability != "none" else ():
-        with open_directory(os.path.dirname(created)) as parent:
-            os.fsync(parent)
+    try:
+        while True:
+            try:
+                os.stat(level)  # os.path.isdir would take any error for a missing directory
+                break
+            except FileNotFoundError:
+                missing.append(level)
+                level = os.path.dirname(level)
+        if missing:
+            os.makedirs(missing[0], exist_ok=True)
+        for created in missing if durability != "none" else ():
+            with open_directory(os.path.dirname(created)) as parent:
+                os.fsync(parent)
+    except StorageError:
+        raise
+    except OSError as error:
+        raise_storage(error, path)
 
 
 @contextlib.contextmanager

@@ -35,7 +35,7 @@ from ckptfmt._base.names import absolute, is_url, path_text
 from ckptfmt.bundle.completeness import proves_damage
 from ckptfmt.bundle.orphans import INDEX, number_of, of_managed
 from ckptfmt.bundle.state_file import STATE_NAME
-from ckptfmt.bundle.temporary import make_directory, raise_storage
+from ckptfmt.bundle.temporary import make_directory
 from ckptfmt.errors import (
     CheckpointNotFoundError,
     StorageError,
@@ -417,12 +417,8 @@ class CheckpointManager:
         return save.prefix, future
 
     def _make_directory(self) -> None:
-        if is_url(self._directory):
-            return
-        try:
+        if not is_url(self._directory):
             make_directory(self._directory, self._durability)
-        except OSError as error:
-            raise_storage(error, self._directory)
 
     def _write(self, save: _Save, options: CheckpointOptions) -> Future[Any] | None:
         if options.enable_async or not self._decisions.is_alone:

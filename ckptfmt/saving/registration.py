@@ -164,8 +164,8 @@ def claimed(prefix: str, savers: Iterable[str]) -> Iterator[None]:
 @contextlib.contextmanager
 def _claim(prefix: str, saver: str) -> Iterator[None]:
     path = f"{prefix}-{saver}.claim"
+    make_directory(os.path.dirname(path), "full")
     try:
-        make_directory(os.path.dirname(path), "full")
         while (lock := _locked(path)) is None:
             pass
     except BlockingIOError:

@@ -46,7 +46,7 @@ ERRORS = {
     "truncate": ("EIO",),
     "thread": ("EAGAIN",),
 }
-ALWAYS, STORM = 1 << 40, 50
+ALWAYS, STORM = 1 << 30, 50  # an int of C
 # An operation that calls more often than this in one run is no longer followed.
 CALLS_MAX = 400
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import builtins
 import contextlib
+import gc
 import io
 import json
 import random
@@ -297,10 +298,13 @@ def _directory(directory: Path, count: int) -> None:
 
 
 class Work:
-    """Counts the lines of Python that run, and the peak of what is allocated."""
+    """Counts the lines of Python that run, and the peak of what is allocated. Garbage of earlier
+    tests is collected before, not inside."""
 
     def __enter__(self) -> Work:
         self.lines = 0
+        gc.collect()
+        gc.disable()
         tracemalloc.start()
         sys.settrace(self._trace)
         return self
@@ -313,6 +317,7 @@ class Work:
         sys.settrace(None)
         self.peak = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
+        gc.enable()
 
 
 @pytest.mark.parametrize("what", DOUBLED)
