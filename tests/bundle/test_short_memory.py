@@ -59,7 +59,7 @@ tensors = {"x": np.tile(np.arange(1000, dtype=np.float32), 1000)}
 ckptfmt.save(sys.argv[1], tensors, durability="none")
 pages = int(open("/proc/self/statm").read().split()[0])
 seen = set()
-for more in range(0, 20 << 20, 480 << 10):
+for more in range(0, 40 << 20, 960 << 10):
     pid = os.fork()
     if pid == 0:
         resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + more,) * 2)

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.skipif(
     shutil.which("cc") is None or not sys.platform.startswith("linux"),
     reason="NOT RUN: needs a C compiler and Linux",
 )
-STEP = 7
+STEP = 13
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +43,7 @@ def test_every_call(operation: str, step: int, forks: Forks, tmp_path: Path) -> 
     report_of(forks, operation, tmp_path, step, folder=tmp_path)
 
 
-@pytest.mark.parametrize("step", [67, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("step", [131, pytest.param(1, marks=pytest.mark.slow)])
 def test_killed_merges(tmp_path: Path, step: int) -> None:
     """A merge that is killed and made again, to a fresh destination and over an older checkpoint,
     finishes, or raises CheckpointNotFoundError because it had finished, which the message says."""

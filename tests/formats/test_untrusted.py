@@ -263,19 +263,19 @@ def _states(count: int) -> bytes:
 
 
 DOUBLED: dict[str, tuple[str, Callable[[int], bytes], Callable[[Path], Any], int]] = {
-    "members of zip": ("a.zip", _members, _listed, 300),
-    "members of tar": ("a.tar", _tar_members, _listed, 200),
+    "members of zip": ("a.zip", _members, _listed, 150),
+    "members of tar": ("a.tar", _tar_members, _listed, 100),
     "parts of names": ("a.zip", _deep, _listed, 60),
-    "tensors of safetensors": ("a.safetensors", _header, _converted, 100),
+    "tensors of safetensors": ("a.safetensors", _header, _converted, 50),
     "digits": ("a.safetensors", _digits, _converted, 2000),
     "depth": ("a.safetensors", _nested, _converted, 300),
     "tensors of npz": (
         "a.npz",
         lambda n: zip_of(**{f"{i}.npy": npy("(0,)", 0) for i in range(n)}),
         _converted,
-        40,
+        25,
     ),
-    "values of a pickle": (".metadata", _pickled, lambda p: _converted(p.parent), 2000),
+    "values of a pickle": (".metadata", _pickled, lambda p: _converted(p.parent), 1000),
     "paths of a state file": (
         "checkpoint",
         _states,
@@ -286,7 +286,7 @@ DOUBLED: dict[str, tuple[str, Callable[[int], bytes], Callable[[Path], Any], int
         "dir",
         lambda n: n.to_bytes(4),
         lambda p: _directory(p.parent, int.from_bytes(p.read_bytes())),
-        400,
+        250,
     ),
 }
 
@@ -298,12 +298,11 @@ def _directory(directory: Path, count: int) -> None:
 
 
 class Work:
-    """Counts the lines of Python that run, and the peak of what is allocated. Garbage of earlier
-    tests is collected before, not inside."""
+    """Counts the lines of Python that run, and the peak of what is allocated; garbage of earlier
+    tests is not collected meanwhile."""
 
     def __enter__(self) -> Work:
         self.lines = 0
-        gc.collect()
         gc.disable()
         tracemalloc.start()
         sys.settrace(self._trace)

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.skipif(
 )
 LONG = "CKPTFMT_POWERLOSS_IMAGES" in os.environ  # `make powerloss`
 # Of each scenario and model, the images that are judged; more of those that faults are made in.
-IMAGES = int(os.environ.get("CKPTFMT_POWERLOSS_IMAGES", "25"))
+IMAGES = int(os.environ.get("CKPTFMT_POWERLOSS_IMAGES", "15"))
 IMAGES_MORE = {} if LONG else {"save": 180, "merge consume": 90}
 # Of each scenario, killed.
 KILLS = int(os.environ.get("CKPTFMT_POWERLOSS_KILLS", "1"))

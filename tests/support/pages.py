@@ -120,8 +120,8 @@ def run_line(
             with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
                 status = main(shlex.split(ours[1]))
             line = line[ours.end() :].partition("#")[0].strip()
-            silent = not any(stream.buffer.getvalue() for stream in (out, err))  # type: ignore[attr-defined]
-            if line.startswith("&& ") and status == 0 and silent:
+            printed = out.buffer.getvalue() + err.buffer.getvalue()  # type: ignore[attr-defined]
+            if line.startswith("&& ") and status == 0 and not printed:
                 return run_line(line[3:], directory, more)
             line = f"(cat; exit {status}) {line}"
         given = out.buffer.getvalue()  # type: ignore[attr-defined]
