@@ -189,7 +189,7 @@ def _save_on_devices(prefix: Path, values: Any) -> None:
     ckptfmt.sharded.save(prefix, {"w": halves}, {"w": Layout(["x"], mesh)}, SingleProcess())
 
 
-# Each way of saving; the values are of 8 MiB.
+# Each way of saving; the values are of 2 MiB.
 SAVES: dict[str, Callable[[Path, Any], object]] = {
     "save": lambda prefix, values: ckptfmt.save(prefix, {"w": values}),
     "level v2": lambda prefix, values: ckptfmt.save(prefix, {"w": values}, level="v2"),
@@ -213,7 +213,7 @@ SAVES: dict[str, Callable[[Path, Any], object]] = {
 @pytest.mark.parametrize("name", SAVES)
 def test_values_that_change_while_they_are_saved(tmp_path: Path, name: str) -> None:
     """They may be torn, but what is stored can be read."""
-    values, prefix = np.zeros(1 << 20), tmp_path / "ck"
+    values, prefix = np.zeros(1 << 18), tmp_path / "ck"
     ckptfmt.save(prefix, {"w": values})
     is_over = threading.Event()
 

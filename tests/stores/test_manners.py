@@ -15,8 +15,8 @@ import pytest
 from support.manners import CALLS, LARGE_MANNERS, MANNERS, STALLS, WRONG, every
 
 
-# In `make test`, every sixth.
-@pytest.mark.parametrize("step", [6, pytest.param(1, marks=pytest.mark.slow)])
+# In `make test`, every fifth.
+@pytest.mark.parametrize("step", [5, pytest.param(1, marks=pytest.mark.slow)])
 def test_a_load_from_each(tmp_path: Path, step: int) -> None:
     here = str(Path(__file__).parents[1])
     done = subprocess.run(
