@@ -17,7 +17,8 @@ EPILOG = """
 DIR is a directory that a checkpoint manager (this library's or TensorFlow's) saves into, or a URL
 of one. Its `checkpoint` file says which checkpoints are managed and how old they are; others stay,
 such as those that a manager preserves permanently. What a manager of DIR retains by its options
-stays as well: the best by their metrics, and one of so many steps or hours. A `checkpoint` file
+stays as well: the best by their metrics, and one of so many steps or hours, as the manager that
+saved last was told. If the file of these records is damaged, nothing is removed. A `checkpoint` file
 without times, as tf.train.Saver and tf.train.Checkpoint.save write it, is refused: --by-order takes
 its checkpoints as managed, in its order.
 

@@ -96,6 +96,9 @@ class CheckpointManager:
     and the reverse. Several managers of any processes may work in one directory: each sees in the
     state file what the others did. TensorFlow's managers must be alone.
 
+    `keep_best`, `keep_every_n_steps` and the hours are recorded in the directory for `prune` and for
+    managers that have no such option; of several managers, those of the last one that saved hold.
+
     Only checkpoints that managers saved are removed, and only files of exactly their names. One
     that cannot be removed stays in the list, with a warning, and is tried again after the next
     save. Orphaned files are removed by a save if they provably belong to a killed writer.
@@ -202,9 +205,9 @@ class CheckpointManager:
         self._best = keep_best
         self._policy = Policy(
             max_to_keep,
-            keep_checkpoint_every_n_hours,
-            keep_every_n_steps,
-            0 if keep_best is None else keep_best.number,
+            None if keep_checkpoint_every_n_hours is None else float(keep_checkpoint_every_n_hours),
+            None if keep_every_n_steps is None else int(keep_every_n_steps),
+            0 if keep_best is None else int(keep_best.number),
         )
         self._durability = self._options.durability
         self._threads = threading.RLock()  # background saves record from their threads
@@ -517,7 +520,7 @@ class CheckpointManager:
     def _remove_old(self, place: Directory) -> bool:
         """Remove what is not retained; return whether any checkpoint left the queue."""
         managed = self._records.managed
-        queue = [self._records.queued(name, number_of(name, self._name)) for name in managed]
+        queue = [self._records.queued(name) for name in managed]
         others = [self._records.queued(one) for one in self._records.scored if one not in managed]
         policy = dataclasses.replace(self._records.policy, max_to_keep=self._policy.max_to_keep)
         decided = decide(queue, self._records.last_preserved, policy, others)

@@ -12,8 +12,8 @@ from typing import Any
 from ckptfmt._base.arguments import check_progress, invalid
 from ckptfmt._base.names import index_name, is_url, parse_data_name
 from ckptfmt.bundle.completeness import LOOKS_MAX, identity, why_incomplete, why_unsound
-from ckptfmt.bundle.orphans import number_of
-from ckptfmt.errors import BusyError, CheckpointNotFoundError, StorageError
+from ckptfmt.bundle.orphans import METRICS_NAME
+from ckptfmt.errors import BusyError, CheckpointNotFoundError, CorruptError, StorageError
 from ckptfmt.manager.directory import CheckpointDirectory
 from ckptfmt.manager.latest import warn
 from ckptfmt.manager.records import Records
@@ -58,7 +58,7 @@ def prune(
     Only checkpoints that the state file names with their times are managed; those that a manager
     preserves permanently, and those that were saved without one, are not. From the newest on, each
     is checked until `keep` sound ones are found; older ones are removed without being read. Of
-    these, what a manager of the directory retains by its options stays: the best, and one of so
+    these, what the manager that saved last retains by its options stays: the best, and one of so
     many steps or hours, permanently. Where metrics were saved without `keep_best`, those with the
     smallest and the largest value of each stay.
     Damaged ones among the newer are left as they are and do not count. The one that the state file
@@ -81,6 +81,7 @@ def prune(
         CheckpointNotFoundError: there is no state file.
         BusyError: another process holds the directory's lock, or keeps replacing checkpoints.
         StorageError: a checkpoint cannot be read now, and nothing was removed.
+        CorruptError: what managers retain cannot be read; nothing was removed.
         UnsupportedError: a checkpoint cannot be checked by this release; nothing was removed.
     """
     if keep < 1:
@@ -97,6 +98,13 @@ def prune(
         while True:
             with place.lock():
                 records.read(place)
+                if records.problem is not None:
+                    raise CorruptError(
+                        f"{records.problem}, so that nothing says which checkpoints are the best; "
+                        "remove the file if none has to stay",
+                        failure="BAD_PROTO",
+                        path=os.path.join(directory, METRICS_NAME),
+                    )
                 if records.state is not None and not records.state.all_model_checkpoint_timestamps:
                     if not by_order:
                         raise invalid(
@@ -186,25 +194,37 @@ def _plan(records: Records, directory: str, keep: int, judged: dict[str, _Verdic
             sound.append(name)
         else:
             damaged.append((name, verdict.why))
-    metrics = {name: record.metrics for name, record in records.scored.items()}
-    decided = decide(
-        [records.queued(name, _step(name)) for name in records.managed],
-        records.last_preserved,
-        dataclasses.replace(records.policy, max_to_keep=covered),
-        [records.queued(name) for name in metrics if name not in records.managed],
-        {newest} | (set() if records.policy.best else extremes(metrics)),
-    )
+    broken: dict[str, str] = {}
+    while True:
+        scored = {name: one for name, one in records.scored.items() if name not in broken}
+        ends = extremes({name: one.metrics for name, one in scored.items() if one.score is None})
+        decided = decide(
+            [records.queued(name, broken) for name in records.managed],
+            records.last_preserved,
+            dataclasses.replace(records.policy, max_to_keep=covered),
+            [records.queued(name) for name in scored if name not in records.managed],
+            {newest, *ends, *broken},
+        )
+        older = {one.name for one in decided.kept[: len(decided.kept) - covered]} - {
+            newest,
+            *broken,
+        }
+        for name in sorted(older):
+            verdict = judged.get(name)
+            index = identity(index_name(os.path.join(directory, name)))
+            if verdict is None or verdict.index != index:
+                return _Plan([], [], {}, unknown=name)
+            if verdict.why is not None:
+                broken[name] = verdict.why
+        if not older & broken.keys():
+            break
     return _Plan(
         [one.name for one in decided.deleted],
         sound[::-1],
-        dict(damaged[::-1]),
+        {**broken, **dict(damaged[::-1])},
         [one.name for one in decided.preserved],
         decided.last_preserved,
     )
-
-
-def _step(name: str) -> int | None:
-    return number_of(name, name.rpartition("-")[0])
 
 
 def _linked(directory: str, place: Directory, going: Iterable[str]) -> dict[str, str]:

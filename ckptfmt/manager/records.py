@@ -18,7 +18,7 @@ import hashlib
 import json
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,7 +27,7 @@ import numpy as np
 from ckptfmt._base.arguments import Durability, wrong
 from ckptfmt._base.names import index_name, is_url
 from ckptfmt.bundle.completeness import proves_damage
-from ckptfmt.bundle.orphans import INDEX, METRICS_NAME
+from ckptfmt.bundle.orphans import INDEX, METRICS_NAME, number_of
 from ckptfmt.bundle.state_file import (
     STATE_NAME,
     CheckpointState,
@@ -53,6 +53,7 @@ class Records:
         managed: timestamps of the managed checkpoints by name, oldest first.
         scored: metrics of checkpoints by name, managed or not.
         policy: what managers of the directory retain besides the newest.
+        problem: why the metrics cannot be read; None if they can, or if there are none.
         timeless: whether the state file has no times, and checkpoints are managed by its order.
         last_preserved: when the last checkpoint was saved that is kept permanently.
         state: the state file; None if it is missing or damaged.
@@ -69,6 +70,7 @@ class Records:
         self.managed: dict[str, float] = {}
         self.scored: dict[str, Record] = {}
         self.policy = Policy()
+        self.problem: str | None = None
         self.timeless = False
         self.state: CheckpointState | None = None
         self._content: bytes | None = None
@@ -93,7 +95,8 @@ class Records:
         existing = set(directory.names())
         content = directory.read(STATE_NAME)
         if is_first or content != self._content:
-            self.scored = {**self._read_metrics(directory, existing), **self.scored}
+            self.scored |= self._read_metrics(directory, existing)
+            self.timeless = False
             self.state, self._content = self._parse(content), content
             # A state without last_preserved_timestamp was not written by a manager. As in
             # TensorFlow, a running manager goes on with what it manages.
@@ -157,10 +160,11 @@ class Records:
         self.managed = dict.fromkeys((one for one in names if one and directory.exists(one)), 0.0)
         self.timeless = True
 
-    def queued(self, name: str, step: int | None = None) -> Queued:
-        """Return a checkpoint as retention sees it."""
+    def queued(self, name: str, broken: Collection[str] = ()) -> Queued:
+        """Return a checkpoint as retention sees it; one that is broken is none of the best."""
         record = self.scored.get(name)
-        score = None if record is None else record.score
+        score = None if record is None or name in broken else record.score
+        step = number_of(name, name.rpartition("-")[0])
         return Queued(name, self.managed.get(name, 0.0), step, score)
 
     def _name_of(self, path: str) -> str | None:
@@ -236,8 +240,9 @@ class Records:
                 raise
             path = os.path.join(self._path, METRICS_NAME)
             warn(f"{path}: {error}; the metrics are ignored")
+            self.problem = str(error)
             return {}
-        self.policy = policy
+        self.policy, self.problem = policy, None
         return {
             name: record
             for name, record in records.items()
@@ -298,6 +303,7 @@ def _parse(content: bytes) -> tuple[Policy, dict[str, Record]]:
         version = found[_HEAD]
         policy = Policy(**{name: _number(one) for name, one in found.get("keep", {}).items()})
         policy = dataclasses.replace(policy, max_to_keep=None, best=int(policy.best))
+        float(policy.every_n_hours or 0)
         records = {name: _record(one) for name, one in found["checkpoints"].items()}
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError, OverflowError):
         raise InvalidError("it does not contain the metrics of checkpoints") from None

@@ -372,3 +372,54 @@ def test_a_state_file_without_times(tmp_path: Path) -> None:
     assert state is not None and not state.all_model_checkpoint_timestamps
     assert state.last_preserved_timestamp is None
     assert prune(str(tmp_path), 1, by_order=True).removed == [prefixes[1]]
+
+
+def test_records_that_cannot_be_read(tmp_path: Path) -> None:
+    """Nothing says what has to stay: nothing goes."""
+    best = ckptfmt.KeepBest("loss", "min")
+    manager = ckptfmt.CheckpointManager(
+        ckptfmt.Checkpoint(w=np.ones(3)), tmp_path, 9, keep_best=best
+    )
+    for loss in LOSSES:
+        manager.save(metrics={"loss": loss})
+    records = tmp_path / "checkpoint.ckptfmt"
+    for text in ("{", "", records.read_text().replace('"best"', '"new"'), "[]"):
+        records.write_text(text)
+        before = contents(tmp_path)
+        with pytest.warns(ckptfmt.CkptfmtWarning), pytest.raises(ckptfmt.CorruptError):
+            prune(str(tmp_path), 1)
+        assert contents(tmp_path) == before
+
+
+def test_the_best_that_is_damaged_is_none_of_the_best(tmp_path: Path) -> None:
+    best = ckptfmt.KeepBest("loss", "min")
+    manager = ckptfmt.CheckpointManager(
+        ckptfmt.Checkpoint(w=np.ones(3)), tmp_path, 9, keep_best=best
+    )
+    for loss in LOSSES:
+        manager.save(metrics={"loss": loss})
+    data_file(tmp_path / "ckpt-2").unlink()
+    done = prune(str(tmp_path), 1)
+    assert found(done) == ([3, 4, 5], [6], [2]), "1 is the next best"
+    assert ckptfmt.verify(tmp_path / "ckpt-1").ok
+
+
+def test_options_of_numpy_and_a_later_save_of_the_best(tmp_path: Path) -> None:
+    def manager(name: str = "ckpt", **options: Any) -> ckptfmt.CheckpointManager:
+        checkpoint = ckptfmt.Checkpoint(w=np.ones(3))
+        return ckptfmt.CheckpointManager(checkpoint, tmp_path, 2, checkpoint_name=name, **options)
+
+    best = ckptfmt.KeepBest("loss", "min")
+    options: dict[str, Any] = {"keep_best": best, "keep_every_n_steps": np.int64(50)}
+    ours = manager(keep_checkpoint_every_n_hours=np.float32(1e6), **options)
+    ours.save(1, metrics={"loss": 3})
+    ours.save(50, metrics={"loss": 2})
+    manager(**options).save(1, metrics={"loss": 0.1})
+    ours.save(51, metrics={"loss": 5})
+    assert ours.best_checkpoint == str(tmp_path / "ckpt-1")
+    others = manager("other")
+    for number in range(2, 6):
+        others.save(number)
+    prune(str(tmp_path), 1)
+    left = {path.stem for path in tmp_path.glob("*.index")}
+    assert left == {"ckpt-1", "ckpt-50", "other-5"}
