@@ -18,9 +18,9 @@ DIR is a directory that a checkpoint manager (this library's or TensorFlow's) sa
 of one. Its `checkpoint` file says which checkpoints are managed and how old they are; others stay,
 such as those that a manager preserves permanently. What a manager of DIR retains by its options
 stays as well: the best by their metrics, and one of so many steps or hours, as the manager that
-saved last was told. If the file of these records is damaged, nothing is removed. A `checkpoint` file
-without times, as tf.train.Saver and tf.train.Checkpoint.save write it, is refused: --by-order takes
-its checkpoints as managed, in its order.
+saved last was told. If the file of these records is damaged, nothing is removed. A `checkpoint`
+file without times, as tf.train.Saver and tf.train.Checkpoint.save write it, is refused: --by-order
+takes its checkpoints as managed, in its order.
 
 Every byte of the newest checkpoints is checked until N sound ones are found; older ones are removed
 without being read. A damaged or incomplete one among the newer does not count: standard error names

@@ -96,8 +96,8 @@ class CheckpointManager:
     and the reverse. Several managers of any processes may work in one directory: each sees in the
     state file what the others did. TensorFlow's managers must be alone.
 
-    `keep_best`, `keep_every_n_steps` and the hours are recorded in the directory for `prune` and for
-    managers that have no such option; of several managers, those of the last one that saved hold.
+    `keep_best`, `keep_every_n_steps` and the hours are recorded in the directory, for `prune` and
+    for managers without such an option; of several managers, those of the last that saved hold.
 
     Only checkpoints that managers saved are removed, and only files of exactly their names. One
     that cannot be removed stays in the list, with a warning, and is tried again after the next
