@@ -209,7 +209,7 @@ browser: python ## the report's page in a headless Chromium
 	$(Q)$(PY) -c 'import selenium' 2>/dev/null || $(PY) -m pip install --quiet -e '.[browser]'
 	$(Q)$(PY) -m pytest -q -s tests/browser
 
-# A long search is no hang.
+# A long search must not fail as a hang.
 LONG := $(PY) -m pytest -q --timeout 0
 
 properties: python ## the property tests in their long form, with TensorFlow where that is installed

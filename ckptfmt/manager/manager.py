@@ -207,7 +207,7 @@ class CheckpointManager:
             max_to_keep,
             None if keep_checkpoint_every_n_hours is None else float(keep_checkpoint_every_n_hours),
             None if keep_every_n_steps is None else int(keep_every_n_steps),
-            0 if keep_best is None else int(keep_best.number),
+            0 if keep_best is None else keep_best.number,
         )
         self._durability = self._options.durability
         self._threads = threading.RLock()  # background saves record from their threads

@@ -53,7 +53,7 @@ class Records:
         managed: timestamps of the managed checkpoints by name, oldest first.
         scored: metrics of checkpoints by name, managed or not.
         policy: what managers of the directory retain besides the newest.
-        problem: why the metrics cannot be read; None if they can, or if there are none.
+        problem: why the file of metrics cannot be read; None if it can, or is missing.
         timeless: whether the state file has no times, and checkpoints are managed by its order.
         last_preserved: when the last checkpoint was saved that is kept permanently.
         state: the state file; None if it is missing or damaged.
@@ -95,7 +95,12 @@ class Records:
         existing = set(directory.names())
         content = directory.read(STATE_NAME)
         if is_first or content != self._content:
-            self.scored |= self._read_metrics(directory, existing)
+            records = self.scored | self._read_metrics(directory)
+            self.scored = {
+                name: record
+                for name, record in records.items()
+                if index_name(name) in existing and _fingerprint(directory, name) == record.index
+            }
             self.timeless = False
             self.state, self._content = self._parse(content), content
             # A state without last_preserved_timestamp was not written by a manager. As in
@@ -161,7 +166,7 @@ class Records:
         self.timeless = True
 
     def queued(self, name: str, broken: Collection[str] = ()) -> Queued:
-        """Return a checkpoint as retention sees it; one that is broken is none of the best."""
+        """Return a checkpoint as retention sees it; a broken one has no score."""
         record = self.scored.get(name)
         score = None if record is None or name in broken else record.score
         step = number_of(name, name.rpartition("-")[0])
@@ -229,9 +234,8 @@ class Records:
         if content != existing:
             directory.write_state(METRICS_NAME, content, durability)
 
-    def _read_metrics(self, directory: Directory, existing: set[str]) -> dict[str, Record]:
-        """Return the metrics of the checkpoints that exist with the index that they were written
-        for."""
+    def _read_metrics(self, directory: Directory) -> dict[str, Record]:
+        """Return the metrics of the file, and take over its policy."""
         try:
             content = directory.read(METRICS_NAME)
             policy, records = (Policy(), {}) if content is None else _parse(content)
@@ -243,11 +247,7 @@ class Records:
             self.problem = str(error)
             return {}
         self.policy, self.problem = policy, None
-        return {
-            name: record
-            for name, record in records.items()
-            if index_name(name) in existing and _fingerprint(directory, name) == record.index
-        }
+        return records
 
 
 # ---- metrics -------------------------------------------------------------------------------------
@@ -303,7 +303,6 @@ def _parse(content: bytes) -> tuple[Policy, dict[str, Record]]:
         version = found[_HEAD]
         policy = Policy(**{name: _number(one) for name, one in found.get("keep", {}).items()})
         policy = dataclasses.replace(policy, max_to_keep=None, best=int(policy.best))
-        float(policy.every_n_hours or 0)
         records = {name: _record(one) for name, one in found["checkpoints"].items()}
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError, OverflowError):
         raise InvalidError("it does not contain the metrics of checkpoints") from None
@@ -321,4 +320,5 @@ def _record(given: Any) -> Record:
 def _number(value: Any) -> Any:
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise TypeError
+    float(value)  # OverflowError: an integer that no float can hold
     return value

@@ -338,12 +338,16 @@ RETAINED: dict[str, tuple[dict[str, Any], list[int]]] = {
 }
 
 
+def save_losses(directory: Path, **options: Any) -> None:
+    manager = ckptfmt.CheckpointManager(ckptfmt.Checkpoint(w=np.ones(3)), directory, 9, **options)
+    for loss in LOSSES:
+        manager.save(metrics={"loss": loss})
+
+
 @pytest.mark.parametrize("case", RETAINED)
 def test_what_a_manager_retains_stays(tmp_path: Path, case: str) -> None:
     options, left = RETAINED[case]
-    manager = ckptfmt.CheckpointManager(ckptfmt.Checkpoint(w=np.ones(3)), tmp_path, 9, **options)
-    for loss in LOSSES:
-        manager.save(metrics={"loss": loss})
+    save_losses(tmp_path, **options)
     going = [number for number in range(1, 7) if number not in left]
     assert numbers(prune(str(tmp_path), 1, dry_run=True).removed) == going
     for _ in range(2):
@@ -375,13 +379,8 @@ def test_a_state_file_without_times(tmp_path: Path) -> None:
 
 
 def test_records_that_cannot_be_read(tmp_path: Path) -> None:
-    """Nothing says what has to stay: nothing goes."""
-    best = ckptfmt.KeepBest("loss", "min")
-    manager = ckptfmt.CheckpointManager(
-        ckptfmt.Checkpoint(w=np.ones(3)), tmp_path, 9, keep_best=best
-    )
-    for loss in LOSSES:
-        manager.save(metrics={"loss": loss})
+    """Nothing says what has to stay: nothing is removed."""
+    save_losses(tmp_path, keep_best=ckptfmt.KeepBest("loss", "min"))
     records = tmp_path / "checkpoint.ckptfmt"
     for text in ("{", "", records.read_text().replace('"best"', '"new"'), "[]"):
         records.write_text(text)
@@ -391,13 +390,8 @@ def test_records_that_cannot_be_read(tmp_path: Path) -> None:
         assert contents(tmp_path) == before
 
 
-def test_the_best_that_is_damaged_is_none_of_the_best(tmp_path: Path) -> None:
-    best = ckptfmt.KeepBest("loss", "min")
-    manager = ckptfmt.CheckpointManager(
-        ckptfmt.Checkpoint(w=np.ones(3)), tmp_path, 9, keep_best=best
-    )
-    for loss in LOSSES:
-        manager.save(metrics={"loss": loss})
+def test_a_damaged_checkpoint_is_not_the_best(tmp_path: Path) -> None:
+    save_losses(tmp_path, keep_best=ckptfmt.KeepBest("loss", "min"))
     data_file(tmp_path / "ckpt-2").unlink()
     done = prune(str(tmp_path), 1)
     assert found(done) == ([3, 4, 5], [6], [2]), "1 is the next best"
@@ -423,3 +417,18 @@ def test_options_of_numpy_and_a_later_save_of_the_best(tmp_path: Path) -> None:
     prune(str(tmp_path), 1)
     left = {path.stem for path in tmp_path.glob("*.index")}
     assert left == {"ckpt-1", "ckpt-50", "other-5"}
+
+
+def test_a_score_of_a_replaced_checkpoint_does_not_count(tmp_path: Path) -> None:
+    """Another manager saves the best again, without metrics, while the first goes on."""
+
+    def manager() -> ckptfmt.CheckpointManager:
+        best = ckptfmt.KeepBest("loss", "min")
+        checkpoint = ckptfmt.Checkpoint(w=np.random.default_rng().normal(size=3))
+        return ckptfmt.CheckpointManager(checkpoint, tmp_path, 9, keep_best=best)
+
+    ours = manager()
+    ours.save(1, metrics={"loss": 1})
+    manager().save(1)
+    ours.save(2, metrics={"loss": 2})
+    assert ours.best_checkpoint == str(tmp_path / "ckpt-2")
