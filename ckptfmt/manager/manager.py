@@ -96,8 +96,9 @@ class CheckpointManager:
     and the reverse. Several managers of any processes may work in one directory: each sees in the
     state file what the others did. TensorFlow's managers must be alone.
 
-    `keep_best`, `keep_every_n_steps` and the hours are recorded in the directory, for `prune` and
-    for managers without such an option; of several managers, those of the last that saved hold.
+    `keep_best`, `keep_every_n_steps` and the hours are recorded in the directory for `prune`, the
+    first two also for managers without such an option; of several managers, those of the last that
+    saved hold.
 
     Only checkpoints that managers saved are removed, and only files of exactly their names. One
     that cannot be removed stays in the list, with a warning, and is tried again after the next
@@ -539,11 +540,13 @@ class CheckpointManager:
         return True
 
     def _rate(self) -> None:
-        """Record what this manager retains besides the newest. What it does not say holds as other
-        managers of the directory recorded it."""
+        """Record what this manager retains besides the newest. What it does not say of the best and
+        of steps holds as other managers of the directory recorded it; the hours do not, as in
+        TensorFlow."""
         records = self._records
         own = {name: value for name, value in vars(self._policy).items() if value}
-        records.policy = dataclasses.replace(records.policy, **{**own, "max_to_keep": None})
+        own |= {"max_to_keep": None, "every_n_hours": self._policy.every_n_hours}
+        records.policy = dataclasses.replace(records.policy, **own)
         if self._best is not None:
             for name, record in records.scored.items():
                 records.scored[name] = dataclasses.replace(record, score=self._score(name))
