@@ -271,6 +271,9 @@ class Driver:
     def __init__(self, operation: Operation, scratch: Path) -> None:
         self.operation = operation
         self.scratch = scratch
+        self.prepared = scratch / "prepared"
+        self.prepared.mkdir()
+        operation.prepare(self.prepared)
         self.library = ctypes.CDLL(None)
         self.runs = dict.fromkeys(KINDS, 0)
         self.raised = 0
@@ -300,8 +303,7 @@ class Driver:
     def once(self, kind: str, number: int, at: int, times: int, short: int) -> tuple[int, str]:
         """Returns how many calls failed, and what went wrong."""
         root = self.scratch / "root"
-        root.mkdir()
-        self.operation.prepare(root)
+        shutil.copytree(self.prepared, root)
         before = descriptors()
         files = names(root)
         returned, wrong = False, ""

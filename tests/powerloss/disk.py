@@ -194,12 +194,15 @@ def _contents(
                     ("full",) * number + (state,) + ("full",) * (len(unsynced) - number - 1)
                 )
         states += [tuple(chance.choices(STATES, k=len(unsynced))) for _ in range(breadth)]
+    full = {path: file and file.content("full") for path, file in names.items()}
     for chosen in states:
         state = {id(file): one for file, one in zip(unsynced, chosen, strict=True)}
-        yield frozenset(
-            (path, None if file is None else file.content(state.get(id(file), "full")))
+        changed = {
+            path: file.content(state[id(file)])
             for path, file in names.items()
-        )
+            if file and id(file) in state
+        }
+        yield frozenset((full | changed).items())
 
 
 def images(

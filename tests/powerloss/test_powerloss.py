@@ -37,16 +37,17 @@ def tracer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tracer]:
         yield found
 
 
-def found_in(name: str, calls: list[Call], *models: str) -> list[str | None]:
-    """What is wrong with each image that is judged."""
+def found_in(name: str, calls: list[Call], *models: str) -> Iterator[str | None]:
+    """Yield what is wrong with each image that is judged."""
     limit = IMAGES_MORE.get(name, IMAGES)
-    return [one for model in models for one in judged(SCENARIOS[name](), calls, model, limit)]
+    for model in models:
+        yield from judged(SCENARIOS[name](), calls, model, limit)
 
 
 @pytest.mark.parametrize("model", MODELS)
 @pytest.mark.parametrize("name", [name for name in SCENARIOS if name not in CANARIES])
 def test_nothing_is_lost(name: str, model: str, tracer: Tracer) -> None:
-    found = found_in(name, tracer.calls(name), model)
+    found = [*found_in(name, tracer.calls(name), model)]
     assert not any(found), next(filter(None, found))
     assert len(found) >= min(IMAGES, 30)
     print(f"power loss: {name}, {model}: {len(found):,} images, all well")
@@ -103,10 +104,7 @@ def test_a_fault_is_found(name: str, fault: str, tracer: Tracer) -> None:
     else:
         lost = NOT_SYNCED[fault]
         calls = [call for call in calls if call.kind != "sync" or not lost(call.path)]
-    found = found_in(name, calls, *MODELS)
-    caught = sum(wrong is not None for wrong in found)
-    print(f"power loss: {name}, {fault}: caught in {caught:,} of {len(found):,} images")
-    assert caught
+    assert any(found_in(name, calls, *MODELS))
 
 
 def test_a_killed_merge_is_finished_in_order(tracer: Tracer) -> None:
@@ -125,7 +123,7 @@ def test_a_killed_merge_is_finished_in_order(tracer: Tracer) -> None:
 
 def test_a_lost_save_is_found(tracer: Tracer) -> None:
     """The canary: with durability "rename" nothing is synced."""
-    found = found_in("canary", tracer.calls("canary"), *MODELS)
+    found = [*found_in("canary", tracer.calls("canary"), *MODELS)]
     caught = sum(wrong is not None for wrong in found)
     print(f"power loss: canary: caught in {caught:,} of {len(found):,} images")
     assert caught > len(found) / 2
