@@ -206,12 +206,13 @@ def agree(wanted: Refusal, found: Refusal) -> bool:
     return found == wanted
 
 
-def by_name(every: list[Any]) -> list[Any]:
-    """Parameters by their names."""
-    return [
-        pytest.param(one, id=one.name if isinstance(one, Vector) else "merge-" + one["name"])
-        for one in every
-    ]
+def families(every: list[Vector]) -> list[Any]:
+    """Parameters: the vectors of each family of rules, by its name. A test of each vector would
+    take longer than what it tests."""
+    found: dict[str, list[Vector]] = {}
+    for one in every:
+        found.setdefault(one.name.partition("-")[0], []).append(one)
+    return [pytest.param(some, id=name) for name, some in found.items()]
 
 
 def of_core() -> list[Vector]:
@@ -219,18 +220,19 @@ def of_core() -> list[Vector]:
     return [one for one in VECTORS if one.level in LEVELS and one.consumer == CONSUMER]
 
 
-@pytest.mark.parametrize("vector", by_name(of_core()))
-def test_core(vector: Vector) -> None:
+@pytest.mark.parametrize("family", families(of_core()))
+def test_core(family: list[Vector]) -> None:
     """Within bounds of memory and time, and with no file left open."""
-    files, began = open_files(), time.process_time()
-    with memory_limit(64 << 20):
-        compare(vector, Core)
-    assert time.process_time() - began < 5
-    if open_files() != files:  # perhaps what an earlier test left was collected meanwhile
-        gc.collect()
-        files = open_files()
-        compare(vector, Core)
-    assert open_files() == files
+    for vector in family:
+        files, began = open_files(), time.process_time()
+        with memory_limit(64 << 20):
+            compare(vector, Core)
+        assert time.process_time() - began < 5, vector.name
+        if open_files() != files:  # perhaps what an earlier test left was collected meanwhile
+            gc.collect()
+            files = open_files()
+            compare(vector, Core)
+        assert open_files() == files, vector.name
 
 
 PLACES = Path(__file__).with_name("vector_places.json")
@@ -255,13 +257,14 @@ def test_places() -> None:
     assert json.loads(PLACES.read_text()) == {one.name: places_of(one) for one in of_core()}
 
 
-def sound_of_core() -> list[Vector]:
-    return [one for one in of_core() if one.kind != "bad" and not one.limits]
-
-
-@pytest.mark.parametrize("vector", sound_of_core(), ids=lambda vector: vector.name)
-def test_load(vector: Vector) -> None:
+def test_load() -> None:
     """What is listed and read one by one is what `load` gives."""
+    for vector in of_core():
+        if vector.kind != "bad" and not vector.limits:
+            check_load(vector)
+
+
+def check_load(vector: Vector) -> None:
     read = {one["tensor"]: one["gives"] for one in vector.steps if one["step"] == "read"}
     (listed,) = (one["gives"] for one in vector.steps if one["step"] == "list")
     visible = {name for name in listed if not name.startswith("_CKPTFMT_")}
@@ -277,41 +280,40 @@ def test_load(vector: Vector) -> None:
             assert vectors.array_value(code, shape, array) == vectors.normal(read[name]), name
 
 
-def some_of_core() -> list[Any]:
-    """One in eight, and those with an object graph; the others with --slow."""
-    return [
-        pytest.param(one, id=one.name, marks=[] if few or number % 8 == 0 else pytest.mark.slow)
-        for number, one in enumerate(of_core())
-        for few in [any(step["step"] == "objects" for step in one.steps)]
-    ]
+@pytest.mark.parametrize("step", [8, pytest.param(1, marks=pytest.mark.slow)])
+def test_command(step: int, capsys: pytest.CaptureFixture[str]) -> None:
+    """`ckptfmt verify` exits with 0 if nothing is wrong, `--strict` if nothing deviates either.
+    Of one vector in `step`, and those with an object graph."""
+    for number, vector in enumerate(of_core()):
+        if number % step == 0 or any(one["step"] == "objects" for one in vector.steps):
+            check_command(vector)
+            capsys.readouterr()
 
 
-@pytest.mark.parametrize("vector", some_of_core())
-def test_command(vector: Vector, capsys: pytest.CaptureFixture[str]) -> None:
-    """`ckptfmt verify` exits with 0 if nothing is wrong, `--strict` if nothing deviates either."""
+def check_command(vector: Vector) -> None:
     (step,) = [one for one in vector.steps if one["step"] == "verify"] or [None]
     if step is not None and not vector.limits:
         path = f"{vectors.DIRECTORY}/{vector.prefix}.index"
         # The object graph is checked beside the bytes.
         graph = any(one["step"] == "objects" and one.get("fails") for one in vector.steps)
         bad = bool(step.get("among") or step["problems"] or graph)
-        assert (main(["verify", path]) != 0) == bad
+        assert (main(["verify", path]) != 0) == bad, vector.name
         if not bad and step["deviations"]:
-            assert main(["verify", "--strict", path]) != 0
-        capsys.readouterr()
+            assert main(["verify", "--strict", path]) != 0, vector.name
 
 
-@pytest.mark.parametrize("vector", VECTORS, ids=lambda vector: vector.name)
-def test_reference(vector: Vector) -> None:
+@pytest.mark.parametrize("family", families(VECTORS))
+def test_reference(family: list[Vector]) -> None:
     """Nothing is wrong with what is sound; what is bad has a problem, or a step that is refused."""
-    outcomes = compare(vector, Reference)
-    with vectors.reference_limits(vector.limits):
-        prefix = f"{vectors.DIRECTORY}/{vector.prefix}"
-        problems, _ = vectors.load_reference().verify(prefix, vector.consumer)
-    if vector.kind == "bad":
-        assert problems or any(isinstance(one, Refusal) for one in outcomes)
-    else:
-        assert problems == []
+    for vector in family:
+        outcomes = compare(vector, Reference)
+        with vectors.reference_limits(vector.limits):
+            prefix = f"{vectors.DIRECTORY}/{vector.prefix}"
+            problems, _ = vectors.load_reference().verify(prefix, vector.consumer)
+        if vector.kind == "bad":
+            assert problems or any(isinstance(one, Refusal) for one in outcomes), vector.name
+        else:
+            assert problems == [], vector.name
 
 
 # A whole tensor, strings, variants, slices, checksums of chunks, and compressed values.
@@ -481,7 +483,7 @@ def check_merge(one: dict[str, Any], found: bytes | Refusal) -> None:
         assert found == (vectors.DIRECTORY / one["gives"]).read_bytes()
 
 
-@pytest.mark.parametrize("one", by_name(merges_of_core()))
+@pytest.mark.parametrize("one", merges_of_core(), ids=lambda one: str(one["name"]))
 def test_core_merges(one: dict[str, Any], tmp_path: Path) -> None:
     check_merge(one, merged(one, tmp_path, merged_by_core))
 
