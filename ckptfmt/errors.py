@@ -11,6 +11,8 @@ import contextlib
 import dataclasses
 import os
 import re
+import sys
+import warnings
 from collections.abc import Iterator
 from typing import Any, ClassVar
 
@@ -182,6 +184,14 @@ def masked(text: str) -> str:
     if ":/" not in text:
         return text
     return _SIGNED.sub(r"\1=***", _USER.sub(lambda found: f"{found[1]}***@", text))
+
+
+def warn(message: str) -> None:
+    """Warn at the line of the caller that called into this package."""
+    level, frame = 2, sys._getframe(1)
+    while frame.f_back is not None and frame.f_globals["__name__"].startswith("ckptfmt."):
+        level, frame = level + 1, frame.f_back
+    warnings.warn(masked(message), CkptfmtWarning, stacklevel=level)
 
 
 def masked_repr(result: Any) -> str:

@@ -33,9 +33,9 @@ from ckptfmt.bundle.state_file import (
     get_checkpoint_mtimes,
     get_checkpoint_state,
     remove_checkpoint,
-    state_checkpoint,
     update_checkpoint_state,
 )
+from ckptfmt.bundle.state_paths import state_checkpoint
 from ckptfmt.errors import (
     CheckpointNotFoundError,
     CkptfmtWarning,

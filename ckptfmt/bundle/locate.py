@@ -106,13 +106,13 @@ def _below(directory: str) -> Iterator[str]:
 def _lost(directory: str) -> Iterator[str]:
     """Yield the checkpoint that a state file names and that is not there; or the directory itself,
     whose state file cannot be read."""
-    from ckptfmt.bundle.state_file import state_checkpoint  # noqa: PLC0415 (a prefix needs none)
+    from ckptfmt.bundle.state_paths import state_checkpoint  # noqa: PLC0415 (a prefix needs none)
 
     try:
-        named = state_checkpoint(directory)
+        named = state_checkpoint(directory, quiet=True)
     except (CorruptError, LimitError):
         yield directory
-    except InvalidError:  # of a directory that was moved
+    except InvalidError:  # it names nothing here
         return
     else:
         if named is not None and not is_file(names.index_name(named)):
@@ -132,7 +132,7 @@ def _not_found(path: str, message: str) -> CheckpointNotFoundError:
 
 
 def _in_directory(directory: str) -> str:
-    from ckptfmt.bundle.state_file import state_checkpoint  # noqa: PLC0415 (a prefix needs none)
+    from ckptfmt.bundle.state_paths import state_checkpoint  # noqa: PLC0415 (a prefix needs none)
 
     named = state_checkpoint(directory)
     if named is not None and is_file(names.index_name(named)):

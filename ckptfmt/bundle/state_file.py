@@ -8,9 +8,10 @@ here checks that the checkpoints that a state file names exist or are in its dir
 
 The content is a CheckpointState message in protobuf's text format, one `field: value` a line, as
 TensorFlow writes it. Edited by hand, it may also have blank lines, `#` comments, spaces and single
-quotes; a single field that repeats has its last value. Other forms of protobuf's text format are
-refused as damaged. A path that is not UTF-8, which protobuf cannot represent, is written with octal
-escapes and read back from them; TensorFlow refuses a state file with such a path.
+quotes, and a byte order mark; a single field that repeats has its last value. Other forms of
+protobuf's text format are refused as damaged. A path that is not UTF-8, which protobuf cannot
+represent, is written with octal escapes and read back from them; TensorFlow refuses a state file
+with such a path.
 
     state  = { [ field ":" value ] [ comment ] newline }
     value  = string | decimal | "inf" | "-inf" | "nan"
@@ -139,42 +140,6 @@ def read_state_file(path: str) -> CheckpointState:
     except OSError as error:
         raise_storage(error, path)
     return parse_state(content, path)
-
-
-def state_checkpoint(directory: str) -> str | None:
-    """Return the newest prefix that a directory's `checkpoint` file names; None without that file.
-
-    Raises:
-        InvalidError: the prefix is outside the directory (failure BAD_PATH).
-        CorruptError, LimitError: the file is not a state file.
-    """
-    path = os.path.join(directory, STATE_NAME)
-    if not is_file(path):
-        return None
-    named = read_state_file(path).model_checkpoint_path
-    if not named:
-        raise CorruptError("model_checkpoint_path is missing", failure="BAD_PROTO", path=path)
-    target = os.path.join(directory, named)
-    if "\0" in target:
-        raise InvalidError(
-            "model_checkpoint_path contains a NUL byte", failure="BAD_PATH", path=path
-        )
-    if not _is_inside(target, directory):
-        inside = os.path.join(directory, os.path.basename(target))
-        hint = f"; '{inside}' is here" if is_file(names.index_name(inside)) else ""
-        raise InvalidError(
-            f"model_checkpoint_path '{named}' leads outside the directory{hint}",
-            failure="BAD_PATH",
-            path=path,
-        )
-    return target
-
-
-def _is_inside(path: str, directory: str) -> bool:
-    if names.is_url(directory):
-        return path.startswith(f"{directory.rstrip('/')}/") and ".." not in path.split("/")
-    root = os.path.abspath(directory)
-    return os.path.commonpath([root, os.path.abspath(path)]) == root
 
 
 def update_checkpoint_state(
@@ -380,12 +345,13 @@ _ESCAPE = r"""\\(?:[abfnrtv"'\\]|[0-3][0-7]{0,2}|[4-7][0-7]?(?![0-7])|x[0-9a-fA-
 _STRING = "|".join(rf"{quote}(?:[^{quote}\\\n]++|{_ESCAPE})*+{quote}" for quote in "\"'")
 _DECIMAL = r"-?(?:(?:0|[1-9][0-9]*+)(?:\.[0-9]++)?+(?:[eE][+-]?[0-9]++)?+|inf|nan)"
 _SPACE = r"[ \t\r]*+"
+_MARK = "\ufeff"  # a byte order mark
 _VALUES = {_PATH: _STRING, _PATHS: _STRING, _NUMBER: _DECIMAL, _NUMBERS: _DECIMAL}
 _FIELD = "|".join(rf"{n}{_SPACE}:{_SPACE}(?P<{n}>{value})" for n, value in _VALUES.items())
 # Matches at every position of a file, so that `finditer` skips no byte. Blank lines and comments
 # are matched together with the next field, so that their number does not add to the time.
 _LINE = re.compile(
-    rf"(?:[ \t\r\n]++|#[^\n]*+)*+"
+    rf"(?:\A{_MARK})?(?:[ \t\r\n]++|#[^\n]*+)*+"
     rf"(?:\Z|(?:{_FIELD}){_SPACE}(?:#[^\n]*+)?+(?:\n|\Z)|(?P<damaged>[^\n]{{1,40}}))".encode()
 )
 

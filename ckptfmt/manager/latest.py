@@ -19,9 +19,7 @@ import contextlib
 import heapq
 import os
 import re
-import sys
 import time
-import warnings
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -45,13 +43,9 @@ from ckptfmt.bundle.state_file import (
     read_state_file,
     state_path,
 )
+from ckptfmt.bundle.state_paths import StatePaths
 from ckptfmt.bundle.temporary import raise_storage
-from ckptfmt.errors import (
-    CkptfmtError,
-    CkptfmtWarning,
-    StorageError,
-    masked,
-)
+from ckptfmt.errors import CkptfmtError, StorageError, warn
 
 Path = str | bytes | os.PathLike[Any]
 
@@ -73,8 +67,7 @@ def latest_checkpoint(directory: Path, latest_filename: Path | None = None) -> s
         latest_filename: name of the state file in it; default "checkpoint".
 
     Returns:
-        `directory` joined with the name (an absolute path as the state file has it); None if there
-        is no complete checkpoint.
+        `directory` joined with the name; None if there is no complete checkpoint.
 
     Raises:
         InvalidError: a path that cannot be used.
@@ -102,14 +95,6 @@ def newest_sound(directory: str) -> str | None:
             return prefix
         warn(f"'{prefix}' is not sound: {why}")
     return None
-
-
-def warn(message: str) -> None:
-    """Warn at the line of the caller that called into this package."""
-    level, frame = 2, sys._getframe(1)
-    while frame.f_back is not None and frame.f_globals["__name__"].startswith("ckptfmt."):
-        level, frame = level + 1, frame.f_back
-    warnings.warn(masked(message), CkptfmtWarning, stacklevel=level)
 
 
 # ---- a directory ---------------------------------------------------------------------------------
@@ -170,11 +155,15 @@ def newest_complete(
     """
     problems: list[str] = []
     newest = None if state is None else state.model_checkpoint_path
+    name = None
     if newest == "":
         problems.append("model_checkpoint_path is missing")
-    elif newest and not _is_inside(directory, newest, {}):
-        problems.append(f"model_checkpoint_path '{newest}' leads outside the directory")
-    named = None if problems or newest is None else os.path.join(directory, newest)
+    elif state is not None and newest:
+        paths = StatePaths(directory, state)
+        name = paths.name(newest)
+        if paths.is_moved(newest):
+            problems.append(f"model_checkpoint_path '{newest}' leads outside the directory")
+    named = name and os.path.join(directory, name)
     skipped = False
     for prefix in candidates(directory, state, wanted):
         why = why_incomplete(prefix)
@@ -204,67 +193,33 @@ def candidates(
         StorageError: the directory exists and cannot be listed now.
     """
     begin = os.path.join(directory, "")
-    parents: dict[str, bool] = {}
+    state = CheckpointState() if state is None else state
+    paths = StatePaths(directory, state)
     tried: set[str] = set()
-    newest = ""
-    if state is not None and _is_inside(directory, state.model_checkpoint_path, parents):
-        newest = os.path.join(directory, state.model_checkpoint_path)
+    newest = paths.name(state.model_checkpoint_path)
+    if newest is not None:
         tried.add(newest)
-        yield newest
+        yield begin + newest
     listed = {found.name: found for found in _listed(directory)}
     # There may be a million of these: those right in the directory are looked up in its listing.
-    paths = dict.fromkeys(reversed(() if state is None else state.all_model_checkpoint_paths))
-    named = {
-        path: path if path.startswith("/") or names.is_url(path) else begin + path for path in paths
-    }
-    others = listed.keys() - {prefix.removeprefix(begin) for prefix in named.values()}
-    between = _before(newest.removeprefix(begin), [listed[name] for name in others])
-    for path, prefix in named.items():
-        name = prefix.removeprefix(begin)
+    found = (paths.name(path, listed) for path in reversed(state.all_model_checkpoint_paths))
+    named = dict.fromkeys(name for name in found if name is not None)
+    between = _before(newest or "", [listed[name] for name in listed.keys() - named.keys()])
+    for name in named:
         base, number = _split(name)
         while between and between[-1].base == base and (between[-1].number or 0) > (number or 0):
-            found = between.pop()
-            if wanted(found.name):
-                tried.add(begin + found.name)
-                yield begin + found.name
-        if prefix not in tried and (
-            name in listed
-            or (
-                "/" in name
-                and _is_inside(directory, path, parents)
-                and is_file(names.index_name(prefix))
-            )
+            one = between.pop()
+            if wanted(one.name):
+                tried.add(one.name)
+                yield begin + one.name
+        if name not in tried and (
+            name in listed or ("/" in name and is_file(names.index_name(begin + name)))
         ):
-            tried.add(prefix)
-            yield prefix
-    for found in _ordered(listed.values()):
-        if wanted(found.name) and begin + found.name not in tried:
-            yield begin + found.name
-
-
-def _is_inside(directory: str, path: str, parents: dict[str, bool]) -> bool:
-    """Return whether a path that a state file names is in the directory, after following symbolic
-    links.
-
-    Args:
-        directory: the directory.
-        path: as the state file has it.
-        parents: answers for the parents of earlier paths.
-    """
-    parent, name = os.path.split(path)
-    if "\0" in path or name in ("", ".", ".."):
-        return False
-    if not parent:
-        return True
-    if names.is_url(directory):
-        return ".." not in path.split("/") and (
-            not names.is_url(path) or path.startswith(os.path.join(directory, ""))
-        )
-    if parent not in parents:
-        root = os.path.realpath(directory)
-        target = os.path.realpath(os.path.join(directory, parent))
-        parents[parent] = os.path.commonpath([root, target]) == root
-    return parents[parent]
+            tried.add(name)
+            yield begin + name
+    for one in _ordered(listed.values()):
+        if wanted(one.name) and one.name not in tried:
+            yield begin + one.name
 
 
 @dataclass(frozen=True)

@@ -39,9 +39,10 @@ from ckptfmt.bundle.temporary import make_directory
 from ckptfmt.errors import (
     CheckpointNotFoundError,
     StorageError,
+    warn,
 )
 from ckptfmt.manager.directory import CheckpointDirectory
-from ckptfmt.manager.latest import candidates, newest_complete, warn
+from ckptfmt.manager.latest import candidates, newest_complete
 from ckptfmt.manager.records import Records, check_metrics
 from ckptfmt.manager.restoring import (
     Decisions,

@@ -13,9 +13,8 @@ from ckptfmt._base.arguments import check_progress, invalid
 from ckptfmt._base.names import index_name, is_url, parse_data_name
 from ckptfmt.bundle.completeness import LOOKS_MAX, identity, why_incomplete, why_unsound
 from ckptfmt.bundle.orphans import METRICS_NAME
-from ckptfmt.errors import BusyError, CheckpointNotFoundError, CorruptError, StorageError
+from ckptfmt.errors import BusyError, CheckpointNotFoundError, CorruptError, StorageError, warn
 from ckptfmt.manager.directory import CheckpointDirectory
-from ckptfmt.manager.latest import warn
 from ckptfmt.manager.records import Records
 from ckptfmt.manager.retention import decide, extremes
 from ckptfmt.manager.store_directory import Directory, StoreDirectory
@@ -133,8 +132,8 @@ def prune(
             why = why_unsound(prefix, progress=progress) if verify else why_incomplete(prefix)
             judged[name] = _Verdict(found, why)
     assert records.state is not None
-    newest = os.path.basename(records.state.model_checkpoint_path)
-    if newest not in records.managed:
+    newest = records.newest
+    if newest is not None and newest not in records.managed:
         why = why_incomplete(os.path.join(directory, newest))
         if why is not None:
             warn(f"'{os.path.join(directory, newest)}' is not complete: {why}")
@@ -179,7 +178,7 @@ def _plan(records: Records, directory: str, keep: int, judged: dict[str, _Verdic
             "there is no sound `checkpoint` file, which says what a manager saved and when",
             path=directory,
         )
-    newest = os.path.basename(records.state.model_checkpoint_path)
+    newest = records.newest
     sound: list[str] = []
     damaged: list[tuple[str, str]] = []
     covered = 0
@@ -203,7 +202,7 @@ def _plan(records: Records, directory: str, keep: int, judged: dict[str, _Verdic
             records.last_preserved,
             dataclasses.replace(records.policy, max_to_keep=covered),
             [records.queued(name) for name in scored if name not in records.managed],
-            {newest, *ends, *broken},
+            {newest or "", *ends, *broken},
         )
         older = {one.name for one in decided.kept[: len(decided.kept) - covered]} - {
             newest,
@@ -280,6 +279,6 @@ def _remove(place: Directory, records: Records, going: list[str]) -> dict[str, S
         if name not in failed or not place.exists(name):
             records.managed.pop(name, None)
             records.scored.pop(name, None)
-    records.write(place, records.state.model_checkpoint_path)
+    records.write(place, records.newest or records.state.model_checkpoint_path)
     records.write_metrics(place)
     return failed

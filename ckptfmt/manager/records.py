@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 
 from ckptfmt._base.arguments import Durability, wrong
-from ckptfmt._base.names import index_name, is_url
+from ckptfmt._base.names import index_name
 from ckptfmt.bundle.completeness import proves_damage
 from ckptfmt.bundle.orphans import INDEX, METRICS_NAME, number_of
 from ckptfmt.bundle.state_file import (
@@ -34,8 +34,8 @@ from ckptfmt.bundle.state_file import (
     format_state,
     parse_state,
 )
-from ckptfmt.errors import CkptfmtError, CorruptError, InvalidError, StorageError
-from ckptfmt.manager.latest import warn
+from ckptfmt.bundle.state_paths import StatePaths
+from ckptfmt.errors import CkptfmtError, CorruptError, InvalidError, StorageError, warn
 from ckptfmt.manager.retention import Policy, Queued, recover
 from ckptfmt.manager.store_directory import Directory
 
@@ -136,18 +136,12 @@ class Records:
     def _take_over(self, state: CheckpointState, existing: set[str]) -> float:
         """Manage the checkpoints that the state file names; return by how many seconds the clock is
         behind it."""
-        paths, timestamps = state.all_model_checkpoint_paths, state.all_model_checkpoint_timestamps
-        there = {name.removesuffix(INDEX) for name in existing if name.endswith(INDEX)}
-        moments: dict[str, float] = {}
-        for path, moment in zip(paths, timestamps, strict=False):
-            if path in there:
-                moments[path] = moment
-            elif (
-                "/" in path
-            ):  # fast path: a million removed ones may be listed, most without a slash
-                name = self._name_of(path)
-                if name in there:
-                    moments[name] = moment
+        timestamps = state.all_model_checkpoint_timestamps
+        moments = {
+            name: moment
+            for name, moment in zip(self._names(state, existing), timestamps, strict=False)
+            if name is not None
+        }
         known = self.managed.keys() | self.scored.keys()
         self.managed, self.last_preserved, behind = recover(
             list(moments),
@@ -161,8 +155,8 @@ class Records:
     def manage_by_order(self, directory: Directory) -> None:
         """Manage the checkpoints of a state file without times, in its order."""
         assert self.state is not None
-        names = map(self._name_of, self.state.all_model_checkpoint_paths)
-        self.managed = dict.fromkeys((one for one in names if one and directory.exists(one)), 0.0)
+        names = self._names(self.state, set(directory.names()))
+        self.managed = dict.fromkeys((name for name in names if name is not None), 0.0)
         self.timeless = True
 
     def queued(self, name: str, broken: Collection[str] = ()) -> Queued:
@@ -172,20 +166,34 @@ class Records:
         step = number_of(name, name.rpartition("-")[0])
         return Queued(name, self.managed.get(name, 0.0), step, score)
 
-    def _name_of(self, path: str) -> str | None:
-        """Return the name of a checkpoint that is right in the directory; None of any other
-        path."""
-        if is_url(path):
-            parent, name = os.path.split(path)
-            if parent != self._path.rstrip("/"):
-                return None
-        elif os.path.isabs(path):
-            parent, name = os.path.split(path)
-            if os.path.abspath(parent) != os.path.abspath(self._path or "."):
-                return None
-        else:
-            name = path.removeprefix("./")
-        return name if name not in ("", ".", "..") and "/" not in name else None
+    @property
+    def newest(self) -> str | None:
+        """The checkpoint that the state file names as the newest, relative to the directory; None
+        if it names none there."""
+        if self.state is None:
+            return None
+        return StatePaths(self._path, self.state).name(self.state.model_checkpoint_path)
+
+    def _names(self, state: CheckpointState, existing: set[str]) -> list[str | None]:
+        """Return for each path of the state file the checkpoint right in the directory that it
+        names; None for any other, and for one that may not be ours.
+
+        One that is found by the last component of its path is managed, and so removed one day, only
+        if our records have it or all paths are in one folder.
+        """
+        paths = StatePaths(self._path, state)
+        there = {name.removesuffix(INDEX) for name in existing if name.endswith(INDEX)}
+
+        def name_of(path: str) -> str | None:
+            name = paths.name(path, there)
+            ours = name in self.scored or paths.share_folder or not paths.is_moved(path)
+            return name if ours and name in there else None
+
+        # A million removed ones may be listed, most of them by their names alone.
+        return [
+            path if path in there else name_of(path) if "/" in path or "\\" in path else None
+            for path in state.all_model_checkpoint_paths
+        ]
 
     def add(self, directory: Directory, name: str, metrics: Mapping[str, float] | None) -> None:
         """Manage a checkpoint that was just saved, as the newest.

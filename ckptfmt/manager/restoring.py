@@ -13,8 +13,7 @@ from ckptfmt._base.background import wait_for_saves
 from ckptfmt._base.names import index_name
 from ckptfmt.bundle.completeness import identity, proves_damage
 from ckptfmt.bundle.verify import Finding, verify_prefix
-from ckptfmt.errors import CkptfmtError, CorruptError, StorageError
-from ckptfmt.manager.latest import warn
+from ckptfmt.errors import CkptfmtError, CorruptError, StorageError, warn
 from ckptfmt.sharded.rounds import Team, compare_all
 
 if TYPE_CHECKING:

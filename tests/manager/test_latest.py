@@ -85,22 +85,6 @@ def test_the_newest_recorded(tmp_path: Path) -> None:
     assert ckptfmt.latest_checkpoint(os.fsencode(tmp_path)) == f"{tmp_path}/ckpt-2"
 
 
-@pytest.mark.parametrize(
-    "named", ["ckpt-1", "./ckpt-1", "{d}/ckpt-1", "s/../ckpt-1", "s/ckpt-1", "../{n}/ckpt-1"]
-)
-def test_ways_to_name_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, named: str) -> None:
-    directory = tmp_path / "d"
-    save(directory, "ckpt-1")
-    save(directory, "s/ckpt-1")
-    named = named.format(d=directory, n=directory.name)
-    record(directory, named)
-    assert newest(directory) == os.path.join(directory, named)
-    assert newest(f"{directory}/") == os.path.join(directory, named)
-    monkeypatch.chdir(directory)
-    assert newest("") == named
-    assert newest(".") == os.path.join(".", named)
-
-
 def test_another_state_file(tmp_path: Path) -> None:
     save(tmp_path, "a")
     save(tmp_path, "b")
@@ -110,14 +94,6 @@ def test_another_state_file(tmp_path: Path) -> None:
     assert ckptfmt.latest_checkpoint(tmp_path, "other") == f"{tmp_path}/a"
     assert tf.latest_checkpoint(tmp_path, "other") == f"{tmp_path}/a"
     assert newest(tmp_path) == f"{tmp_path}/b"
-
-
-def test_by_the_name_of_a_link(tmp_path: Path) -> None:
-    """The state file names the directory as it really is."""
-    save(tmp_path / "real", "a")
-    record(tmp_path / "real", f"{tmp_path}/real/a")
-    (tmp_path / "link").symlink_to(tmp_path / "real")
-    assert newest(tmp_path / "link") == f"{tmp_path}/real/a"
 
 
 @pytest.mark.parametrize(
