@@ -76,9 +76,11 @@ LIB_OBJ := $(call objects,$(LIB_SRC))
 TESTS := $(patsubst tests/c/%.c,$(B)/%,$(TEST_SRC))
 MEASURES := $(patsubst tests/c/%.c,$(B)/%,$(MEASURE_SRC))
 FUZZERS := $(patsubst fuzz/%.c,$(B)/%,$(FUZZ_SRC))
-# THREADED: programs that start threads or let the library start some. EMULATED: those that emulators can run, without
-# injected faults and thousands of threads.
-THREADED := $(patsubst tests/c/%.c,$(B)/%,$(if $(TEST_SRC),$(shell grep -l -e 'pthread_create' -e '[.]shards = ' -e 'CF_DIRECT_SLOTS' $(TEST_SRC))))
+# THREADED: programs that start threads or let the library start some. test_vectors is left out: it repeats the calls
+# of test_shards and test_kinds_faults on each vector. EMULATED: those that emulators can run, without injected faults
+# and thousands of threads.
+THREADED := $(patsubst tests/c/%.c,$(B)/%,$(if $(TEST_SRC),$(filter-out %/test_vectors.c,$(shell grep -l -e 'pthread_create' -e '[.]shards = ' \
+	-e 'CF_DIRECT_SLOTS' $(TEST_SRC)))))
 EMULATED := $(patsubst tests/c/%.c,$(B)/%,$(if $(TEST_SRC),$(shell grep -L -e 'os_fault.h' -e 'hot_paths.h' -e 'schedule.h' $(TEST_SRC))))
 
 .PHONY: help demo test one explore docs man install-man browser install install-strip uninstall abi abi-record languages valgrind portability check properties powerloss soak races border slow coverage mutants decoder-mutants analyze interop interop-packages peers peers-packages oldest-torch budgets instructions bench bench-smoke bench-full asan tsan fuzz planted arm bigendian lib code-size code-size-record dist-check \
@@ -260,7 +262,7 @@ BENCH_SIDES = $(if $(CKPTFMT_TF_PYTHON),--tensorflow $(CKPTFMT_TF_PYTHON)) \
 asan: needs-c python ## C tests, corpus replay and Python tests under AddressSanitizer and UBSan
 	$(Q)$(MAKE) MODE=asan c-test
 	$(Q)$(MAKE) MODE=asan replay
-	$(Q)sh tools/asan_python.sh $(PY) $(CC)
+	$(Q)$(in_memory) && sh tools/asan_python.sh $(PY) $(CC)
 
 tsan: needs-c ## C tests that start threads under ThreadSanitizer
 	$(Q)$(MAKE) MODE=tsan -j$(JOBS) threaded-programs
@@ -338,6 +340,11 @@ needs-python:
 needs-c:
 	@sh tools/need.sh cc:$(CC)
 
+# Temporary files in memory, if there is room for 4 GB: the tests sync thousands of files. What syncs protect is proved
+# by traces.
+in_memory = TMPDIR=$$(mktemp -d $(shell [ "$$(df --output=avail /dev/shm 2>/dev/null | tail -n 1)" -gt 4000000 ] \
+	2>/dev/null && echo -p /dev/shm)) && export TMPDIR && trap 'rm -rf "$$TMPDIR"' EXIT INT TERM
+
 c-programs: $(TESTS)
 measure-programs: $(MEASURES)
 fuzz-programs: $(FUZZERS)
@@ -381,7 +388,8 @@ python: needs-python $(VENV)/.built $(VENV)/.for-tests
 
 python-test: python
 	@echo "seed: CKPTFMT_TEST_SEED=$(CKPTFMT_TEST_SEED)"
-	$(Q)$(PY) -m pytest -q -n $(TEST_JOBS) $(if $(CPU_LIMIT),--cpu-limit $(CPU_LIMIT)) --ignore=tests/interop --ignore=tests/peers \
+	$(Q)$(in_memory) && \
+		$(PY) -m pytest -q -n $(TEST_JOBS) $(if $(CPU_LIMIT),--cpu-limit $(CPU_LIMIT)) --ignore=tests/interop --ignore=tests/peers \
 		--ignore=tests/budgets --ignore=tests/bench --ignore=tests/browser tests
 
 $(PY): | needs-python

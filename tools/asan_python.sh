@@ -3,7 +3,7 @@
 # asan_python.sh PYTHON CC: the Python tests against an extension built with AddressSanitizer and UBSan. It is built
 # with a copy of the package into build/asan/python, which precedes the checkout on the path.
 # Python itself keeps memory, so that leaks are checked in the C tests only. Tests of what only Python does are left out,
-# and those that preload or trace something themselves.
+# those of bounds of time, and those that preload or trace something themselves.
 set -eu
 python=$(cd "$(dirname "$1")" && pwd)/$(basename "$1")
 cc=$2
@@ -40,4 +40,5 @@ print("asan: Python tests with", where.partition("build/")[2])'
 exec "$python" -P -m pytest -q -n 2 --ignore=tests/interop --ignore=tests/peers --ignore=tests/budgets \
 	--ignore=tests/bench --ignore=tests/browser --ignore=tests/cli --ignore=tests/project --ignore=tests/reports \
 	--ignore=tests/faults --ignore=tests/powerloss --ignore=tests/soak --ignore=tests/objects --ignore=tests/manager \
-	--ignore=tests/mutants --ignore=tests/sharded tests
+	--ignore=tests/mutants --ignore=tests/sharded --ignore=tests/properties --ignore=tests/saving --ignore=tests/formats \
+	--ignore=tests/format/test_reference_reads.py --ignore=tests/format/test_time_bounds.py tests
