@@ -31,7 +31,8 @@ from .generate import (
 from .oracle import Oracle, OracleDiedError, OracleError
 from .values import CODES, Value
 
-SAVES = int(os.environ.get("CKPTFMT_TEST_SAVES", "2400"))
+SAVES = int(os.environ.get("CKPTFMT_TEST_SAVES", "800"))
+# How many of 2400 saves have a feature at least.
 FLOORS = {
     **{f"dtype {code}": 50 for code in CODES},
     "slices": 200,
@@ -188,7 +189,9 @@ def report(totals: Counter[str], floors: dict[str, int]) -> None:
     for feature, count in sorted(totals.items()):
         print(f"{count:7d} saves  {feature}")
     missed = {
-        feature: totals[feature] for feature, floor in floors.items() if totals[feature] < floor
+        feature: totals[feature]
+        for feature, floor in floors.items()
+        if totals[feature] < floor * SAVES // 2400
     }
     assert not missed, f"too few saves with: {missed}"
 
@@ -222,8 +225,7 @@ def test_save_v2(oracle: Oracle, tmp_path: Path) -> None:
         totals.update(list(save.features))
     print(f"{SAVES} saves, {oracle.seconds:.1f} s in TensorFlow, {oracle.starts} starts of it")
     check_all(failures, SAVES, seed)
-    if SAVES >= 2000:
-        report(totals, FLOORS)
+    report(totals, FLOORS)
 
 
 def random_bundles(rng: random.Random) -> tuple[list[Save], list[Tensor]]:
@@ -267,7 +269,7 @@ def test_merge_v2_checkpoints(oracle: Oracle, tmp_path: Path) -> None:
     failures: list[str] = []
     shards: Counter[int] = Counter()
     nested = 0
-    total = 520
+    total = 200
     for number in range(total):
         saves, tensors = random_bundles(rng)
         theirs, mine = tmp_path / "tensorflow", tmp_path / "ckptfmt"
@@ -318,7 +320,7 @@ def test_merge_v2_checkpoints(oracle: Oracle, tmp_path: Path) -> None:
         shutil.rmtree(mine, ignore_errors=True)
     check_all(failures, total, seed)
     print(f"merges by number of inputs: {dict(sorted(shards.items()))}; of merges: {nested}")
-    assert all(shards[count] >= 20 for count in range(1, 9)) and nested >= 50
+    assert all(shards[count] >= 8 for count in range(1, 9)) and nested >= 20
 
 
 SPECS = (
