@@ -105,6 +105,10 @@ class CheckpointManager:
     that cannot be removed stays in the list, with a warning, and is tried again after the next
     save. Orphaned files are removed by a save if they provably belong to a killed writer.
 
+    A manager that restored nothing warns before it removes a checkpoint of an earlier run with a
+    larger number: the run began again. Where `checkpoint.ckptfmt`, the records, is damaged, nothing
+    that was saved before is removed.
+
     A manager takes no lock and changes nothing in the directory until it saves.
 
     Where the checkpoint has a coordinator, every process of it has a manager of the same arguments,
@@ -216,9 +220,11 @@ class CheckpointManager:
         self._counter = 0  # the largest number so far, for a checkpoint without a save_counter
         self._records = Records(self._directory)
         self._latest: str | None = None
+        self._earlier: set[str] = set()  # managed checkpoints of an earlier run, until a restore
         # The last problem that was reported of the directory ("") and of each checkpoint.
         self._reported: dict[str, str] = {}
         self._look()
+        self._earlier.update(self._records.managed)
 
     # ---- properties ----------------------------------------------------------------------------
 
@@ -531,6 +537,16 @@ class CheckpointManager:
             del managed[one.name]
         if not decided.deleted:
             return bool(decided.preserved)
+        saved = queue[-1]
+        for one in decided.deleted:
+            ours = one.name in self._earlier and self._is_named(one.name)
+            if ours and (one.step or 0) >= (saved.step or 0):
+                self._warn(
+                    self._directory,
+                    f"'{self._path(one.name)}' of an earlier run is removed: this run restored "
+                    f"nothing, and saved '{saved.name}'",
+                )
+                break
         failed = place.remove_all([one.name for one in decided.deleted])
         for one in decided.deleted:
             # Once the index is removed, the sweep removes the rest.
@@ -708,6 +724,7 @@ class CheckpointManager:
         return next((one for one in found if one not in tried), None)
 
     def _after_restore(self) -> None:
+        self._earlier.clear()
         self._refresh()
         if self._checkpoint_interval is not None:
             self._last_checkpoint_step = self._step()

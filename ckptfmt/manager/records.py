@@ -83,7 +83,8 @@ class Records:
     def read(self, directory: Directory) -> None:
         """Take over what other managers recorded, and forget checkpoints that are gone.
 
-        A damaged file is ignored, with a warning.
+        A damaged file causes a warning. Without the metrics, checkpoints that this object does not
+        know are not managed, and so never removed.
 
         Raises:
             StorageError: a file exists and cannot be read now.
@@ -143,6 +144,8 @@ class Records:
             if name is not None
         }
         known = self.managed.keys() | self.scored.keys()
+        if self.problem is not None:  # nothing says which of the others are the best
+            moments = {name: moment for name, moment in moments.items() if name in known}
         self.managed, self.last_preserved, behind = recover(
             list(moments),
             list(moments.values()),
@@ -251,7 +254,7 @@ class Records:
             if isinstance(error, StorageError) and not proves_damage(error):
                 raise
             path = os.path.join(self._path, METRICS_NAME)
-            warn(f"{path}: {error}; the metrics are ignored")
+            warn(f"{path}: {error}; no checkpoint that was saved before is removed")
             self.problem = str(error)
             return {}
         self.policy, self.problem = policy, None

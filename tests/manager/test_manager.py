@@ -378,3 +378,21 @@ def test_attributes(tmp_path: Path) -> None:
     assert manager.latest_checkpoint is None
     assert manager.best_checkpoint is None
     manager.sync()
+
+
+@pytest.mark.parametrize("restored", [False, True])
+def test_a_run_that_begins_again(tmp_path: Path, restored: bool) -> None:
+    """What an earlier run saved goes: that is said before, unless it was restored."""
+    earlier = manager_of(tmp_path, 2)
+    for _ in range(3):
+        earlier.save()
+    again, other = manager_of(tmp_path, 2), manager_of(tmp_path, 2, checkpoint_name="other")
+    if restored:
+        assert again.restore_or_initialize() == again.latest_checkpoint
+        again.save()
+        assert there(tmp_path) == ["ckpt-3", "ckpt-4"]
+    else:
+        with pytest.raises(CkptfmtWarning, match="ckpt-2' of an earlier run is removed"):
+            again.save(1)
+        assert there(tmp_path) == ["ckpt-1", "ckpt-2", "ckpt-3"]
+    other.save(1)

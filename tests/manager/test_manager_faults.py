@@ -412,10 +412,13 @@ def test_damaged_metrics(tmp_path: Path, content: bytes) -> None:
     manager = manager_of(tmp_path, 2, keep_best=KeepBest("a", "max"))
     manager.save(metrics={"a": 1})
     (tmp_path / "checkpoint.ckptfmt").write_bytes(content)
-    with pytest.warns(CkptfmtWarning, match="the metrics are ignored"):
-        again = manager_of(tmp_path, 2, keep_best=KeepBest("a", "max"))
+    with pytest.warns(CkptfmtWarning, match="no checkpoint that was saved before is removed"):
+        again = manager_of(tmp_path, 1, keep_best=KeepBest("a", "max"))
     assert again.best_checkpoint is None
-    assert number_names(again.checkpoints) == ["ckpt-1"]
+    for number in (2, 3):
+        again.save(number, metrics={"a": 0})
+    manager_of(tmp_path, 1).save(4)
+    assert there(tmp_path) == ["ckpt-1", "ckpt-3", "ckpt-4"]
 
 
 def test_a_misspelt_metric(tmp_path: Path) -> None:

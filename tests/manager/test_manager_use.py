@@ -272,7 +272,7 @@ def test_hostile_metrics(tmp_path: Path, name: str, value: str) -> None:
         f'{{"metrics": {{"loss": {value}}}, "index": ""}}}}}}'
     )
     if name == "ckpt-1":
-        with pytest.warns(CkptfmtWarning, match="the metrics are ignored"):
+        with pytest.warns(CkptfmtWarning, match="no checkpoint that was saved before is removed"):
             manager = manager_of(tmp_path, keep_best=KeepBest("loss", "max"))
     else:
         manager = manager_of(tmp_path, keep_best=KeepBest("loss", "max"))

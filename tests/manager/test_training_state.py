@@ -208,6 +208,7 @@ def test_nothing_is_synced_for_nothing(tmp_path: Path, monkeypatch: pytest.Monke
 @pytest.mark.parametrize("first", ["they", "we"])
 @pytest.mark.parametrize("when", ["back_up", "delete_backup"])
 @pytest.mark.parametrize("place", ["workertemp_1", "chief"])
+@pytest.mark.filterwarnings("ignore:.*of an earlier run is removed")
 def test_what_killed_workers_left_goes(tmp_path: Path, place: str, when: str, first: str) -> None:
     who = {"task_id": 0 if place == "chief" else 1}
     job = Job(tmp_path, **who)
