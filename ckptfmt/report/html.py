@@ -14,11 +14,12 @@ from typing import Any, Protocol, runtime_checkable
 
 from ckptfmt._base.arguments import check_number, check_progress, invalid
 from ckptfmt._base.names import is_url, path_text, printable
+from ckptfmt.bundle.completeness import missing_data
 from ckptfmt.bundle.outputs import checkpoint_files, output_path, writing_file
 from ckptfmt.bundle.reader import Reader
 from ckptfmt.errors import about, masked
 from ckptfmt.formats.opening import open_any
-from ckptfmt.report.collect import Progress, checkpoint_data, comparison_data
+from ckptfmt.report.collect import WARNED_MAX, Progress, checkpoint_data, comparison_data
 from ckptfmt.report.measuring import Budget
 
 # How long values are read, and how many bytes of a URL.
@@ -86,13 +87,18 @@ def report(
             budget = _budget(seconds, reader, old)
             data["comparison"] = comparison_data(old, reader, budget, progress)
             data["comparison"]["before"] = printable(masked(second.path))
+        findings = data["health"]["findings"]
+        rows = data["comparison"]["rows"] if old is not None else []
+        unread = [row["error"] for row in rows if row["change"] == "unreadable"]
+        lost = [missing_data(one.prefix) for one in (reader, old) if one is not None]
+        findings += [] if findings else filter(None, [*lost, *unread[:WARNED_MAX]])
     text = page(data).encode()
     if isinstance(output, Stream):
         output.write(text)
     else:
         with writing_file(output) as write:
             write(text)
-    return tuple(data["health"]["findings"])
+    return tuple(findings)
 
 
 def _budget(seconds: float | None, *readers: Reader) -> Budget:

@@ -150,6 +150,22 @@ def test_a_damaged_tensor_is_shown_as_such(
     assert len(data["health"]["findings"]) == 1 and data["health"]["damaged"] == 1
 
 
+@pytest.mark.parametrize("which", ["path", "before"])
+@pytest.mark.parametrize(("harm", "seconds"), [("flipped", 10), ("gone", 10), ("gone", 0)])
+def test_damage_of_either_is_a_finding(tmp_path: Path, which: str, harm: str, seconds: int) -> None:
+    places = {"path": tmp_path / "m", "before": tmp_path / "n"}
+    for value, prefix in enumerate(places.values()):
+        ckptfmt.save(prefix, {"x": np.full(9, value)})
+    data = Path(f"{places[which]}.data-00000-of-00001")
+    if harm == "gone":
+        data.unlink()
+    else:
+        flip(data, 3)
+    output = str(tmp_path / "r.html")
+    command = ["report", "-q", str(places["path"]), "--before", str(places["before"])]
+    assert main([*command, f"--seconds={seconds}", "-o", output]) == 1
+
+
 @pytest.mark.parametrize("level", ["v2", "v2+"])
 def test_damage_of_a_large_tensor_is_not_a_limit(level: Any, tmp_path: Path) -> None:
     ckptfmt.save(tmp_path / "m", {"x": np.ones(1 << 19), "y": np.ones(2)}, level=level)
