@@ -54,6 +54,30 @@ void ckptfmt_counters_get(ckptfmt_counters *counters);
 ckptfmt_status ckptfmt_spec_parse(const uint8_t *text, uint64_t text_size, int32_t *rank, int64_t *dims,
 	int64_t *starts, int64_t *lengths, ckptfmt_error *err);
 
+/* ---- orphaned files -------------------------------------------------------------------------------------- */
+
+/* 1 if no other machine may write to the file system of this open file or directory, by its kind: then the locks of
+ * CMT-15 show every writer. 0 if that is unknown. */
+int32_t ckptfmt_file_system_is_local(int32_t fd);
+
+typedef enum ckptfmt_sweep_scope {
+	CKPTFMT_SWEEP_ONE,          /* the checkpoint or other file `name` */
+	CKPTFMT_SWEEP_NUMBERED,     /* the checkpoints "<name>-<n>", and the state files of their manager */
+	CKPTFMT_SWEEP_ALL           /* `name` is ignored, and may be NULL */
+} ckptfmt_sweep_scope;
+
+/* Removes what killed writers left in a directory (CMT-15), or with `dry_run` finds it; *out has the names. What cannot
+ * be removed stays; so does all if ckptfmt_file_system_is_local is 0. `fd` is the directory, `path` is for messages.
+ * `sync`: the directory is synced before data files are removed. IO, NO_MEMORY.
+ * REQUIRES: the directory's lock (CMT-14), by another descriptor. */
+ckptfmt_status ckptfmt_sweep(int32_t fd, const char *path, const char *name, int32_t scope, int32_t dry_run,
+	int32_t sync, ckptfmt_strings **out, ckptfmt_error *err);
+
+/* Removes what killed saves of this prefix left, or of the file of that path, before another save begins. Best effort:
+ * nothing is removed while another process has the directory's lock, or of a prefix without an index in a directory
+ * of more than 4096 names. */
+void ckptfmt_sweep_before_save(const char *prefix);
+
 /* ---- reading --------------------------------------------------------------------------------------------- */
 
 /* Opens a checkpoint again in a forked child, where a reader of the parent must not be used. `old` is the parent's, as

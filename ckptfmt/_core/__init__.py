@@ -51,6 +51,9 @@ from ckptfmt._core.reading import (
     Record,
     Selection,
     index_count,
+    is_local,
+    sweep,
+    sweep_before_save,
 )
 from ckptfmt._core.storage import Adopted, ObjectInfo, Read, Storage, Store
 from ckptfmt._core.verifying import Finding, verify
@@ -102,11 +105,14 @@ __all__ = [
     "dtype_table",
     "error_of",
     "index_count",
+    "is_local",
     "memory_at",
     "merge",
     "new_array",
     "parse_spec",
     "path_bytes",
+    "sweep",
+    "sweep_before_save",
     "text",
     "verify",
     "version",

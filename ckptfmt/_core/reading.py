@@ -259,6 +259,17 @@ def _corner(box: NDArray[np.int64] | None) -> Any:
     return ffi.NULL if box is None else ffi.from_buffer(_NUMBERS, box)
 
 
+def _texts(out: Any) -> list[str]:
+    """Return the texts of `ckptfmt_strings`, which are freed."""
+    strings = ffi.gc(out[0], lib.ckptfmt_strings_free)
+    view = ffi.new("ckptfmt_strings_view *")
+    lib.ckptfmt_strings_get(strings, view)
+    found: list[Any] = [None] * view.count
+    _fill_texts(found, range(view.count), view.bytes, view.offsets, 0)
+    ffi.release(strings)
+    return found
+
+
 def index_count(path: str, store: Store | None = None) -> int:
     """`ckptfmt_index_count`."""
     out, error = ffi.new("int32_t *"), ffi.new("ckptfmt_error *")
@@ -269,6 +280,26 @@ def index_count(path: str, store: Store | None = None) -> int:
         storage.release()
     check_stored(storage, status, error, path)
     return int(out[0])
+
+
+def is_local(fd: int) -> bool:
+    """`ckptfmt_file_system_is_local`."""
+    return bool(lib.ckptfmt_file_system_is_local(fd))
+
+
+def sweep_before_save(prefix: str) -> None:
+    """`ckptfmt_sweep_before_save`."""
+    lib.ckptfmt_sweep_before_save(path_bytes(prefix))
+
+
+def sweep(fd: int, path: str, name: str | None, *, dry_run: bool, sync: bool) -> list[str]:
+    """`ckptfmt_sweep` of the checkpoints `<name>-<n>`, of all for None."""
+    out, error = ffi.new(_STRINGS), ffi.new("ckptfmt_error *")
+    scope = lib.CKPTFMT_SWEEP_ALL if name is None else lib.CKPTFMT_SWEEP_NUMBERED
+    raw = path_bytes(name or "")
+    status = lib.ckptfmt_sweep(fd, path_bytes(path), raw, scope, dry_run, sync, out, error)
+    check_stored(None, status, error, path)
+    return _texts(out)
 
 
 class ReaderHandle(Handle):
@@ -361,13 +392,7 @@ class ReaderHandle(Handle):
         """Return the names of all tensors in key order, except those that belong to the format."""
         out = ffi.new(_STRINGS)
         self.call(lib.ckptfmt_reader_names, out)
-        strings = ffi.gc(out[0], lib.ckptfmt_strings_free)
-        view = ffi.new("ckptfmt_strings_view *")
-        lib.ckptfmt_strings_get(strings, view)
-        found: list[Any] = [None] * view.count
-        _fill_texts(found, range(view.count), view.bytes, view.offsets, 0)
-        ffi.release(strings)
-        return found
+        return _texts(out)
 
     def list_prefix(self, prefix: bytes) -> Selection:
         """Every tensor whose name begins so, in key order; of the index just that part is read. The

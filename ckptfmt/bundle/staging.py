@@ -12,7 +12,6 @@ from ckptfmt import _core
 from ckptfmt._base.arguments import Durability
 from ckptfmt._base.names import sharded_filename
 from ckptfmt.bundle.merge import common_store
-from ckptfmt.bundle.sweeping import sweep_directories
 from ckptfmt.bundle.temporary import TemporaryDirectory
 from ckptfmt.errors import StorageError
 
@@ -23,7 +22,7 @@ class Staging(TemporaryDirectory):
 
     def start(self) -> None:
         """Remove what killed saves of this checkpoint left, and create the directory."""
-        sweep_directories(self._prefix)
+        _core.sweep_before_save(self._prefix)
         self.make()
 
     def part(self, number: int = 0, count: int = 1) -> str:

@@ -16,8 +16,8 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import NoReturn
 
+from ckptfmt import _core
 from ckptfmt._base.names import is_url
-from ckptfmt.bundle.mounts import is_remote
 from ckptfmt.bundle.places import list_objects, remove_object
 from ckptfmt.errors import BusyError, DurabilityUnknownError, StorageError
 
@@ -187,7 +187,7 @@ class TemporaryDirectory:
             try:
                 # On a network file system other machines may not see the lock.
                 is_last = not self._joins
-                if not is_remote(lock.fd):
+                if _core.is_local(lock.fd):
                     is_last = _hold(lock.fd, path, fcntl.LOCK_EX, without_locks=is_last)
                 if is_last:
                     self._remove(lock)
@@ -317,7 +317,7 @@ def replace_file(directory_fd: int, path: str, content: bytes, durability: str) 
 
     Args and errors are those of `replacing_file`; `content` is the new content.
     """
-    with replacing_file(directory_fd, path, durability) as (_, fd):
+    with _replacing(directory_fd, path, durability) as (_, fd):
         rest = memoryview(content)
         while rest:
             rest = rest[os.write(fd, rest) :]
@@ -325,7 +325,8 @@ def replace_file(directory_fd: int, path: str, content: bytes, durability: str) 
 
 @contextlib.contextmanager
 def replacing_file(directory_fd: int, path: str, durability: str) -> Iterator[tuple[str, int]]:
-    """Replace a file by rename when the `with` block ends; an exception leaves the old one.
+    """Replace a file by rename when the `with` block ends; an exception leaves the old one. First,
+    what killed saves to this path left is removed.
 
     Args:
         directory_fd: descriptor of the directory.
@@ -339,6 +340,13 @@ def replacing_file(directory_fd: int, path: str, durability: str) -> Iterator[tu
         StorageError: the new file is not in place.
         DurabilityUnknownError: it is, but a power cut may bring the old one back.
     """
+    _core.sweep_before_save(path)
+    with _replacing(directory_fd, path, durability) as new:
+        yield new
+
+
+@contextlib.contextmanager
+def _replacing(directory_fd: int, path: str, durability: str) -> Iterator[tuple[str, int]]:
     directory, name = os.path.split(path)
     try:
         temporary, lock = make_file(name, directory_fd)

@@ -15,7 +15,7 @@ import fcntl
 import os
 import stat
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from functools import partial
 from typing import Self
 
@@ -23,16 +23,14 @@ from ckptfmt import _core
 from ckptfmt._base.arguments import Durability
 from ckptfmt._base.names import INTENT, index_name, parse_data_name
 from ckptfmt._base.untrusted import open_regular
-from ckptfmt.bundle.mounts import is_remote
-from ckptfmt.bundle.orphans import DATA, Files, of_managed, other_temporaries
-from ckptfmt.bundle.sweeping import is_held, remove_dead, remove_directory
+from ckptfmt.bundle.orphans import DATA
 from ckptfmt.bundle.temporary import (
     DIRECTORY_FLAGS,
     OwnDescriptor,
     replace_file,
     temporary_name,
 )
-from ckptfmt.errors import BusyError, CkptfmtError, InvalidError, StorageError
+from ckptfmt.errors import BusyError, InvalidError, StorageError
 
 LOCK_SECONDS = 300.0
 PAUSE_MIN, PAUSE_MAX = 0.001, 0.05
@@ -60,7 +58,6 @@ class CheckpointDirectory:
         self._durability = durability
         self._lock: OwnDescriptor | None = None
         self._has_locks = False
-        self._dry_run = False
         try:
             self._fd = os.open(self.path or ".", DIRECTORY_FLAGS)
         except OSError as error:
@@ -285,91 +282,17 @@ class CheckpointDirectory:
             StorageError: the directory cannot be listed or synced.
             BusyError: as in `lock`.
         """
-        self._dry_run = dry_run
         with self.lock():
             if not self.can_sweep():
                 return []
-            names = self.names()
-            gone: list[str] = []
-            for name, files in of_managed(names, checkpoint_name).items():
-                gone += self._sweep_files(name, files)
-                for directory in files.directories:
-                    if remove_directory(self._descriptor(), directory, dry_run=self._dry_run):
-                        gone.append(directory)
-            for name in other_temporaries(names, checkpoint_name):
-                gone += self._remove_dead([name])
-            return gone
+            return _core.sweep(
+                self._descriptor(), self.path, checkpoint_name, dry_run=dry_run, sync=self._full
+            )
 
     def can_sweep(self) -> bool:
         """Return whether locks show which writers are alive. The caller holds the directory's
         lock."""
-        return self._has_locks and not is_remote(self._descriptor())
-
-    def _sweep_files(self, name: str, files: Files) -> list[str]:
-        """Remove the orphaned files of a checkpoint, if none of its writers is alive."""
-        if files.foreign or not (files.temporary or files.claims):
-            return []
-        empty = [file for file in files.claims if (info := self._stat(file)) and not info.st_size]
-        proofs = self._proofs(name, files)
-        kept = [file for found in proofs.values() for file in found]
-        going = [file for file in files.temporary if file not in kept] + empty
-        data, last = self._proven(name, files, proofs)
-        if any(is_held(self._descriptor(), file) for file in (*files.temporary, *going, *data)):
-            return []
-        if data and not self._dry_run:
-            # A power cut must not bring back an index whose data files are gone.
-            self.sync()
-        gone = self._remove_dead([*going, *data])
-        # The proofs go last: while they exist, another sweep can continue.
-        return gone + self._remove_dead(last) if set(data) <= set(gone) else gone
-
-    def _proofs(self, name: str, files: Files) -> dict[int, list[str]]:
-        """Return the indexes under temporary names, by the number of data files that they name."""
-        proofs: dict[int, list[str]] = {}
-        for file in files.temporary:
-            if file.startswith(f"{index_name(name)}.") and (count := self._count_of(file)):
-                proofs.setdefault(count, []).append(file)
-        return proofs
-
-    def _proven(
-        self, name: str, files: Files, proofs: dict[int, list[str]]
-    ) -> tuple[list[str], list[str]]:
-        """Return the data files that are orphaned, as these indexes prove, and what to remove after
-        them."""
-        index = files.index or self.exists(name)
-        in_force = self._count_of(index_name(name)) if index else 0
-        data: list[str] = []
-        last: list[str] = []
-        for count, found in proofs.items():
-            there = files.data.get(count, [])
-            if there and count != in_force:
-                infos = [info for file in found if (info := self._stat(file)) is not None]
-                # An index with a second name may still be in force.
-                whole = [info.st_mtime_ns for info in infos if info.st_nlink == 1]
-                if not whole or (index and not in_force):
-                    continue
-                # A file changed since the index was written belongs to another program.
-                data += [file for file in there if self._is_unchanged(file, max(whole))]
-            last += found
-        others = {file for group in files.data.values() for file in group} - set(data)
-        if files.intent and last and not index and not others:
-            data.append(f"{name}{INTENT}")
-        return sorted(data, reverse=True), last
-
-    def _is_unchanged(self, name: str, since: int) -> bool:
-        info = self._stat(name)
-        return info is not None and info.st_mtime_ns <= since
-
-    def _count_of(self, index: str) -> int:
-        """Return the number of data files that an index names; 0 if the index cannot be read."""
-        here = self._path_here()
-        try:
-            return 0 if here is None else _core.index_count(f"{here}/{index}")
-        except CkptfmtError:
-            return 0
-
-    def _remove_dead(self, names: Sequence[str]) -> list[str]:
-        return remove_dead(self._descriptor(), names, dry_run=self._dry_run)
+        return self._has_locks and _core.is_local(self._descriptor())
 
     # ---- the system ----------------------------------------------------------------------------
 
@@ -377,15 +300,6 @@ class CheckpointDirectory:
         if self._fd < 0:
             raise InvalidError("the directory is closed", path=self.path)
         return self._fd
-
-    def _path_here(self) -> str | None:
-        """Return a path that leads to the directory that was opened, wherever it is now; None
-        without /proc."""
-        here = f"/proc/self/fd/{self._descriptor()}"
-        with contextlib.suppress(OSError):
-            if os.path.samestat(os.stat(here), os.fstat(self._descriptor())):
-                return here
-        return None
 
     def _stat(self, name: str) -> os.stat_result | None:
         """Return the status of a file, links not followed; None if the system reports an error."""

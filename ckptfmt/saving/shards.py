@@ -16,7 +16,6 @@ from ckptfmt._base.progress import Progress
 from ckptfmt._base.threads import Stop, StoppedError, share
 from ckptfmt.bundle import writer as writing
 from ckptfmt.bundle.staging import staged
-from ckptfmt.bundle.sweeping import sweep_directories
 from ckptfmt.saving.devices import task_of
 from ckptfmt.saving.options import CheckpointOptions
 from ckptfmt.saving.policies import ShardByTaskPolicy
@@ -83,7 +82,6 @@ def write_checkpoint(
     if not shards and not inputs:
         shards = [Sources()]  # an empty checkpoint
     if len(shards) == 1 and not inputs:
-        sweep_directories(prefix)
         _write_shard(prefix, shards[0], options)
         return
     with staged(prefix, options.durability) as staging:

@@ -39,6 +39,7 @@ from torch.distributed.checkpoint.planner import (
 )
 from torch.futures import Future
 
+from ckptfmt import _core
 from ckptfmt._base import names
 from ckptfmt._base.arguments import Durability, Level, Verify, invalid
 from ckptfmt._base.arrays import Sources
@@ -47,7 +48,6 @@ from ckptfmt.bundle import reader as reading
 from ckptfmt.bundle.batch import select_batch
 from ckptfmt.bundle.merge import check_seen
 from ckptfmt.bundle.staging import Staging, part_durability
-from ckptfmt.bundle.sweeping import sweep_directories
 from ckptfmt.bundle.writer import BATCH_BYTES, Writer, check_options
 from ckptfmt.errors import InvalidError, about
 from ckptfmt.torch import tensors
@@ -147,7 +147,7 @@ class StorageWriter(storage.StorageWriter):  # type: ignore[misc]
 
     def prepare_global_plan(self, plans: list[SavePlan]) -> list[SavePlan]:
         """Remove what killed saves left; return the plans."""
-        sweep_directories(self._target())
+        _core.sweep_before_save(self._target())
         return plans
 
     def write_data(self, plan: SavePlan, planner: SavePlanner) -> Future[list[storage.WriteResult]]:

@@ -21,6 +21,7 @@
 #include "merge/intent.h"
 #include "merge/join.h"
 #include "table/writer.h"
+#include "write/sweep.h"
 
 #include <string.h>
 
@@ -197,6 +198,8 @@ static ckptfmt_status publish(merge *m, ckptfmt_error *err)
 	bool copy_all = false;
 	CF_TRY(check_destination(m, err));
 	CF_TRY(cf_commit_observe(&m->commit, err));
+	/* The inputs may be what a killed save left in its temporary directory. */
+	cf_sweep_before_save(&m->commit, false);
 	CF_TRY(cf_merge_files_open(&m->files, &m->inputs, m->joined.file_count, &m->commit, err));
 	m->files.progress = &m->progress;
 	for (int32_t i = 0; i < m->files.file_count; i++)

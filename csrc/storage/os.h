@@ -152,6 +152,20 @@ CF_MUST_CHECK ckptfmt_status cf_os_directory_sync(const cf_directory *directory,
  * removing the file; true also where the file system has no locks. */
 bool cf_os_hold(const cf_directory *directory, const char *name, const cf_file *file);
 
+/* ---- the remover of CMT-15, on the file system ---- */
+
+/* As cf_os_directory_list; of a directory with more than `count_max` names, which is not read to the end, none. */
+CF_MUST_CHECK ckptfmt_status cf_os_directory_list_first(const cf_directory *directory, uint64_t count_max,
+	cf_buffer *names, ckptfmt_error *err);
+/* Opens the regular file that has this name and takes its exclusive lock, without waiting. False, and nothing open, if
+ * that is not possible: its writer is alive, it is not a regular file, another file has taken its name meanwhile, or
+ * the system reports an error. */
+bool cf_os_take(const cf_directory *directory, const char *name, cf_file *out);
+/* Opens a directory in a directory; links are not followed. False if that is not possible. */
+bool cf_os_directory_open_in(const cf_directory *directory, const char *name, cf_directory *out);
+/* Removes an empty directory in a directory; whether it is removed. */
+bool cf_os_directory_remove_in(const cf_directory *directory, const char *name);
+
 /* Whether a read of a file of this directory may be a round trip to a server. False of the file system. */
 static inline bool cf_os_has_latency(const cf_directory *directory)
 {

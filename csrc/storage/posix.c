@@ -335,6 +335,26 @@ bool cf_os_hold(const cf_directory *directory, const char *name, const cf_file *
 	return !cf_os_is_local(directory->storage) || !is_taken_away(directory, name, file->fd);
 }
 
+bool cf_os_take(const cf_directory *directory, const char *name, cf_file *out)
+{
+	const int flags = O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY;
+	struct stat opened, named;
+	int result;
+	assert(cf_posix_is_name(name));
+	*out = (cf_file){.fd = cf_posix_open_private(directory->fd, name, flags, 0)};
+	if (out->fd < 0)
+		return false;
+	do
+		result = flock(out->fd, LOCK_EX | LOCK_NB);
+	while (result != 0 && errno == EINTR);
+	if (result == 0 && stat_fd(out->fd, &opened) == 0 && S_ISREG(opened.st_mode) &&
+		cf_posix_stat(directory->fd, name, &named, AT_SYMLINK_NOFOLLOW) == 0 &&
+		opened.st_dev == named.st_dev && opened.st_ino == named.st_ino)
+		return true;
+	cf_posix_close(out);
+	return false;
+}
+
 ckptfmt_status cf_posix_look_up(const cf_directory *directory, const char *name, bool follow_symlinks,
 	cf_file_info *info, bool *exists, ckptfmt_error *err)
 {

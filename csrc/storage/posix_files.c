@@ -20,6 +20,10 @@
 
 #ifdef __linux__
 #include <sys/syscall.h>
+#include <sys/vfs.h>
+#elif defined(__APPLE__)
+#include <sys/mount.h>
+#include <sys/param.h>
 #endif
 
 #ifndef RENAME_NOREPLACE
@@ -210,10 +214,12 @@ ckptfmt_status cf_os_directory_sync(const cf_directory *directory, ckptfmt_error
 	return CKPTFMT_OK;
 }
 
-static ckptfmt_status list_directory(const cf_directory *directory, cf_buffer *names, ckptfmt_error *err)
+ckptfmt_status cf_os_directory_list_first(const cf_directory *directory, uint64_t count_max, cf_buffer *names,
+	ckptfmt_error *err)
 {
 	ckptfmt_status status;
 	const struct dirent *entry;
+	uint64_t count = 0;
 	/* Opened anew: a duplicate would share its position with other listings. */
 	int fd = cf_posix_open(directory->fd, ".", DIRECTORY_FLAGS, 0);
 	DIR *stream = fd < 0 ? NULL : fdopendir(fd);
@@ -227,15 +233,64 @@ static ckptfmt_status list_directory(const cf_directory *directory, cf_buffer *n
 	do {
 		errno = 0;
 		entry = readdir(stream);
-		if (entry != NULL && strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0)
+		if (entry != NULL && strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0) {
 			cf_put_bytes(names, entry->d_name, strlen(entry->d_name) + 1);
-	} while (entry != NULL || errno == EINTR);
+			count++;
+		}
+	} while (count <= count_max && (entry != NULL || errno == EINTR));
+	if (count > count_max)
+		cf_buffer_clear(names);
 	if (errno != 0)
 		status = cf_fail_os(err, errno, directory->path, "cannot list the directory");
 	else
 		status = cf_buffer_status(names, err);
 	(void)closedir(stream);
 	return status;
+}
+
+static ckptfmt_status list_directory(const cf_directory *directory, cf_buffer *names, ckptfmt_error *err)
+{
+	return cf_os_directory_list_first(directory, UINT64_MAX, names, err);
+}
+
+bool cf_os_directory_open_in(const cf_directory *directory, const char *name, cf_directory *out)
+{
+	assert(cf_posix_is_name(name));
+	*out = (cf_directory){.fd = cf_posix_open(directory->fd, name, DIRECTORY_FLAGS | O_NOFOLLOW, 0), .path = name};
+	return out->fd >= 0;
+}
+
+bool cf_os_directory_remove_in(const cf_directory *directory, const char *name)
+{
+	assert(cf_posix_is_name(name));
+	return unlinkat(directory->fd, name, AT_REMOVEDIR) == 0;
+}
+
+int32_t ckptfmt_file_system_is_local(int32_t fd)
+{
+#if defined(__linux__)
+	static const uint32_t kinds[] = {
+		0xef53 /* ext2 to ext4 */, 0x58465342 /* xfs */, 0x9123683e /* btrfs */, 0x01021994 /* tmpfs */,
+		0x858458f6 /* ramfs */, 0x794c7630 /* overlayfs */, 0x2fc12fc1 /* zfs */, 0xf2f52010 /* f2fs */,
+		0xca451a4e /* bcachefs */, 0x4d44 /* vfat */, 0x2011bab0 /* exfat */, 0x7366746e /* ntfs3 */,
+		0x3153464a /* jfs */, 0x52654973 /* reiserfs */, 0x3434 /* nilfs2 */, 0x482b /* hfs+ */,
+	};
+	struct statfs found;
+	int result;
+	do
+		result = fstatfs(fd, &found);
+	while (result != 0 && errno == EINTR);
+	for (size_t i = 0; result == 0 && i < sizeof kinds / sizeof *kinds; i++)
+		if ((uint32_t)found.f_type == kinds[i])
+			return 1;
+#elif defined(__APPLE__)
+	struct statfs found;
+	if (fstatfs(fd, &found) == 0)
+		return (found.f_flags & MNT_LOCAL) != 0;
+#else
+	(void)fd;
+#endif
+	return 0;
 }
 
 /* ---- names ---- */

@@ -14,6 +14,7 @@
 #include "write/value.h"
 #include "write/encode.h"
 #include "write/generations.h"
+#include "write/sweep.h"
 
 #include <stdatomic.h>
 #include <stdio.h>
@@ -94,6 +95,7 @@ static ckptfmt_status open_writer(ckptfmt_writer *writer, const char *prefix, ck
 	writer->base = (cf_base_files){.commit = &writer->commit, .catalog = &writer->catalog,
 		.plain = writer->options.chunk_size == 0};
 	CF_TRY(cf_commit_observe(&writer->commit, err));
+	cf_sweep_before_save(&writer->commit, true);
 	return open_data_files(writer, err);
 }
 

@@ -18,6 +18,7 @@
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <sys/syscall.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -129,6 +130,11 @@ static int system_flock(int fd, int operation)
 	return system_fails(OS_SYSTEM_FLOCK) ? -1 : flock(fd, operation);
 }
 
+static int system_fstatfs(int fd, struct statfs *out)
+{
+	return system_fails(OS_SYSTEM_FSTATFS) ? -1 : fstatfs(fd, out);
+}
+
 static int system_fsync(int fd)
 {
 	return system_fails(OS_SYSTEM_FSYNC) ? -1 : fsync(fd);
@@ -197,6 +203,7 @@ void real_path(const cf_directory *directory, const char *name, char *to, uint64
 #define pread system_pread
 #define pwrite system_pwrite
 #define flock system_flock
+#define fstatfs system_fstatfs
 #define fsync system_fsync
 #define fallocate system_fallocate
 #define ftruncate system_ftruncate

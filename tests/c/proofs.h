@@ -50,4 +50,23 @@ static inline void check_proofs(const char *place, const char *base)
 		closedir(dir);
 }
 
+/* The directory has the files of at most one checkpoint, and none of killed writers. */
+static inline void check_no_orphans(const char *place, const char *base)
+{
+	char path[1024];
+	const struct dirent *entry;
+	ckptfmt_error why;
+	int32_t count = 0;
+	int files = 0;
+	DIR *dir = opendir(place);
+	snprintf(path, sizeof path, "%s/%s.index", place, base);
+	if (dir == NULL)
+		return;
+	while ((entry = readdir(dir)) != NULL)
+		files += entry->d_type != DT_DIR;
+	closedir(dir);
+	CHECK_OK(ckptfmt_index_count(NULL, path, &count, &why), why);
+	CHECK_EQ(files, count == 0 ? 0 : 1 + count);
+}
+
 #endif

@@ -59,6 +59,7 @@ static uint64_t kill_saves(bool overwrite, int32_t durability)
 		CHECK(holds("out/n", some_new) ||
 			(overwrite ? holds("out/n", older) : access(path_of("out/n.index"), F_OK) != 0));
 		CHECK_OK(save_upon(&u, "in/base", "out/n", some_new), err);
+		check_no_orphans(path_of("out"), "n");
 		remove_base();
 		CHECK(holds("out/n", some_new));
 	}
@@ -80,6 +81,7 @@ static void kill_updates(void)
 		CHECK(holds("n", some_new) || holds("n", old_values));
 		check_proofs(directory, "n");
 		CHECK_OK(save_upon(&u, "n", "n", all_new), err);
+		check_no_orphans(directory, "n");
 		CHECK(holds("n", all_new));
 	}
 }

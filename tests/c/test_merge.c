@@ -53,6 +53,8 @@ static uint64_t kill_merges(int count, bool consume, bool overwrite, int32_t dur
 		if (merge(count, &options) != CKPTFMT_OK)
 			CHECK(!hit && consume && err.failure == CKPTFMT_FAIL_CHECKPOINT_NOT_FOUND);
 		CHECK(has_result(count));
+		if (!consume)
+			check_no_orphans(path_of("out"), "m");
 		CHECK_EQ(has_inputs(count), !consume);
 		CHECK(access(path_of("out/m.merge-intent"), F_OK) != 0);
 		CHECK(holds_same_files("out", "whole"));
@@ -126,6 +128,7 @@ static uint64_t kill_saves(bool overwrite)
 			CHECK_OK(save_shards(2, 2), err);
 		}
 		CHECK(has_save(2));
+		check_no_orphans(path_of("out"), "s");
 	}
 	return points;
 }

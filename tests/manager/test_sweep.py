@@ -8,7 +8,7 @@ import contextlib
 import errno
 import fcntl
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,7 +16,8 @@ from support.child import Forked
 from support.manager import files
 
 import ckptfmt
-from ckptfmt.bundle import mounts, orphans, sweeping, temporary
+from ckptfmt import _core
+from ckptfmt.bundle import orphans
 from ckptfmt.bundle.temporary import LOCK_NAME, TemporaryDirectory
 from ckptfmt.cli import main
 from ckptfmt.errors import BusyError
@@ -117,9 +118,13 @@ def test_whole_checkpoints_stay(directory: CheckpointDirectory) -> None:
 def test_generations_that_no_index_names(directory: CheckpointDirectory, tmp_path: Path) -> None:
     """Those go that an index under a temporary name names, if that is not the one in force."""
     for name in ("ckpt-1", "ckpt-2", "ckpt-3"):
-        save(directory, name)
-        (tmp_path / f"{name}.index").rename(tmp_path / f"{name}.index.tempstate{HEX}")
-        save(directory, name)
+        ckptfmt.save(tmp_path / "far" / name, {"x": [1]}, durability="none")
+        for _ in range(2):
+            save(directory, name)
+        data = f"{name}.data-00000-of-00001"
+        (tmp_path / "far" / data).rename(tmp_path / data)
+        index = tmp_path / "far" / f"{name}.index"
+        index.rename(tmp_path / f"{name}.index.tempstate{HEX}")
     touch(directory, "ckpt-1.data-00002-of-00003")
     (tmp_path / "ckpt-2.index").write_bytes(b"damaged")
     (tmp_path / f"ckpt-3.index.tempstate{HEX}").unlink()
@@ -150,29 +155,6 @@ def test_what_was_changed_since_stays(directory: CheckpointDirectory, tmp_path: 
     os.utime(tmp_path / data, ns=(since + 1, since + 1))
     assert directory.sweep() == [temporary]
     assert files(tmp_path) == [data]
-
-
-def test_a_sweep_that_was_interrupted_is_resumed(
-    directory: CheckpointDirectory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    unlink, left_to_do = os.unlink, [0]
-
-    def stop(name: str, **more: int) -> None:
-        if left_to_do[0] == 0:
-            raise KeyboardInterrupt
-        left_to_do[0] -= 1
-        unlink(name, **more)
-
-    for at in (0, 1, 2):
-        left_to_do[0] = at
-        left = leave(directory, "ckpt-1")
-        touch(directory, "ckpt-1.merge-intent")
-        with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-            patch.setattr(os, "unlink", stop)
-            directory.sweep()
-        assert left[1] in files(tmp_path)
-        directory.sweep()
-        assert files(tmp_path) == []
 
 
 @pytest.mark.parametrize(
@@ -216,44 +198,6 @@ def test_one_file_that_is_locked_keeps_all_of_its_checkpoint(
     assert sorted(directory.sweep()) == sorted(names)
 
 
-@pytest.mark.parametrize("number", [errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS, errno.EBADF])
-def test_without_locks_nothing_goes(
-    directory: CheckpointDirectory, monkeypatch: pytest.MonkeyPatch, number: int
-) -> None:
-    """Neither where the directory has none, nor where files have none."""
-    touch(directory, *OURS)
-    record(directory)
-    flock = fcntl.flock
-    for where in (os.path.isdir, os.path.isfile):
-
-        def refuse(fd: int, kind: int, where: Callable[[str], bool] = where) -> None:
-            if where(f"/proc/self/fd/{fd}"):
-                raise OSError(number, os.strerror(number))
-            flock(fd, kind)
-
-        monkeypatch.setattr(fcntl, "flock", refuse)
-        assert directory.sweep() == []
-        assert set(OURS) <= set(files(Path(directory.path)))
-
-
-def test_what_cannot_go_stays(
-    directory: CheckpointDirectory, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    stuck = leave(directory, "ckpt-1")
-    goes = leave(directory, "ckpt-2")
-    unlink = os.unlink
-
-    def refuse(name: str, **more: int) -> None:
-        if name.startswith("ckpt-1"):
-            raise PermissionError(errno.EACCES, "no")
-        unlink(name, **more)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "unlink", refuse)
-        assert directory.sweep() == goes
-    assert directory.sweep() == stuck
-
-
 # ---- temporary directories -----------------------------------------------------------------------
 
 
@@ -269,18 +213,21 @@ def test_temporary_directories(directory: CheckpointDirectory, tmp_path: Path) -
     for path in (Path(alive.path), dead):
         part_files(path)
     (dead / LOCK_NAME).touch()
-    empty, strange, unowned = (tmp_path / f"ckpt-{n}_temp_{HEX}" for n in (3, 4, 5))
-    for path in (empty, strange, unowned, tmp_path / "ckpt-6_temp", tmp_path / f"x-7_temp_{HEX}"):
+    empty, unowned = (tmp_path / f"ckpt-{n}_temp_{HEX}" for n in (3, 4))
+    names = ("notes", "part-00000-of-00003", "x.index", "xpart-00000-of-00003.index")
+    strange = {tmp_path / f"ckpt-{n}_temp_{HEX}": name for n, name in enumerate(names, 7)}
+    for path in (*strange, empty, unowned, tmp_path / "ckpt-6_temp", tmp_path / f"x-7_temp_{HEX}"):
         path.mkdir()
-    for path in (strange, unowned):
+    part_files(unowned)
+    for path, name in strange.items():
         part_files(path)
-    (strange / LOCK_NAME).touch()
-    (strange / "notes").touch()
-    before = files(strange)
+        (path / LOCK_NAME).touch()
+        (path / name).touch()
+    before = list(map(files, strange))
     gone = [dead.name, empty.name]
     assert sorted(directory.sweep()) == gone
     assert sorted(set(gone) & set(files(tmp_path))) == []
-    assert files(strange) == before
+    assert list(map(files, strange)) == before
     assert len(files(unowned)) == 4
     assert len(files(Path(alive.path))) == 5
     alive.remove()
@@ -333,7 +280,7 @@ def test_where_locks_show_nothing_the_creator_removes_the_directory(
     if why == "no locks":
         monkeypatch.setattr(fcntl, "flock", refuse)
     else:
-        monkeypatch.setattr(temporary, "is_remote", lambda _fd: True)
+        monkeypatch.setattr(_core, "is_local", lambda _fd: False)
     creator = TemporaryDirectory(str(tmp_path / "ckpt-1"))
     others = [TemporaryDirectory(str(tmp_path / "ckpt-1"), creator.token) for _ in range(2)]
     for one in (creator, *others):
@@ -361,9 +308,8 @@ def test_a_process_never_changes_the_name_that_process_0_has_drawn(tmp_path: Pat
     assert files(tmp_path) == [os.path.basename(first.path)]
 
 
-@pytest.mark.parametrize("sweeps", [False, True])
 def test_a_process_that_comes_while_its_directory_is_removed(
-    directory: CheckpointDirectory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sweeps: bool
+    directory: CheckpointDirectory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It makes the lock again, so that what it leaves can be swept."""
     first = TemporaryDirectory(str(tmp_path / "ckpt-1"))
@@ -378,34 +324,11 @@ def test_a_process_that_comes_while_its_directory_is_removed(
         rmdir(path, **more)
 
     monkeypatch.setattr(os, "rmdir", come)
-    if sweeps:
-        first.release()
-        assert directory.sweep() == []
-    else:
-        first.leave()
+    first.leave()
     assert late.path == first.path
     assert directory.sweep() == []
     late.release()
     assert directory.sweep() == [name]
-    assert files(tmp_path) == []
-
-
-def test_a_part_that_comes_before_the_lock_of_the_sweep(
-    directory: CheckpointDirectory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    dead = tmp_path / f"ckpt-1_temp_{HEX}"
-    dead.mkdir()
-    (dead / LOCK_NAME).touch()
-    flock = fcntl.flock
-
-    def lock(fd: int, kind: int) -> None:
-        if os.path.samestat(os.fstat(fd), (dead / LOCK_NAME).stat()):
-            monkeypatch.undo()
-            part_files(dead)
-        flock(fd, kind)
-
-    monkeypatch.setattr(fcntl, "flock", lock)
-    assert directory.sweep() == [dead.name]
     assert files(tmp_path) == []
 
 
@@ -550,7 +473,7 @@ def test_a_save_removes_directories_under_the_lock_only(tmp_path: Path) -> None:
         part_files(path)
     (dead / LOCK_NAME).touch()
     with CheckpointDirectory(str(tmp_path)) as directory, directory.lock():
-        sweeping.sweep_directories(str(tmp_path / "ckpt"))
+        _core.sweep_before_save(str(tmp_path / "ckpt"))
     assert dead.exists()
     ckptfmt.save(tmp_path / "source", {"x": [1]})
     ckptfmt.convert(tmp_path / "source", tmp_path / "ckpt")
@@ -563,10 +486,8 @@ def test_clean_refuses_where_locks_show_nothing(
 ) -> None:
     dead = tmp_path / f"ckpt_temp_{HEX}"
     dead.mkdir()
-    lines = Path("/proc/self/mountinfo").read_text().splitlines()
-    kinds = {line.partition(" - ")[2].split()[0] for line in lines}
     with monkeypatch.context() as patch:
-        patch.setattr(mounts, "REMOTE", kinds)
+        patch.setattr(_core, "is_local", lambda _fd: False)
         assert main(["clean", str(tmp_path)]) == 2
     assert "nothing can be removed here" in capsys.readouterr().err
     for path in ("nul\0byte", "s3://bucket"):
@@ -676,15 +597,8 @@ def test_other_machines(directory: CheckpointDirectory, monkeypatch: pytest.Monk
     """Where their locks may not be seen here nothing goes."""
     touch(directory, *OURS)
     record(directory)
-    lines = Path("/proc/self/mountinfo").read_text().splitlines()
-    (mount,) = (
-        line.split()[1]
-        for line in Path(f"/proc/self/fdinfo/{directory._fd}").read_text().splitlines()
-        if line.startswith("mnt_id:")
-    )
-    (kind,) = (line.partition(" - ")[2].split()[0] for line in lines if line.split()[0] == mount)
     with monkeypatch.context() as patch:
-        patch.setattr(mounts, "REMOTE", frozenset([kind]))
+        patch.setattr(_core, "is_local", lambda _fd: False)
         assert directory.sweep() == []
     assert sorted(directory.sweep()) == sorted(OURS)
 
@@ -695,9 +609,6 @@ def test_what_names_mean() -> None:
     assert orphans.number_of("ckpt-0", "ckpt") == 0
     for name in ("ckpt-07", "ckpt--0", "ckpt-", "ckpt-7a", "ckpt", "a-7", "ckpt-٣", "ckpt-7\n"):
         assert orphans.number_of(name, "ckpt") is None, name
-    assert orphans.is_part("part-00000-of-00003.index")
-    for name in ("part-00000-of-00003", "x.index", "xpart-00000-of-00003.index", LOCK_NAME):
-        assert not orphans.is_part(name), name
 
 
 EXPORTER = """
