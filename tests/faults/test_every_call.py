@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Every call of the C library that a whole Python process makes fails in turn, or one in STEP, with
 each error that it may give, once and always: a typed error or success, the old state or the new,
-and no leak. A transient error is never taken for damage. And merges are killed at any call."""
+and no leak. A transient error is never taken for damage. And saves and merges are killed at any
+call."""
 
 from __future__ import annotations
 
@@ -50,3 +51,11 @@ def test_killed_merges(tmp_path: Path, step: int) -> None:
     with Forks("faults.merges") as forks:
         last = report_of(forks, tmp_path.resolve(), step, folder=tmp_path)
     assert " 0 reported" not in last
+
+
+@pytest.mark.parametrize("step", [37, pytest.param(1, marks=pytest.mark.slow)])
+def test_killed_saves(tmp_path: Path, step: int) -> None:
+    """The save after one that was killed leaves nothing but its own files, whatever wrote them."""
+    with Forks("faults.killed_saves") as forks:
+        last = report_of(forks, tmp_path.resolve(), step, folder=tmp_path)
+    assert " 0 kills" not in last
