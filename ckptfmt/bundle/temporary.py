@@ -17,7 +17,7 @@ from functools import partial
 from typing import NoReturn
 
 from ckptfmt import _core
-from ckptfmt._base.names import is_url
+from ckptfmt._base.names import index_name, is_url
 from ckptfmt.bundle.places import list_objects, remove_object
 from ckptfmt.errors import BusyError, DurabilityUnknownError, StorageError
 
@@ -127,10 +127,12 @@ class TemporaryDirectory:
             return  # a store has no directories
         flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
         make_directory(os.path.dirname(self.path), self._durability)
+        old = permissions(index_name(self._prefix))
         try:
             for _ in range(TRIES):
                 with contextlib.suppress(FileExistsError):
-                    os.mkdir(self.path)
+                    # Who may not read the old checkpoint may not read the new one's parts.
+                    os.mkdir(self.path, 0o700 | old | (old & 0o444) >> 2 if old else 0o777)
                 path = os.path.join(self.path, LOCK_NAME)
                 # Another process may sweep the directory before this one has its lock: try another
                 # name. One that process 0 has drawn cannot change: it merges from there.
@@ -233,17 +235,29 @@ def temporary_name(name: str) -> str:
     return f"{name}.tempstate{secrets.randbits(64) | 0xA << 60:016x}"
 
 
+def permissions(path: str, directory_fd: int | None = None) -> int:
+    """Return the permission bits of a file that is to be replaced; 0 if there is none."""
+    try:
+        return os.stat(path, dir_fd=directory_fd).st_mode & 0o777
+    except (OSError, ValueError):
+        return 0
+
+
 def make_file(name: str, directory_fd: int) -> tuple[str, OwnDescriptor]:
-    """Create a file that is to be renamed to `name`. Returns its temporary name and a descriptor,
-    which holds its lock.
+    """Create a file that is to be renamed to `name`, with the permissions of the one that it
+    replaces. Returns its temporary name and a descriptor, which holds its lock.
 
     Raises:
         OSError.
     """
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
+    old = permissions(name, directory_fd)
     for _ in range(TRIES):
         temporary = temporary_name(name)
-        lock = OwnDescriptor(partial(os.open, temporary, flags, 0o666, dir_fd=directory_fd))
+        lock = OwnDescriptor(partial(os.open, temporary, flags, old or 0o666, dir_fd=directory_fd))
+        if old:
+            with contextlib.suppress(OSError):  # of a file system without permissions
+                os.fchmod(lock.fd, old)
         if _hold(lock.fd, temporary, fcntl.LOCK_SH, directory_fd):
             return temporary, lock
         lock.close()

@@ -347,7 +347,7 @@ static ckptfmt_status remove_input(const cf_directory *directory, const char *ba
 	if (!exists || !cf_same_state(&info, known))
 		return CKPTFMT_OK;
 	if (num_shards < 0)
-		CF_TRY(cf_commit_count(directory, index, &num_shards, err));
+		CF_TRY(cf_commit_count(directory, index, &num_shards, NULL, err));
 	for (int32_t shard = 0; shard < num_shards; shard++) {
 		cf_data_name(base, shard, num_shards, name);
 		CF_TRY(cf_os_unlink(directory, name, err));

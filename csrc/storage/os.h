@@ -21,6 +21,7 @@ typedef struct cf_file_info {
 	int64_t mtime_seconds;
 	int64_t mtime_nanoseconds;
 	uint64_t link_count;
+	uint32_t permissions;   /* the bits of rwxrwxrwx; 0 where there are none */
 	bool regular;           /* a regular file: not a directory, symbolic link, FIFO or device */
 } cf_file_info;
 
@@ -28,6 +29,7 @@ typedef struct cf_directory {
 	int fd;                 /* -1: not open */
 	const char *path;       /* borrowed, "." for the current one */
 	const ckptfmt_storage *storage;     /* borrowed; NULL: the file system, and `fd` is a descriptor */
+	uint32_t permissions;   /* of files that are created in it; 0: 0666 less the umask */
 } cf_directory;
 
 typedef struct cf_file {
@@ -67,8 +69,8 @@ typedef struct cf_os {
 	 * BAD_PATH. `info` may be NULL. */
 	CF_MUST_CHECK ckptfmt_status (*open)(const cf_directory *directory, const char *name, bool follow_symlinks,
 		cf_file *out, cf_file_info *info, ckptfmt_error *err);
-	/* Creates a file for reading and writing, mode 0666 less the umask, and takes its shared lock (if the file system
-	 * has locks). Until the file is closed, a process that looks for orphaned files sees that its writer is alive
+	/* Creates a file for reading and writing, with the permissions that the directory says or, where the file system
+	 * cannot set them, fewer, and takes its shared lock (if the file system has locks). Until the file is closed, a process that looks for orphaned files sees that its writer is alive
 	 * (CMT-15). If the name exists, sets *exists and opens nothing; symbolic links exist, and so do files that such a
 	 * process is removing. */
 	CF_MUST_CHECK ckptfmt_status (*create)(const cf_directory *directory, const char *name, cf_file *out, bool *exists,

@@ -242,6 +242,7 @@ static void fill_info(const struct stat *from, cf_file_info *to)
 	to->mtime_nanoseconds = (int64_t)from->st_mtim.tv_nsec;
 #endif
 	to->link_count = (uint64_t)from->st_nlink;
+	to->permissions = (uint32_t)from->st_mode & 0777;
 	to->regular = S_ISREG(from->st_mode);
 }
 
@@ -314,10 +315,11 @@ static bool is_taken_away(const cf_directory *directory, const char *name, int f
 ckptfmt_status cf_posix_create(const cf_directory *directory, const char *name, cf_file *out, bool *exists,
 	ckptfmt_error *err)
 {
+	const mode_t mode = directory->permissions != 0 ? (mode_t)directory->permissions : 0666;
 	assert(cf_posix_is_name(name));
 	*out = (cf_file){.fd = -1};
 	/* O_EXCL does not follow links, so a planted link cannot redirect the file. */
-	out->fd = cf_posix_open_private(directory->fd, name, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOCTTY, 0666);
+	out->fd = cf_posix_open_private(directory->fd, name, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOCTTY, mode);
 	*exists = out->fd < 0 && errno == EEXIST;
 	if (out->fd < 0 && !*exists)
 		return cf_posix_fail(err, errno, directory, name, "cannot make the file");
@@ -326,6 +328,8 @@ ckptfmt_status cf_posix_create(const cf_directory *directory, const char *name, 
 		out->fd = -1;
 		*exists = true;
 	}
+	if (out->fd >= 0 && directory->permissions != 0) /* those that the umask took */
+		(void)!fchmod(out->fd, mode);
 	return CKPTFMT_OK;
 }
 

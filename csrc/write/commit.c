@@ -13,7 +13,8 @@ enum { UNLISTED_MAX = 1024 };
 
 /* ---- the older checkpoint --------------------------------------------------------------------------------- */
 
-ckptfmt_status cf_commit_count(const cf_directory *directory, const char *name, int32_t *out, ckptfmt_error *err)
+ckptfmt_status cf_commit_count(const cf_directory *directory, const char *name, int32_t *out, uint32_t *permissions,
+	ckptfmt_error *err)
 {
 	ckptfmt_limits limits;
 	cf_file file = {.fd = -1};
@@ -26,6 +27,8 @@ ckptfmt_status cf_commit_count(const cf_directory *directory, const char *name, 
 	*out = 0;
 	cf_limits_default(&limits);
 	status = cf_os_open(directory, name, true, &file, &info, NULL);
+	if (status == CKPTFMT_OK && file.fd >= 0 && permissions != NULL)
+		*permissions = info.permissions;
 	if (status == CKPTFMT_OK && file.fd >= 0)
 		status = cf_index_open(&file, name, info.size, &limits, &table, NULL);
 	if (status == CKPTFMT_OK && file.fd >= 0)
@@ -43,7 +46,7 @@ ckptfmt_status cf_commit_observe(cf_commit *commit, ckptfmt_error *err)
 {
 	char name[CF_NAME_SIZE];
 	cf_index_name(commit->prefix->base, name);
-	return cf_commit_count(commit->directory, name, &commit->old_count, err);
+	return cf_commit_count(commit->directory, name, &commit->old_count, &commit->directory->permissions, err);
 }
 
 ckptfmt_status ckptfmt_index_count(const ckptfmt_storage *storage, const char *path, int32_t *count,
@@ -60,7 +63,7 @@ ckptfmt_status ckptfmt_index_count(const ckptfmt_storage *storage, const char *p
 	}
 	status = cf_storage_directory_open(storage, parts.directory, false, false, &directory, err);
 	if (status == CKPTFMT_OK)
-		status = cf_commit_count(&directory, parts.base, count, err);
+		status = cf_commit_count(&directory, parts.base, count, NULL, err);
 	cf_os_directory_close(&directory);
 	cf_prefix_free(&parts);
 	return status;

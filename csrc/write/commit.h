@@ -35,16 +35,18 @@ enum { CF_COMMIT_LOCK_MS = 300000 };
 
 typedef struct cf_commit {
 	const cf_prefix *prefix;
-	const cf_directory *directory;
+	cf_directory *directory;
 	int32_t durability;         /* ckptfmt_durability */
 	int32_t old_count;          /* data files of the current checkpoint; 0: none, or unreadable */
 } cf_commit;
 
-/* The number of data files by the header of the index `name`; 0 if it does not exist or cannot be read. NO_MEMORY. */
+/* The number of data files by the header of the index `name`; 0 if it does not exist or cannot be read. `permissions`
+ * of the index may be NULL. NO_MEMORY. */
 CF_MUST_CHECK ckptfmt_status cf_commit_count(const cf_directory *directory, const char *name, int32_t *out,
-	ckptfmt_error *err);
+	uint32_t *permissions, ckptfmt_error *err);
 
-/* Reads the number of data files of the current checkpoint. IO, NO_MEMORY; OK if its index cannot be read. */
+/* Reads the number of data files of the current checkpoint. Files that are created in the directory from then on get
+ * the permissions of its index. IO, NO_MEMORY; OK if its index cannot be read. */
 CF_MUST_CHECK ckptfmt_status cf_commit_observe(cf_commit *commit, ckptfmt_error *err);
 
 /* The smallest N from `at_least` on that neither a data file of the prefix nor the current checkpoint has. With `look`

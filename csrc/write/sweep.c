@@ -344,11 +344,11 @@ static ckptfmt_status decide_all(const sweep *s, row *rows, uint64_t count, ckpt
 	if (cf_os_lstat(s->directory, index, &info, &exists, NULL) != CKPTFMT_OK)
 		exists = true;
 	if (exists)
-		CF_TRY(cf_commit_count(s->directory, index, &in_force, err));
+		CF_TRY(cf_commit_count(s->directory, index, &in_force, NULL, err));
 	for (uint64_t i = 0; i < count; i++) {
 		row *r = &rows[i];
 		if (r->kind == TEMPORARY && strncmp(r->name, index, index_size) == 0)
-			CF_TRY(cf_commit_count(s->directory, r->name, &r->count, err));
+			CF_TRY(cf_commit_count(s->directory, r->name, &r->count, NULL, err));
 		if ((r->kind == TEMPORARY && r->count == 0) ||
 			(r->kind == CLAIM && look_up(s, r->name, &info) && info.size == 0))
 			r->step = AT_ONCE;

@@ -563,8 +563,8 @@ def test_a_directory_swept_while_it_is_made(
     mkdir, flock = os.mkdir, fcntl.flock
     first, swept = os.path.basename(temporary.path), list[list[str]]()
 
-    def made(path: str) -> None:
-        mkdir(path)
+    def made(path: str, mode: int) -> None:
+        mkdir(path, mode)
         if not swept:
             swept.append([])
             swept[0] += directory.sweep()
