@@ -197,7 +197,7 @@ def test_names_that_two_objects_want() -> None:
         checkpoint.write("nowhere")
 
 
-@pytest.mark.parametrize("value", [None, object(), len, {1, 2}])
+@pytest.mark.parametrize("value", [None, object(), len, {1, 2}, ckptfmt.tf.CheckpointOptions()])
 def test_objects_that_cannot_be_saved_are_refused_at_once(value: Any) -> None:
     with pytest.raises(ckptfmt.InvalidError, match=r"object (at )?'a' is "):
         ckptfmt.Checkpoint(a=value)
