@@ -45,7 +45,7 @@ from ckptfmt.bundle.selecting import (
 from ckptfmt.bundle.writer import check_options
 from ckptfmt.editing.graphs import edited_graph, paths_differ, relocate_keys
 from ckptfmt.editing.linking import Rewrite, Rewritten, rewrite
-from ckptfmt.errors import InvalidError, TensorNotFoundError, masked_repr
+from ckptfmt.errors import InvalidError, TensorNotFoundError, masked_repr, warn
 from ckptfmt.objects.naming import TensorNames
 from ckptfmt.objects.naming_metadata import NamedInMetadata
 from ckptfmt.objects.roles import ModelRole, model_roles
@@ -159,7 +159,8 @@ def edit(
             else by the metadata of `ckptfmt.torch`, or by the names that TensorFlow 1 gives slot
             variables (`w/Adam`, `w/Momentum`, `beta1_power`). What may be state or not stays.
             Weights that Keras 3 stores under the path of the optimizer get the names of their paths
-            in the model.
+            in the model. Of the variables of a SavedModel it warns: the model cannot be loaded with
+            what is left.
         drop_weights: True allows the other arguments to drop weights of the model, and tensors that
             may be.
         drop_missing: True drops what the object graph, or the state of `ckptfmt.torch`, says of
@@ -236,12 +237,8 @@ def edit(
             texts[OBJECT_GRAPH_KEY] = encode_graph(changed)
             moved = paths_differ(graph, changed)
         new_metadata = described.edited({**new_names, **rest, **gone}, cut=strip_optimizer)
-        if (moved or casts or len(rest) < len(stored)) and _in_saved_model(target):
-            raise InvalidError(
-                "the destination belongs to a SavedModel, whose saved_model.pb has the objects and "
-                "their dtypes: only names and metadata can be edited there; give another one",
-                path=target,
-            )
+        changed_objects = moved or bool(casts) or len(rest) < len(stored)
+        _check_saved_model(reader.prefix, target, changed_objects, strip_optimizer)
         plan = Rewrite(
             rest,
             {name: to for name, (_, to) in casts.items()},
@@ -377,6 +374,20 @@ def _in_saved_model(prefix: str) -> bool:
     folder, name = os.path.split(prefix)
     model, inner = os.path.split(folder)
     return name == inner == "variables" and is_file(os.path.join(model, "saved_model.pb"))
+
+
+def _check_saved_model(source: str, target: str, is_changed: bool, strips: bool) -> None:
+    if is_changed and _in_saved_model(target):
+        raise InvalidError(
+            "the destination belongs to a SavedModel, whose saved_model.pb has the objects and "
+            "their dtypes: only names and metadata can be edited there; give another one",
+            path=target,
+        )
+    if strips and _in_saved_model(source):
+        warn(
+            f"'{target}' cannot replace the variables of the SavedModel '{source}', which needs "
+            "the state of its optimizer to be loaded"
+        )
 
 
 def _each(what: str, given: Filters | None, names: TensorNames) -> list[tuple[Filter, Any]]:

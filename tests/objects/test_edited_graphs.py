@@ -190,6 +190,13 @@ def test_variables_at_paths_of_a_stripped_optimizer(tmp_path: Path) -> None:
     loaded = ckptfmt.load_tree(tmp_path / "b")
     assert {name: array[0] for name, array in loaded["model"].items()} == {"a.b": 0, "c": 1}
     assert set(loaded) == {"model"}
+    variables = tmp_path / "model" / "variables" / "variables"
+    ckptfmt.save(variables, {**values, OBJECT_GRAPH_KEY: graph})
+    (tmp_path / "model" / "saved_model.pb").touch()
+    with pytest.warns(ckptfmt.CkptfmtWarning, match="cannot replace the variables"):
+        ckptfmt.editing.edit(variables, tmp_path / "b", strip_optimizer=True)
+    with pytest.raises(InvalidError, match="belongs to a SavedModel"):
+        ckptfmt.editing.edit(tmp_path / "a", variables, strip_optimizer=True)
     # A tensor that is found through the optimizer alone: nothing is cut.
     other = keras_3()
     other.nodes[1].children.pop()
