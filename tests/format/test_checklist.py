@@ -12,7 +12,6 @@ import ast
 from functools import cache
 from pathlib import Path
 
-import pytest
 from support import vectors
 from support.vectors import Core, Refusal
 
@@ -215,25 +214,14 @@ def outcome_of(name: str) -> set[str]:
     return found or {"ok"}
 
 
-def shown(item: str) -> list[tuple[str, str]]:
-    """Outcome and what shows it."""
-    lines = [line.split() for line in SHOWN.splitlines() if line.startswith(item)]
-    return [(line[1], one) for line in lines for one in line[2:]]
-
-
-@pytest.mark.parametrize("item", ITEMS)
-def test_item(item: str) -> None:
-    rows = shown(item)
-    assert rows or item in functions("format/test_adversarial.py")
-    for outcome, one in rows:
-        if "::" in one:
-            path, name = one.split("::")
-            assert name == "*" or name in functions(path), one
-        else:
-            assert outcome in outcome_of(one), f"{one}: {outcome_of(one)}"
-
-
-def test_no_other_items() -> None:
-    named = {line.split()[0] for line in SHOWN.splitlines() if line}
+def test_items() -> None:
     cases = {one for one in functions("format/test_adversarial.py") if one[1:].isdigit()}
-    assert named | cases == set(ITEMS)
+    lines = [line.split() for line in SHOWN.splitlines() if line]
+    assert {line[0] for line in lines} | cases == set(ITEMS)
+    for item, outcome, *shown in lines:
+        for one in shown:
+            if "::" in one:
+                path, name = one.split("::")
+                assert name == "*" or name in functions(path), (item, one)
+            else:
+                assert outcome in outcome_of(one), (item, one, outcome_of(one))

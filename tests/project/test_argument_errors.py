@@ -158,12 +158,11 @@ def values(parameter: inspect.Parameter) -> Iterator[Any]:
         yield "a wrong word"
 
 
-CELLS = [
-    pytest.param(name, parameter.name, value, id=f"{name}({parameter.name}={value!s:.12})")
-    for name in VALID
-    for parameter in inspect.signature(named(name)).parameters.values()
-    for value in values(parameter)
-]
+def cells() -> Iterator[tuple[str, str, Any]]:
+    for name in VALID:
+        for parameter in inspect.signature(named(name)).parameters.values():
+            for value in values(parameter):
+                yield name, parameter.name, value
 
 
 def call(name: str, arguments: dict[str, Any]) -> None:
@@ -196,20 +195,19 @@ def test_every_public_callable_is_in_the_table() -> None:
     assert public - same - UNCHECKED - {"tf.Checkpoint"} <= set(VALID)
 
 
-@pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_error_names_the_argument(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     os.mkdir("m")
     ckptfmt.save("a", ARRAYS, durability="none")
     ckptfmt.save_tree("t", ARRAYS, durability="none")
     safetensors.save_file(ARRAYS, "s.safetensors")
-
-
-@pytest.mark.parametrize(("name", "argument", "value"), CELLS)
-@pytest.mark.usefixtures("folder")
-def test_error_names_the_argument(name: str, argument: str, value: Any) -> None:
-    kind = OTHERS.get((name, argument), ckptfmt.InvalidError)
-    with pytest.raises(kind) as caught:
-        call(name, VALID[name] | {argument: value})
-    # Some options have their experimental names of TensorFlow 2.12 as well.
-    assert caught.value.argument in (argument, argument.removeprefix("experimental_"))
+    before = sorted(tmp_path.rglob("*"))
+    for name, argument, value in cells():
+        where = f"{name}({argument}={value})"
+        kind = OTHERS.get((name, argument), ckptfmt.InvalidError)
+        with pytest.raises(kind) as caught:
+            call(name, VALID[name] | {argument: value})
+            pytest.fail(where)
+        # Some options have their experimental names of TensorFlow 2.12 as well.
+        assert caught.value.argument in (argument, argument.removeprefix("experimental_")), where
+        assert sorted(tmp_path.rglob("*")) == before, where

@@ -4,6 +4,7 @@ blocks without a layout, and a Checkpoint with its own coordinator in another on
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -91,16 +92,16 @@ NAMES = [
 ]
 
 
-@pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("call", CALLS)
-@pytest.mark.parametrize("count", [1, 2, 3])
-def test_blocks_without_a_layout(place: Path, call: str, count: int, name: str) -> None:
-    messages = refused(
-        place, count, CALLS[call], lambda one: {"w": {name.format(one.rank): np.zeros(2)}}
-    )
-    for message in messages:
-        assert "the object at 'model/w' is {device: array} without a layout" in message
-        assert "layouts=" in message
+def test_blocks_without_a_layout(place: Path, call: str) -> None:
+    for count, name in itertools.product([1, 2, 3], NAMES):
+
+        def model(member: Any, name: str = name) -> Any:
+            return {"w": {name.format(member.rank): np.zeros(2)}}
+
+        for message in refused(place, count, CALLS[call], model):
+            assert "the object at 'model/w' is {device: array} without a layout" in message
+            assert "layouts=" in message, (count, name)
 
 
 @pytest.mark.parametrize("block", [1.5, np.float32(1), "text", [1, 2], {"used": 3}])
@@ -109,14 +110,15 @@ def test_blocks_of_any_type(place: Path, block: Any) -> None:
         assert "'model/w' is {device: array} without a layout" in message
 
 
-@pytest.mark.parametrize("rank", range(3))
 @pytest.mark.parametrize("call", CALLS)
-def test_blocks_without_a_layout_in_one_process(place: Path, call: str, rank: int) -> None:
-    def model(member: Any) -> Any:
-        return {"w": {"/gpu:0": np.zeros(4)} if member.rank == rank else np.zeros(4)}
+def test_blocks_without_a_layout_in_one_process(place: Path, call: str) -> None:
+    for rank in range(3):
 
-    for message in refused(place, 3, CALLS[call], model):
-        assert "'model/w' is {device: array} without a layout" in message
+        def model(member: Any, rank: int = rank) -> Any:
+            return {"w": {"/gpu:0": np.zeros(4)} if member.rank == rank else np.zeros(4)}
+
+        for message in refused(place, 3, CALLS[call], model):
+            assert "'model/w' is {device: array} without a layout" in message, rank
 
 
 @pytest.mark.parametrize("layouts", [{"w": None}, {"w": {"a": None}}, {"v": "rows"}])
@@ -177,25 +179,25 @@ PLACES: dict[str, Callable[[Any], Any]] = {
 }
 
 
-@pytest.mark.parametrize("outer", ["with", "without"])
-@pytest.mark.parametrize("path", PLACES)
-@pytest.mark.parametrize("call", CALLS)
 @pytest.mark.parametrize("count", [1, 2])
-def test_a_coordinator_inside(place: Path, count: int, call: str, path: str, outer: str) -> None:
-    """Of a Checkpoint in a Checkpoint, with layouts or without."""
+@pytest.mark.parametrize("call", CALLS)
+def test_a_coordinator_inside(place: Path, call: str, count: int) -> None:
+    """Of a Checkpoint in a Checkpoint, in one with a coordinator or without."""
+    alone = [fill(place / str(rank)) for rank in range(count)]
+    for path, outer in itertools.product(PLACES, ["with", "without"]):
 
-    def run(member: Any) -> str:
-        block, layouts = blocks(member)
-        inner = ckptfmt.Checkpoint(w=block, coordinator=member, layouts=layouts)
-        more = {"coordinator": member} if outer == "with" else {}
-        where = place if outer == "with" else fill(place / str(member.rank))
-        with pytest.raises(InvalidError) as caught:
-            CALLS[call](where, PLACES[path](inner), more)
-        return caught.value.message
+        def run(member: Any, path: str = path, outer: str = outer) -> str:
+            block, layouts = blocks(member)
+            inner = ckptfmt.Checkpoint(w=block, coordinator=member, layouts=layouts)
+            more = {"coordinator": member} if outer == "with" else {}
+            with pytest.raises(InvalidError) as caught:
+                where = place if outer == "with" else alone[member.rank]
+                CALLS[call](where, PLACES[path](inner), more)
+            return caught.value.message
 
-    where = "b" if path == "model/b" else path  # the inner Checkpoint itself refuses it
-    for message in all_good(run_team(count, run)):
-        assert f"the object at '{where}' is a Checkpoint with a coordinator of its own" in message
+        where = "b" if path == "model/b" else path  # the inner Checkpoint itself refuses it
+        for message in all_good(run_team(count, run)):
+            assert f"the object at '{where}' is a Checkpoint with a coordinator of its" in message
 
 
 def test_the_root_and_the_checkpoint_itself(tmp_path: Path) -> None:
