@@ -146,8 +146,9 @@ def test_other_formats(name: str, command: Command, tmp_path: Path) -> None:
 FLOATS = ["f8", "f4", "f2", ml_dtypes.bfloat16, ml_dtypes.float8_e4m3fn, "c8", "c16"]
 
 
-@pytest.mark.parametrize("dtype", FLOATS)
-@pytest.mark.parametrize("other", FLOATS)
+@pytest.mark.parametrize(
+    ("dtype", "other"), [("f4", "f4"), *zip(FLOATS, FLOATS[1:] + FLOATS[:1], strict=True)]
+)
 def test_other_dtypes_within_a_tolerance(
     dtype: Any, other: Any, command: Command, tmp_path: Path
 ) -> None:
