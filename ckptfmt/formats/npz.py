@@ -64,36 +64,52 @@ class _Member:
         self.shape = checked_shape(shape, damaged, unsupported, self._stored.itemsize)
         if self._stored.hasobject:
             raise unsupported("an object array, which only pickle could read")
-        self.dtype: np.dtype[Any] = self._stored.newbyteorder("=")
+        is_text = self._stored.kind in "US"
+        self.dtype = np.dtype(object) if is_text else self._stored.newbyteorder("=")
         self.nbytes = math.prod(self.shape) * self.dtype.itemsize
-        if self._begin + self.nbytes != info.file_size:
+        size = math.prod(self.shape) * self._stored.itemsize
+        if self._begin + size != info.file_size:
             raise damaged(
-                f"the array takes {self.nbytes} bytes, and the archive has "
-                f"{info.file_size - self._begin}"
+                f"the array takes {size} bytes, and the archive has {info.file_size - self._begin}"
             )
         self._stream: IO[bytes] | None = None
         self._at = 0
 
     def read(self, box: Box = ()) -> NDArray[Any]:
-        """Return a box as a new array.
+        """Return a box as a new array; texts as bytes objects.
 
         Raises:
-            CorruptError: the bytes are damaged, or missing.
+            CorruptError: the bytes are damaged, or missing, or no text.
         """
         if self._by_columns and len(self.shape) > 1:
             whole = self._bytes(0, math.prod(self.shape)).reshape(self.shape, order="F")
-            return np.array(whole[box], self.dtype, order="C")
+            return np.array(self._values(whole[box]), order="C")
         # A box of `pieces` is one run of elements.
         strides = [math.prod(self.shape[axis + 1 :]) for axis in range(len(self.shape))]
         start = sum(one.start * stride for one, stride in zip(box, strides, strict=False))
         lengths = [one.stop - one.start for one in box]
         shape = (*lengths, *self.shape[len(box) :])
         found = self._bytes(start, math.prod(shape))
-        return found.reshape(shape).astype(self.dtype, copy=False)
+        return self._values(found.reshape(shape))
+
+    def _values(self, found: NDArray[Any]) -> NDArray[Any]:
+        if self._stored.kind not in "US":
+            return found.astype(self.dtype, copy=False)
+        texts = np.empty(found.shape, object)
+        try:
+            for at, text in np.ndenumerate(found):
+                texts[at] = text if isinstance(text, bytes) else text.encode()
+                if text is not texts[at]:
+                    texts[at].decode()  # NumPy takes numbers that are no characters
+        except ValueError as error:
+            message = f"an element is no text: {error}"
+            about: dict[str, Any] = {"path": self._archive.filename, "tensor": self.name}
+            raise CorruptError(message, failure="BAD_ENTRY", **about) from None
+        return texts
 
     def _bytes(self, start: int, count: int) -> NDArray[Any]:
         """Return elements in the order of the file. Reading on from the last ones is fast."""
-        offset, size = self._begin + start * self.dtype.itemsize, count * self.dtype.itemsize
+        offset, size = self._begin + start * self._stored.itemsize, count * self._stored.itemsize
         with _sound(self._archive, self.name):
             if self._stream is None or offset < self._at:
                 self.close()
@@ -116,7 +132,7 @@ class _Member:
                 left -= len(data)
         if left:
             raise self._ends_early()
-        return self.nbytes
+        return self._info.file_size - self._begin
 
     def _ends_early(self) -> CorruptError:
         return CorruptError(

@@ -139,6 +139,23 @@ def test_strings_and_objects(tmp_path: Path) -> None:
     assert not (tmp_path / "y.safetensors").exists()
 
 
+@pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
+def test_texts_of_npz(tmp_path: Path, save: Any) -> None:
+    arrays = {
+        "u": np.array([["x", "größe"], ["", "a"]], order="F"),
+        "s": np.array([b"ab", b"c"]),
+        "z": np.array("one"),
+    }
+    save(tmp_path / "a.npz", **arrays)
+    ckptfmt.save(tmp_path / "b", arrays)
+    ckptfmt.convert(tmp_path / "a.npz", tmp_path / "a")
+    with ckptfmt.open(tmp_path / "a") as found, ckptfmt.open(tmp_path / "b") as wanted:
+        assert found.digest() == wanted.digest()
+    save(tmp_path / "c.npz", x=np.frombuffer(b"\xff" * 8, "<U2"))
+    with pytest.raises(ckptfmt.CorruptError, match="no text"):
+        ckptfmt.convert(tmp_path / "c.npz", tmp_path / "c")
+
+
 @pytest.mark.parametrize("level", ["v2", "v2+"])
 def test_large_tensors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, level: Any) -> None:
     """Those that go through a temporary file, in pieces; and partitioned ones."""
