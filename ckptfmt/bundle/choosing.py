@@ -144,8 +144,10 @@ class Choice:
                 error.hint(near(name, present))
                 raise error
         if isinstance(self.cast, Mapping) and self.strict is not False:
-            _check_used(self.cast, present)
-        passes = filter_function(self.filter)
+            _check_used("cast", self.cast, present)
+        if isinstance(self.rename, Mapping) and self.strict is not False:
+            _check_used("rename", self.rename, present)
+        passes = filter_function(self.filter, present)
         kept = [name for name in given if passes is None or passes(name)]
         if given and not kept:
             raise no_match(self.filter, len(given), prefix)
@@ -202,9 +204,9 @@ def _check_dtype(given: object) -> None:
         dtypes.code_of(given, "cast")
 
 
-def _check_used(cast: Mapping[str, Any], present: Collection[str]) -> None:
-    """Refuse names in `cast` that are not there: they are probably misspelt."""
-    if unused := set(cast).difference(present):
+def _check_used(what: str, given: Mapping[str, Any], present: Collection[str]) -> None:
+    """Refuse names in a mapping that are not there: they are probably misspelt."""
+    if unused := set(given).difference(present):
         name, *others = sorted(unused)
         more = f", nor are {some(others)}" if others else ""
-        raise invalid("cast", f"cast names a tensor that is not loaded{more}", tensor=name)
+        raise invalid(what, f"{what} names a tensor that is not loaded{more}", tensor=name)

@@ -102,14 +102,19 @@ def name_tests(
 # ---- filter --------------------------------------------------------------------------------------
 
 
-def filter_function(given: Filter | None, what: str = "filter") -> Callable[[str], object] | None:
-    """Return a function that says whether a stored name passes the filter; None if all do.
+def filter_function(
+    given: Filter | None, present: Collection[str] = (), what: str = "filter"
+) -> Callable[[str], object] | None:
+    """Return a function that says whether a name passes the filter; None if all do. A str that is
+    one of the names `present` matches that name alone, whatever it would mean as a pattern.
 
     Raises:
         InvalidError: not a filter.
     """
     if given is None:
         return None
+    if isinstance(given, str) and given in present:
+        return given.__eq__
     if isinstance(given, str) and len(given) > 1 and given.startswith("/") and given.endswith("/"):
         return _text_pattern(what, given[1:-1]).search
     if isinstance(given, str):

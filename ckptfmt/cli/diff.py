@@ -112,12 +112,10 @@ def run(options: argparse.Namespace) -> int:
     with open_any(options.a) as one, open_any(options.b) as other:
         a, b, one_format = one.reader, other.reader, one.format == other.format
         names = TensorNames(a), TensorNames(b)
-        wanted = [text for text, _ in options.filter or ()]
-        filters = [matches for _, matches in options.filter or ()]
-        passes = [one.passing(lambda name: any(f(name) for f in filters), wanted) for one in names]
+        passes = [one.passing(given) for one in names for given in options.filter or ()]
         choice["chosen"] = lambda name: (
             (one_format or name != OBJECT_GRAPH_KEY)
-            and (not filters or any(chosen(name) for chosen in passes))
+            and (not passes or any(chosen(name) for chosen in passes))
         )
         if options.rename:
             new_names = renames(options.rename, list(a), one.path)
@@ -139,7 +137,7 @@ def run(options: argparse.Namespace) -> int:
             for one in found
         ]
     if options.filter and not equal and not found:
-        given = " or ".join(given for given, _ in options.filter)
+        given = " or ".join(options.filter)
         raise TensorNotFoundError(f"filter {given!r} matches no tensor of A and B")
     if text_wanted:
         for name, difference in [] if options.summary else zip(shown, found, strict=True):

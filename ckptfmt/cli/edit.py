@@ -26,10 +26,10 @@ SOURCE is a path as for `ckptfmt inspect`; DESTINATION is a prefix. Data files w
 shared by hard links and not read: renaming writes an index only. A data file that loses more than a
 tenth of its bytes is written again without them. An object graph of TensorFlow is edited as well.
 
-A FILTER is a glob for the whole name (* matches / too), or /REGEX/ that is found anywhere in it, of
-the stored name or of a path of the variable's object: `model/*` has the weights that Keras 3 stores
-under `optimizer/`. Options can be repeated. All of them refer to the names before the edit, so that
-two can be swapped.
+A FILTER is a name, else a glob for the whole name (* matches / too), or /REGEX/ that is found
+anywhere in it, of the stored name or of a path of the variable's object: `model/*` has the weights
+that Keras 3 stores under `optimizer/`. Options can be repeated. All of them refer to the names
+before the edit, so that two can be swapped.
 
 Losses are reported: weights of the model are dropped with --drop-weights only, and what a cast
 makes infinite, 0 or another integer is counted. Which tensors are the state of an optimizer is

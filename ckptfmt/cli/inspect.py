@@ -10,7 +10,7 @@ from __future__ import annotations
 import argparse
 import gc
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 import ckptfmt
 from ckptfmt import InvalidError
 from ckptfmt.bundle.locate import locate
-from ckptfmt.bundle.selecting import no_match
+from ckptfmt.bundle.selecting import filter_function, no_match
 from ckptfmt.bundle.verify import finding_of
 from ckptfmt.cli import DAMAGE, inspect_graph, inspect_json, inspect_text, inspect_tree
 from ckptfmt.cli.contents import (
@@ -79,8 +79,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         metavar="PATTERN",
         action="append",
         type=name_filter,
-        help="only tensors whose name matches: a glob for the whole name (* matches / as well), or "
-        "/REGEX/ found anywhere in it; may be given several times, any may match",
+        help="only tensors whose name matches: a name, else a glob for all of it (* matches / as "
+        "well), or /REGEX/ found anywhere in it; may be given several times, any may match",
     )
     add(
         "--sort",
@@ -159,18 +159,19 @@ def _chosen(tensors: Tensors, names: TensorNames | None, options: argparse.Names
     rows = _listed(tensors, options)
     if options.filter:
         stored, total = tensors.names, len(rows)
+        present = {*stored, *map(leaf_name, stored)}
 
-        def passes(name: str) -> bool:
-            return any(matches(name) for _, matches in options.filter)
+        def passing(given: str) -> Callable[[str], object]:
+            if names is not None:
+                return names.passing(given)
+            passes = filter_function(given, present)
+            assert passes is not None
+            return lambda name: passes(name) or passes(leaf_name(name))
 
-        def short_passes(name: str) -> bool:
-            return passes(name) or passes(leaf_name(name))
-
-        given = [text for text, _ in options.filter]
-        any_passes = short_passes if names is None else names.passing(passes, given)
-        rows = [row for row in rows if any_passes(stored[row])]
+        filters = list(map(passing, options.filter))
+        rows = [row for row in rows if any(passes(stored[row]) for passes in filters)]
         if not rows:
-            raise no_match(" or ".join(given), total, options.path)
+            raise no_match(" or ".join(options.filter), total, options.path)
     # They are in the order of names. A tree needs that, and sorts each of its branches by size.
     if options.sort != "name" and (options.json or not options.tree):
         keys: list[Any]

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import argparse
 import math
-from collections.abc import Callable
 
 from ckptfmt import InvalidError
 from ckptfmt.bundle.selecting import filter_function
@@ -61,14 +60,13 @@ def count(text: str) -> int:
     return int(text)
 
 
-def name_filter(text: str) -> tuple[str, Callable[[str], object]]:
-    """Return a filter, a glob or /REGEX/, and the function that it means."""
+def name_filter(text: str) -> str:
+    """Check a filter: a name, a glob or /REGEX/."""
     try:
-        function = filter_function(text)
+        filter_function(text)
     except InvalidError as error:
         raise argparse.ArgumentTypeError(error.message) from None
-    assert function is not None
-    return text, function
+    return text
 
 
 def number(text: str) -> float:

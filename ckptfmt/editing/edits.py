@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -37,7 +37,6 @@ from ckptfmt.bundle.selecting import (
     Rename,
     by_text,
     check_distinct,
-    filter_function,
     near,
     renamed,
     some,
@@ -397,13 +396,7 @@ def _each(what: str, given: Filters | None, names: TensorNames) -> list[tuple[Fi
     listed: list[Any] = list(given) if isinstance(given, (list, tuple)) else [given]
     if not listed:
         raise invalid(what, f"{what} is empty: give at least one filter")
-    return [(one, names.passing(_function(one, what), [one])) for one in listed]
-
-
-def _function(given: Filter, what: str) -> Callable[[str], object]:
-    function = filter_function(given, what)
-    assert function is not None, "None is no filter of a list"
-    return function
+    return [(one, names.passing(one, what)) for one in listed]
 
 
 def _left_out(
@@ -479,10 +472,7 @@ def _casts(
         return {}
     rules: list[tuple[Any, Any, np.dtype[Any]]] = []
     if isinstance(cast, Mapping):
-        rules = [
-            (one, all_names.passing(_function(one, "cast"), [one]), cast_dtype(to))
-            for one, to in cast.items()
-        ]
+        rules = [(one, all_names.passing(one, "cast"), cast_dtype(to)) for one, to in cast.items()]
     else:
         everything = cast_dtype(cast)
     found: dict[str, tuple[np.dtype[Any], np.dtype[Any]]] = {}

@@ -98,9 +98,10 @@ class _Member:
         texts = np.empty(found.shape, object)
         try:
             for at, text in np.ndenumerate(found):
-                texts[at] = text if isinstance(text, bytes) else text.encode()
-                if text is not texts[at]:
-                    texts[at].decode()  # NumPy takes numbers that are no characters
+                encoded = text if isinstance(text, bytes) else text.encode()
+                if not isinstance(text, bytes):
+                    encoded.decode()  # NumPy takes numbers that are no characters
+                texts[at] = encoded
         except ValueError as error:
             message = f"an element is no text: {error}"
             about: dict[str, Any] = {"path": self._archive.filename, "tensor": self.name}

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
 
 from ckptfmt._base.names import index_name, printable
 from ckptfmt.bundle.graph import (
@@ -24,7 +23,7 @@ from ckptfmt.bundle.graph import (
 )
 from ckptfmt.bundle.graph_keys import graph_of
 from ckptfmt.bundle.reader import Reader
-from ckptfmt.bundle.selecting import near, some
+from ckptfmt.bundle.selecting import Filter, filter_function, near, some
 from ckptfmt.errors import CkptfmtError, InvalidError, TensorNotFoundError
 from ckptfmt.objects.nodes import leaf_name
 from ckptfmt.objects.roles import optimizer_nodes
@@ -214,7 +213,7 @@ class TensorNames:
     def _at(self, path: str) -> Iterator[str]:
         """Yield the stored name of the variable at a path of the object graph, which may lead
         through any of the objects' names."""
-        nodes, number = self._nodes, 0
+        nodes, number = self._nodes if self.aliases else [], 0
         for label in path.split("/") if nodes else ():
             names = (child for name, child in nodes[number].children if escape(name) == label)
             following = next(names, None)
@@ -231,27 +230,28 @@ class TensorNames:
         short = leaf_name(name)
         return found if short in found else [*found, short]
 
-    def passing(
-        self, passes: Callable[[str], object], given: Iterable[Any] = ()
-    ) -> Callable[[str], bool]:
-        """Return a function that says of a stored name whether one of the tensor's names passes.
+    def passing(self, given: Filter, what: str = "filter") -> Callable[[str], object]:
+        """Return a function that says of a stored name whether its tensor passes a filter: by the
+        stored name, or by any of its other names. A str that is a name means the tensors of that
+        name. A pattern finds no slot variable by its path, which ends with that of its variable:
+        `*/w` has no slots of `w`.
 
-        Args:
-            passes: says it of one name.
-            given: the filters that `passes` is of. A path of a slot variable ends with that of its
-                variable, so that it counts only if it is one of these: `*/w` has no slots of `w`.
+        Raises:
+            InvalidError: not a filter.
         """
-        exact = {one for one in given if isinstance(one, str)}
-        # Paths through an object that has several, of which only one is among the names.
-        reached = {key for one in exact if self.aliases for key in self._at(one)}
+        passes = filter_function(given, what=what)
+        assert passes is not None, "None is no filter"
+        if isinstance(given, str):
+            named = {given} if given in self.reader else set(self._at(given))
+            named = named or {name for name in self.stored if given in self.all_of(name)}
+            if named:
+                return named.__contains__
 
         def passes_any(name: str) -> bool:
-            if name in reached or passes(name):
+            if passes(name):
                 return True
-            return any(
-                passes(one) and (one in exact or not self._is_of_slot(name, one))
-                for one in self.all_of(name)[1:]
-            )
+            others = self.all_of(name)[1:]
+            return any(passes(one) and not self._is_of_slot(name, one) for one in others)
 
         return passes_any
 

@@ -45,7 +45,7 @@ def dropped(name: str) -> str | None:
     [
         (None, NAMES),
         ({}, NAMES),
-        ({"step": "s", b"a/bias": "b", "absent": "x"}, ["b", "a/kernel", "b/kernel", "s"]),
+        ({"step": "s", b"a/bias": "b"}, ["b", "a/kernel", "b/kernel", "s"]),
         ({"a/kernel": "b/kernel", "b/kernel": "a/kernel"}, ["a/bias", *NAMES[2:0:-1], "step"]),
         (str.upper, [name.upper() for name in NAMES]),
         (dropped, [None, None, "B/KERNEL", "STEP"]),
