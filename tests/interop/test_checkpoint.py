@@ -7,9 +7,7 @@ Both build their objects from the descriptions of support/graphs.py.
 
 from __future__ import annotations
 
-import json
 import random
-import subprocess
 import tempfile
 import warnings
 from collections.abc import Callable, Iterator, Mapping
@@ -24,9 +22,7 @@ from support.strategies import OBJECTS, SEEDS, count_graph, object_graphs, prope
 import ckptfmt
 from ckptfmt.bundle.graph import OBJECT_GRAPH_KEY, decode_graph, encode_graph
 
-from .oracle import interpreter
-from .readings import written
-from .workers import Worker
+from .workers import Worker, ask
 
 ASSERTIONS = ("assert_consumed", "assert_existing_objects_matched", "assert_nontrivial_match")
 
@@ -54,19 +50,7 @@ def dictionary(**items: Tree) -> Tree:
 
 
 def tensorflow(folder: Path, jobs: list[dict[str, Any]]) -> list[Any]:
-    file = folder / "jobs.json"
-    file.write_text(json.dumps(jobs))
-    worker = Path(__file__).with_name("tf_checkpoint.py")
-    with written(folder):
-        done = subprocess.run(
-            [interpreter(), str(worker), str(file)],
-            capture_output=True,
-            text=True,
-            timeout=600,
-            check=False,
-        )
-    assert done.returncode == 0, done.stderr[-3000:]
-    results: list[Any] = json.loads(file.read_text())
+    results: list[Any] = ask("tf_checkpoint.py", folder, question=jobs)
     return results
 
 

@@ -5,7 +5,6 @@ wrote under its sharding policies."""
 from __future__ import annotations
 
 import random
-import subprocess
 import warnings
 from collections import Counter
 from pathlib import Path
@@ -22,10 +21,10 @@ from ckptfmt.saving.saver import Saver
 from ckptfmt.saving.specs import SaveSpec
 
 from .generate import random_value, seed_from_environment
-from .oracle import Oracle, interpreter
-from .readings import written
+from .oracle import Oracle
 from .test_ours_in_tf import listing, user_variables
 from .values import KINDS, STRING, Value
+from .workers import ask
 
 # What TensorFlow puts together again where a policy cut it.
 STITCHABLE = [code for code, kind in KINDS.items() if kind.stitchable]
@@ -140,14 +139,7 @@ def theirs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, np
         "scalar": np.array(2.5),
     }
     np.savez(folder / "tensors.npz", **arrays)
-    worker = Path(__file__).with_name("tf_saver.py")
-    with written(folder):
-        subprocess.run(
-            [interpreter(), str(worker), str(folder), *POLICIES],
-            check=True,
-            timeout=120,
-            stderr=subprocess.DEVNULL,
-        )
+    assert ask("tf_saver.py", folder, *POLICIES) == list(POLICIES)
     arrays["text"] = np.array([b"a" * 40, b"", b"\0b\0", b"c" * 39], object)
     return folder, arrays
 

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """tf.train.Checkpoint does the jobs of test_checkpoint.py.
 
-Run as `tf_checkpoint.py FILE`: the file holds a list of jobs in JSON, and gets the list of their
-results. Without a file it takes a request {"jobs": [...]} a line and answers {"results": [...]} or
-{"error": text}. Objects are described as in support/graphs.py.
+Run as `tf_checkpoint.py FOLDER`: reads a list of jobs in JSON from standard input, and prints the
+list of their results. Without the folder, which they write to, it takes a request {"jobs": [...]} a
+line and answers {"results": [...]} or {"error": text}. Objects are described as in
+support/graphs.py.
 """
 
 from __future__ import annotations
@@ -273,12 +274,8 @@ def serve() -> None:
 def main() -> None:
     if len(sys.argv) == 1:
         serve()
-        return
-    with open(sys.argv[1], encoding="utf-8") as stream:
-        jobs = json.load(stream)
-    results = [JOBS[job["do"]](job) for job in jobs]
-    with open(sys.argv[1], "w", encoding="utf-8") as stream:
-        json.dump(results, stream)
+    else:
+        print(json.dumps([JOBS[job["do"]](job) for job in json.load(sys.stdin)]))
 
 
 if __name__ == "__main__":

@@ -2,11 +2,13 @@
 """Writes checkpoints with tf.train.Checkpoint under sharding policies, for test_saver.py.
 
 Run as `tf_saver.py FOLDER POLICY...`: `FOLDER/tensors.npz` holds the arrays; each policy ("task" or
-a shard's largest number of bytes) gives a checkpoint of its name in the folder.
+a shard's largest number of bytes) gives a checkpoint of its name in the folder. It prints
+the names.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 
@@ -35,6 +37,7 @@ def main() -> None:
         )
         options = tf.train.CheckpointOptions(experimental_sharding_callback=policy)
         checkpoint.write(os.path.join(folder, name), options=options)
+    print(json.dumps(policies))
 
 
 if __name__ == "__main__":

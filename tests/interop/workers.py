@@ -4,7 +4,9 @@ write meanwhile is read by both decoders."""
 
 from __future__ import annotations
 
+import atexit
 import contextlib
+import functools
 import json
 import subprocess
 from pathlib import Path
@@ -28,16 +30,20 @@ def ask(worker: str, *arguments: str | Path, question: Any = None) -> Any:
         for folder in arguments:
             if isinstance(folder, Path):
                 folders.enter_context(written(folder))
-        found = subprocess.run(
-            command(worker, *arguments),
-            input=json.dumps(question).encode(),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            env=environment(),
-            timeout=SECONDS,
-            check=True,
+        program = str(Path(__file__).with_name(worker))
+        found = forks()(
+            "run", program=program, arguments=[str(one) for one in arguments], question=question
         )
-    return json.loads(found.stdout)
+    assert "answer" in found, (worker, found)
+    return found["answer"]
+
+
+@functools.cache
+def forks() -> Worker:
+    """What runs programs in forks, until this process ends."""
+    found = Worker("tf_forks.py")
+    atexit.register(found.close)
+    return found
 
 
 class Worker:
