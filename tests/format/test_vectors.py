@@ -471,26 +471,23 @@ def merged(one: dict[str, Any], directory: Path, merge: Merge) -> bytes | Refusa
     return (directory / "merged.index").read_bytes()
 
 
-def merges_of_core() -> list[Any]:
-    return [one for one in vectors.MERGES if one.get("level", "v2") in LEVELS]
-
-
 def check_merge(one: dict[str, Any], found: bytes | Refusal) -> None:
     if "fails" in one:
         assert isinstance(found, Refusal)
-        assert agree(Refusal(*one["fails"]), found), found
+        assert agree(Refusal(*one["fails"]), found), (one["name"], found)
     else:
-        assert found == (vectors.DIRECTORY / one["gives"]).read_bytes()
+        assert found == (vectors.DIRECTORY / one["gives"]).read_bytes(), one["name"]
 
 
-@pytest.mark.parametrize("one", merges_of_core(), ids=lambda one: str(one["name"]))
-def test_core_merges(one: dict[str, Any], tmp_path: Path) -> None:
-    check_merge(one, merged(one, tmp_path, merged_by_core))
+def test_core_merges(tmp_path: Path) -> None:
+    for one in vectors.MERGES:
+        if one.get("level", "v2") in LEVELS:
+            check_merge(one, merged(one, tmp_path / one["name"], merged_by_core))
 
 
-@pytest.mark.parametrize("one", vectors.MERGES, ids=lambda one: str(one["name"]))
-def test_reference_merges(one: dict[str, Any], tmp_path: Path) -> None:
-    check_merge(one, merged(one, tmp_path, merged_by_reference))
+def test_reference_merges(tmp_path: Path) -> None:
+    for one in vectors.MERGES:
+        check_merge(one, merged(one, tmp_path / one["name"], merged_by_reference))
 
 
 # ---- rules

@@ -50,27 +50,26 @@ def test_every_page_is_linked() -> None:
     assert [page for page in PAGES if f"]({page})" not in readme] == []
 
 
-@pytest.mark.parametrize("page", ["README.md", *PAGES])
-def test_what_installs(page: str) -> None:
+def test_what_installs() -> None:
     """Packages come from PyPI by the name of a peer; ckptfmt from a checkout, with extras that it
     has. Each `make TARGET` is one."""
-    text = (ROOT / page).read_text(encoding="utf-8")
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     extras = project["optional-dependencies"]
     peers = {re.match("[a-z0-9]*", one)[0] for one in extras["peers"]}  # type: ignore[index]
-    for installed in re.findall(r"pip\s+install ([^`]+)`", text):
-        if "." in installed:
-            assert re.fullmatch(r"'\.\[(\w+)\]'", installed)[1] in extras  # type: ignore[index]
-        else:
-            assert set(installed.split()) <= peers
-            assert page == "README.md" or "[installed from a checkout](../README.md#install)" in (
-                text.replace("\n", " ")
-            )
     targets = re.findall(r"^([a-z][a-z -]*):", (ROOT / "Makefile").read_text("utf-8"), re.M)
     known = {word for line in targets for word in line.split()}
-    for line in re.findall(r"(?:`|^    )make ((?:[A-Z_]+=\S* )*[a-z][a-z -]*)", text, re.M):
-        words = line.split("  ")[0].split()
-        assert {word for word in words if "=" not in word} <= known, line
+    link = "[installed from a checkout](../README.md#install)"
+    for page in ["README.md", *PAGES]:
+        text = (ROOT / page).read_text(encoding="utf-8")
+        for installed in re.findall(r"pip\s+install ([^`]+)`", text):
+            if "." in installed:
+                assert re.fullmatch(r"'\.\[(\w+)\]'", installed)[1] in extras  # type: ignore[index]
+            else:
+                assert set(installed.split()) <= peers, page
+                assert page == "README.md" or link in text.replace("\n", " "), page
+        for line in re.findall(r"(?:`|^    )make ((?:[A-Z_]+=\S* )*[a-z][a-z -]*)", text, re.M):
+            words = line.split("  ")[0].split()
+            assert {word for word in words if "=" not in word} <= known, (page, line)
 
 
 def test_links() -> None:

@@ -3,12 +3,10 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
-from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
-
-import pytest
 
 import ckptfmt
 
@@ -56,24 +54,19 @@ def promised(text: str) -> list[inspect.Parameter]:
     return list(inspect.signature(scope["f"]).parameters.values())
 
 
-@pytest.mark.parametrize("name", SIGNATURES)
-def test_signature(name: str) -> None:
+def test_signatures() -> None:
     """Further parameters have a default and come after the promised positional ones."""
-    found: Callable[..., Any] = ckptfmt  # type: ignore[assignment]
-    for part in name.split("."):
-        found = getattr(found, part)
-    actual = inspect.signature(found).parameters
-    wanted = promised(SIGNATURES[name])
-    for parameter in wanted:
-        ours = actual[parameter.name]
-        assert (ours.kind, ours.default) == (parameter.kind, parameter.default), parameter.name
-    names = [parameter.name for parameter in wanted if parameter.kind != parameter.KEYWORD_ONLY]
-    assert list(actual)[: len(names)] == names
-    others = actual.keys() - {parameter.name for parameter in wanted}
-    more = [actual[other] for other in others]
-    assert all(
-        other.default is not other.empty or other.kind == other.VAR_KEYWORD for other in more
-    )
+    for name, signature in SIGNATURES.items():
+        found: Any = functools.reduce(getattr, name.split("."), ckptfmt)  # type: ignore[arg-type]
+        actual = dict(inspect.signature(found).parameters)
+        wanted = promised(signature)
+        names = [one.name for one in wanted if one.kind != one.KEYWORD_ONLY]
+        assert list(actual)[: len(names)] == names, name
+        for one in wanted:
+            ours = actual.pop(one.name)
+            assert (ours.kind, ours.default) == (one.kind, one.default), (name, one.name)
+        for more in actual.values():
+            assert more.default is not more.empty or more.kind == more.VAR_KEYWORD, (name, more)
 
 
 ERRORS: dict[str, tuple[str, ...]] = {
