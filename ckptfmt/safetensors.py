@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from ckptfmt._base.adapters import refused
 from ckptfmt._base.arguments import check_choice, check_order, invalid, wrong
 from ckptfmt._base.arrays import as_source
+from ckptfmt._base.casting import cast
 from ckptfmt._base.names import path_text
-from ckptfmt.bundle.casting import cast_values, losses_of
 from ckptfmt.bundle.indexing import box_of
 from ckptfmt.bundle.reader import Reader
 from ckptfmt.bundle.reader import open as open_checkpoint
@@ -160,12 +160,13 @@ def _converter(framework: Framework, device: str) -> Any:
 
     def to_jax(array: NDArray[Any]) -> Any:
         dtype = jax.dtypes.canonicalize_dtype(array.dtype)
-        if dtype != array.dtype and losses_of(array, cast_values(array, dtype)).overflows:
+        result, losses = cast(array, dtype, tensor="", allow_loss=True)
+        if losses is not None and losses.changed:
             raise InvalidError(
                 f"values of {array.dtype} do not fit {dtype}, which jax makes of it as long as "
                 "jax_enable_x64 is off"
             )
-        return jax.device_put(array, jax.devices(device)[0])
+        return jax.device_put(result, jax.devices(device)[0])
 
     return to_jax
 

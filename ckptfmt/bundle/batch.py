@@ -35,16 +35,6 @@ BATCH_BYTES = 1 << 30
 WATCHED_BATCH_BYTES = 32 << 20
 
 
-def can_cast(stored: np.dtype[Any] | None, wanted: Any) -> bool:
-    """Return whether a cast is possible: both are dtypes of numbers, quantized ones included, and
-    complex numbers stay such, as others would drop a part."""
-    are_numbers = all(
-        isinstance(one, np.dtype) and one.kind not in "OSUMm" and len(one.names or "1") == 1
-        for one in (stored, wanted)
-    )
-    return are_numbers and stored is not None and (stored.kind != "c" or wanted.kind == "c")
-
-
 # ---- the batch -----------------------------------------------------------------------------------
 
 
@@ -114,6 +104,10 @@ class Batch:
     def dtypes(self) -> list[np.dtype[Any] | None]:
         """Dtypes by position; None for those that numpy does not have."""
         return list(map(dtypes.numpy_dtype, self.codes))
+
+    def shapes(self) -> list[tuple[int, ...]]:
+        """Return the full shapes of the tensors, by position."""
+        return self.selection.shapes_of(np.asarray(self.rows).tolist())
 
     def only(self, positions: list[int]) -> Batch:
         """Return a batch of some of the tensors of this one."""

@@ -5,16 +5,17 @@ and applied here."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ckptfmt._base import dtypes
-from ckptfmt._base.arguments import invalid, listed, wrong
+from ckptfmt._base.arguments import check_switch, invalid, listed, wrong
+from ckptfmt._base.casting import can_cast, cast_dtype, converted, dtype_text, of_kind
 from ckptfmt._base.names import tensor_name
-from ckptfmt.bundle.batch import can_cast
 from ckptfmt.bundle.reader import missing
 from ckptfmt.bundle.selecting import (
     Filter,
@@ -61,8 +62,9 @@ class Choice:
         names: those to load; None loads all.
         filter: which of them to load; None loads all.
         rename: stored name to name of a target.
-        cast: True casts numbers to the dtypes of their targets; otherwise a dtype for all
-            floating-point tensors, a mapping from stored names to dtypes, or None.
+        cast: True casts numbers to the dtypes of their targets; otherwise a dtype for all tensors
+            of its kind with at least one dimension, a mapping from stored names to dtypes, or None.
+        allow_loss: whether casts may change values by more than rounding.
         strict: True refuses anything that does not match, False loads what matches; None refuses
             only a value that does not fit its target.
     """
@@ -71,6 +73,7 @@ class Choice:
     filter: Filter | None = None
     rename: Rename | None = None
     cast: Cast | None = None
+    allow_loss: bool = False
     strict: bool | None = True
 
     @classmethod
@@ -80,6 +83,7 @@ class Choice:
         filter: Filter | None,  # noqa: A002 (as the option)
         rename: Rename | None,
         cast: Cast | None,
+        allow_loss: bool,
         strict: bool | None = True,
         *,
         has_targets: bool = True,
@@ -96,6 +100,7 @@ class Choice:
         """
         if not isinstance(strict, bool) and not (may_defer and strict is None):
             raise wrong("strict", "True, False or None" if may_defer else "True or False", strict)
+        check_switch("allow_loss", allow_loss)
         if names is not None:
             names = tuple(
                 dict.fromkeys(
@@ -118,7 +123,7 @@ class Choice:
             raise wrong("cast", "a dtype or a mapping from names to dtypes", cast)
         elif cast is not True:
             _check_dtype(cast)
-        return cls(names, filter, rename, cast, strict)
+        return cls(names, filter, rename, cast, allow_loss, strict)
 
     @property
     def is_default(self) -> bool:
@@ -163,37 +168,49 @@ class Choice:
         }
         return Chosen(loaded, others, {o: one for o, one in transforms.items() if o in loaded})
 
-    def dtype_of(self, name: str, stored: np.dtype[Any] | None) -> np.dtype[Any] | None:
-        """Return the dtype that a tensor is cast to when it is read: its own, unless `cast` is a
-        dtype or a mapping.
+    def casts(
+        self,
+        names: Sequence[str],
+        stored: Sequence[np.dtype[Any] | None],
+        shapes: Callable[[], Sequence[tuple[int, ...]]],
+        *,
+        is_part: bool = False,
+    ) -> dict[int, np.dtype[Any]]:
+        """Return the dtypes that tensors are cast to when they are read, by position, of those that
+        are changed; none if `cast` is True.
+
+        Args:
+            names, stored, shapes: of the tensors that are loaded, or of some of them (`is_part`).
 
         Raises:
-            InvalidError: one of the dtypes is not of numbers, or complex numbers would become real.
+            InvalidError: one of the dtypes is not of numbers; a dtype means none of all tensors.
         """
         if self.cast is None or self.cast is True:
-            return stored
-        if isinstance(self.cast, Mapping):
-            wanted = self.cast.get(name)
-        else:
-            is_float = stored is not None and dtypes.is_floating(dtypes.code_of(stored))
-            wanted = self.cast if is_float else None
-        if wanted is None:
-            return stored
-        new = dtypes.numpy_dtype(dtypes.code_of(wanted))
-        if new is None or (stored != new and not can_cast(stored, new)):
-            kind = "its dtype" if stored is None else dtypes.numpy_name_of(dtypes.code_of(stored))
-            raise invalid("cast", f"cannot cast {kind} to {wanted!r}", tensor=name)
-        return new
-
-    def casts(
-        self, names: Sequence[str], stored: Sequence[np.dtype[Any] | None]
-    ) -> dict[int, np.dtype[Any]]:
-        """Return what `dtype_of` gives tensors that it changes, by position."""
-        if self.cast is None or self.cast is True:
             return {}
-        every = map(self.dtype_of, names, stored)
-        pairs = enumerate(zip(every, stored, strict=True))
-        return {p: new for p, (new, old) in pairs if new is not None and new != old}
+        if isinstance(self.cast, Mapping):
+            wanted = {i: self.cast.get(name) for i, name in enumerate(names)}
+            chosen = {i: cast_dtype(one) for i, one in wanted.items() if one is not None}
+        else:
+            dtype = cast_dtype(self.cast)
+            chosen = dict.fromkeys(
+                of_kind(dtype, names, stored, shapes(), is_part=is_part)[0], dtype
+            )
+        for position, to in chosen.items():
+            one = stored[position]
+            if not can_cast(one, to):
+                kind = "its dtype" if one is None else dtype_text(one)
+                raise invalid(
+                    "cast", f"cannot cast {kind} to {dtype_text(to)}", tensor=names[position]
+                )
+        return {i: to for i, to in chosen.items() if to != stored[i]}
+
+    def converted(self, array: NDArray[Any], dtype: np.dtype[Any], name: str) -> NDArray[Any]:
+        """Return the values of a tensor with another dtype.
+
+        Raises:
+            InvalidError: as `ckptfmt._base.casting.cast`; what it allows causes a CkptfmtWarning.
+        """
+        return converted(array, dtype, tensor=name, allow_loss=self.allow_loss)
 
 
 def _check_dtype(given: object) -> None:

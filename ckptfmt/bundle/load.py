@@ -13,11 +13,12 @@ import numpy as np
 
 from ckptfmt._base import slices
 from ckptfmt._base.arguments import Verify, check_order, check_progress, check_sized, invalid
+from ckptfmt._base.casting import can_cast
 from ckptfmt._base.names import path_text, tensor_bytes
 from ckptfmt._base.progress import Progress
 from ckptfmt._base.targets import Target
 from ckptfmt.bundle import reader as reading
-from ckptfmt.bundle.batch import Batch, batch_of, box_of_text, can_cast, check_dtypes, select_batch
+from ckptfmt.bundle.batch import Batch, batch_of, box_of_text, check_dtypes, select_batch
 from ckptfmt.bundle.choosing import Cast, Choice, Names
 from ckptfmt.bundle.selecting import (
     Filter,
@@ -41,6 +42,7 @@ def load(
     filter: Filter | None = None,  # noqa: A002 (named as the built-in)
     rename: Rename | None = None,
     cast: Cast | None = None,
+    allow_loss: bool = False,
     verify: Verify = "auto",
     progress: Progress | None = None,
 ) -> dict[str, np.ndarray[Any, Any]]:
@@ -48,7 +50,8 @@ def load(
 
     Args:
         path: any path that `ckptfmt.open` takes.
-        names, filter, rename, cast: as in `ckptfmt.load_into`; `cast` is a dtype or a mapping.
+        names, filter, rename, cast, allow_loss: as in `ckptfmt.load_into`; `cast` is a dtype or a
+            mapping.
         verify: as in `ckptfmt.open`.
         progress: called as `progress(bytes_done, bytes_total)` from this thread, with bytes of
             the arrays; strings count as stored.
@@ -58,12 +61,13 @@ def load(
 
     Raises:
         TensorNotFoundError: one of `names` is missing, or `filter` matches nothing.
-        InvalidError: an argument of a wrong type; two tensors get the same name.
+        InvalidError: an argument of a wrong type; two tensors get the same name; a cast loses
+            values, without `allow_loss`.
         What `ckptfmt.open` and reading raise.
     """
     check_order("load(path, names)", "path", path, names)
     check_progress(progress)
-    choice = Choice.of(names, filter, rename, cast, has_targets=False)
+    choice = Choice.of(names, filter, rename, cast, allow_loss, has_targets=False)
     with reading.open(path, verify=verify) as reader:
         # A mapping to dtypes may name tensors that are not loaded.
         batch = batch_of(reader, None if isinstance(choice.cast, Mapping) else choice.names)
@@ -73,12 +77,12 @@ def load(
         if list(new_names) != batch.names:
             positions = {name: position for position, name in enumerate(batch.names)}
             batch = batch.only([positions[name] for name in new_names])
-        casts = choice.casts(batch.names, batch.dtypes)
+        casts = choice.casts(batch.names, batch.dtypes, batch.shapes)
         found = {}
         for position, array in enumerate(batch.read_each(progress)):
             name = batch.names[position]
             if position in casts:
-                array = array.astype(casts[position])  # noqa: PLW2901
+                array = choice.converted(array, casts[position], name)  # noqa: PLW2901
             if name in transforms:
                 array = transformed(name, array, transforms[name])  # noqa: PLW2901
             found[new_names[name]] = array
@@ -176,6 +180,7 @@ def load_into(
     filter: Filter | None = None,  # noqa: A002 (named as the built-in)
     rename: Rename | None = None,
     cast: Cast | None = None,
+    allow_loss: bool = False,
     strict: bool = True,
     verify: Verify = "auto",
     progress: Progress | None = None,
@@ -202,9 +207,12 @@ def load_into(
             of the tensors that it renames: a function of the array that was read, for example
             `numpy.transpose`, whose result is stored in the target. It is also called with zeros,
             to learn the result's shape and dtype before anything is read.
-        cast: True casts numbers to the dtypes of the targets, as numpy's `astype` does. A dtype
-            casts all floating-point tensors, and a mapping from stored names to dtypes those that
-            it names, as if they were stored so.
+        cast: True casts numbers to the dtypes of the targets. A dtype casts all tensors of its kind
+            (floating-point, integer, complex) that have at least one dimension, and a mapping from
+            stored names to dtypes those that it names, as if they were stored so.
+        allow_loss: True allows casts that change values by more than the rounding of floating-point
+            and complex numbers: finite numbers that become infinite or NaN, integers that do not
+            fit, fractions that become integers. A CkptfmtWarning says how many.
         strict: True raises an error if anything does not match; False loads what matches.
         verify: as in `ckptfmt.open`.
         progress: as in `ckptfmt.load`.
@@ -219,12 +227,13 @@ def load_into(
         InvalidError: `strict`, and something else does not match (with `report`); two tensors have
             the same target; a target is not writable or shares memory with another; an argument of
             a wrong type.
-        What `ckptfmt.open` and reading raise; the content of the targets is then unspecified.
+        InvalidError: a cast loses values, without `allow_loss`; and what `ckptfmt.open` and reading
+            raise. The content of the targets is then unspecified.
     """
     check_order("load_into(path, targets)", "path", path, targets)
     check_progress(progress)
     targets = by_text("targets", targets)
-    choice = Choice.of(names, filter, rename, cast, strict)
+    choice = Choice.of(names, filter, rename, cast, allow_loss, strict)
     with reading.open(path, verify=verify) as reader:
         everything = batch_of(reader, None)
         new_names, left_out, transforms = choice.chosen(everything.names, reader.prefix)
@@ -236,7 +245,7 @@ def load_into(
         unexpected = [old for old, new in new_names.items() if new not in targets]
         present = {*new_names.values(), *left_out.values()}
         batch, found = everything.only(list(kept)), list(kept.values())
-        casts = choice.casts(batch.names, batch.dtypes)
+        casts = choice.casts(batch.names, batch.dtypes, batch.shapes)
         fits, shapes, dtypes = _compared(
             batch, found, targets, choice.cast is True, casts, transforms
         )
@@ -265,11 +274,11 @@ def load_into(
         for position, target in converted.items():
             name, result, array = chosen.names[position], read[position], target.array
             if origins[position] in casts:
-                result = result.astype(casts[origins[position]])
+                result = choice.converted(result, casts[origins[position]], name)
             if name in transforms:
                 result = transformed(name, result, transforms[name], array.shape)
             target.mark_written()
-            array[...] = result.astype(array.dtype, copy=False)
+            array[...] = choice.converted(result, array.dtype, name)
     return report
 
 

@@ -12,7 +12,7 @@ import itertools
 import os
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +24,21 @@ from ckptfmt.errors import TensorNotFoundError, about
 
 # Applied to a tensor that was read, before it is stored in its target.
 Transform = Callable[[NDArray[Any]], NDArray[Any]]
+
+
+class CastFirst(NamedTuple):
+    """A transform of what a cast gives.
+
+    Attributes:
+        convert: casts the values of a tensor with this name to the dtype.
+        then: the transform after it; None without one.
+    """
+
+    dtype: np.dtype[Any]
+    convert: Callable[[NDArray[Any], np.dtype[Any], str], NDArray[Any]]
+    then: Transform | None
+
+
 NewName = str | tuple[str, Transform]
 Pattern = str | re.Pattern[str]
 Rule = tuple[Pattern, str | None] | tuple[Pattern, str, Transform]
@@ -230,7 +245,10 @@ def _apply(array: NDArray[Any], transform: Transform) -> NDArray[Any]:
 
 
 def transformed(
-    name: str, array: NDArray[Any], transform: Transform, shape: tuple[int, ...] | None = None
+    name: str,
+    array: NDArray[Any],
+    transform: Transform | CastFirst,
+    shape: tuple[int, ...] | None = None,
 ) -> NDArray[Any]:
     """Return the result of a transform that `rename` gave for the tensor of this name.
 
@@ -238,8 +256,12 @@ def transformed(
         shape: what it must have, as it has for zeros.
 
     Raises:
-        InvalidError: the transform fails, or returns no array or one of another shape.
+        InvalidError: the transform fails, or returns no array or one of another shape; or the cast
+            loses values.
     """
+    if isinstance(transform, CastFirst):
+        array = transform.convert(array, transform.dtype, name)
+        return array if transform.then is None else transformed(name, array, transform.then, shape)
     with about(name, argument="rename"):
         try:
             result = transform(array)
@@ -262,10 +284,13 @@ def transformed(
 
 
 def transformed_kind(
-    name: str, dtype: np.dtype[Any], shape: tuple[int, ...], transform: Transform
+    name: str, dtype: np.dtype[Any], shape: tuple[int, ...], transform: Transform | CastFirst
 ) -> tuple[np.dtype[Any], tuple[int, ...]]:
     """Return the dtype and shape that a transform makes of a tensor, by applying it to zeros, which
     are one element in memory."""
+    if isinstance(transform, CastFirst):
+        dtype, then = transform.dtype, transform.then
+        return (dtype, shape) if then is None else transformed_kind(name, dtype, shape, then)
     zero = np.array(b"", object) if dtype.kind == "O" else np.zeros((), dtype)
     result = transformed(name, np.broadcast_to(zero, shape), transform)
     return result.dtype, result.shape

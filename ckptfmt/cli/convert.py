@@ -12,10 +12,11 @@ from ckptfmt import InvalidError, huggingface
 from ckptfmt._base.arguments import invalid
 from ckptfmt.bundle.locate import locate
 from ckptfmt.bundle.places import names_in
+from ckptfmt.bundle.selecting import some
 from ckptfmt.cli import text
 from ckptfmt.cli.destination import check_destination
-from ckptfmt.cli.missing import warn_missing
-from ckptfmt.cli.options import casts
+from ckptfmt.cli.missing import warn_losses, warn_missing
+from ckptfmt.cli.options import add_allow_loss, casts
 from ckptfmt.cli.output import Output
 from ckptfmt.cli.progress import Progress
 from ckptfmt.formats.convert import format_of
@@ -72,11 +73,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     add(
         "--cast",
-        metavar="[GLOB=]DTYPE",
+        metavar="[FILTER=]DTYPE",
         action="append",
         default=[],
-        help="cast tensors whose dtype the result cannot hold, or those with such names",
+        help="cast all tensors of DTYPE's kind that have a dimension, or those with such names",
     )
+    add_allow_loss(parser)
     add(
         "--rename",
         choices=sorted(TABLES),
@@ -135,6 +137,7 @@ def run(options: argparse.Namespace) -> int:
             options.destination,
             to=result,
             cast=casts(options.cast),
+            allow_loss=options.allow_loss,
             rename=None if options.rename is None else TABLES[options.rename],
             max_shard_bytes=_size(options.max_shard_bytes),
             level=options.level,
@@ -144,13 +147,16 @@ def run(options: argparse.Namespace) -> int:
             check_result=options.check_result,
             progress=progress.update,
         )
+    warn_losses(done.casts, done.losses)
     if not options.quiet:
         output = Output()
         for what in done.dropped:
             output.line(f"left out: {what}")
         for name, (before, after) in done.casts.items():
-            lost = text.losses(*done.losses.get(name, (0, 0)))
+            lost = text.losses(done.losses.get(name, 0), done.zeros.get(name, 0))
             output.line(f"cast {text.printable(name)} from {before} to {after}{lost}")
+        if done.uncast:
+            output.line(f"not cast, without a dimension: {some(done.uncast)}")
         for name, (before, after) in done.bits.items():
             output.line(f"stored the bits of {text.printable(name)}, {before}, as {after}")
         output.line(f"converted {text.path(source)} into {text.path(done.path)}")

@@ -13,8 +13,8 @@ from ckptfmt import InvalidError
 from ckptfmt.bundle.locate import locate
 from ckptfmt.cli import text
 from ckptfmt.cli.destination import check_destination
-from ckptfmt.cli.missing import warn_missing
-from ckptfmt.cli.options import add_result_options, casts
+from ckptfmt.cli.missing import warn_losses, warn_missing
+from ckptfmt.cli.options import add_allow_loss, add_result_options, casts
 from ckptfmt.cli.output import Output
 from ckptfmt.cli.progress import Progress
 from ckptfmt.cli.renaming import renames
@@ -31,8 +31,8 @@ anywhere in it, of the stored name or of a path of the variable's object: `model
 that Keras 3 stores under `optimizer/`. Options can be repeated. All of them refer to the names
 before the edit, so that two can be swapped.
 
-Losses are reported: weights of the model are dropped with --drop-weights only, and what a cast
-makes infinite, 0 or another integer is counted. Which tensors are the state of an optimizer is
+Losses need an option: --drop-weights for weights of the model, --allow-loss for casts that change
+values by more than rounding, which are counted. Which tensors are the state of an optimizer is
 decided by the object graph, by the metadata of ckptfmt.torch, or by TensorFlow 1's names; what
 cannot be decided stays. If tensors of the object graph, or of a state that ckptfmt.torch saved, are
 missing, only the metadata can be edited, unless --drop-missing is given.
@@ -47,9 +47,10 @@ rename:
   /REGEX/=NEW         as Python's re.sub; \\1 is the first group
 
 --json prints {"schema": 1, "path", "tensors": how many, "renamed": {old: new}, "dropped":
-[name, ...], "casts": {name: [before, after]}, "copied_nbytes", "overflows", "zeros":
-{name: elements that the new dtype cannot hold, or that became 0}, "kept", "lost":
-{role: [tensors, bytes]}, "undecided": [name, ...], "missing": [key of the graph, ...]}.
+[name, ...], "casts": {name: [before, after]}, "copied_nbytes", "losses", "zeros":
+{name: elements that a cast changed by more than rounding, or that became 0}, "kept", "lost":
+{role: [tensors, bytes]}, "undecided": [name, ...], "missing": [key of the graph, ...],
+"uncast": [name of a tensor without a dimension, ...]}.
 
 examples:
   ckptfmt edit model.ckpt-1000 out/model --rename 'bert/*=encoder/*'
@@ -94,10 +95,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add(
         "--cast",
         metavar="[FILTER=]DTYPE",
-        help="cast all floating-point tensors but the scalars of optimizers, or those with such "
-        "names",
+        help="cast all tensors of DTYPE's kind that have a dimension, or those with such names",
         **several,
     )
+    add_allow_loss(parser)
     add(
         "--set-metadata",
         dest="metadata",
@@ -137,6 +138,7 @@ def run(options: argparse.Namespace) -> int:
             drop=options.drop or None,
             keep=options.keep or None,
             cast=casts(options.cast),
+            allow_loss=options.allow_loss,
             metadata=metadata,
             strip_optimizer=options.strip_optimizer,
             drop_weights=options.drop_weights,
@@ -145,6 +147,7 @@ def run(options: argparse.Namespace) -> int:
             dry_run=options.dry_run,
             progress=progress.update,
         )
+    warn_losses(done.casts, done.losses)
     if options.json:
         Output().document({**asdict(done), "path": masked(done.path)})
     elif not options.quiet:
@@ -206,6 +209,7 @@ def _print(done: Edit, options: argparse.Namespace) -> None:
     _list(output, f"dropped {text.plural(len(dropped), 'tensor')}", dropped)
     casts = [_cast_text(done, name) for name in _losers_first(done)]
     _list(output, f"cast {text.plural(len(casts), 'tensor')}", casts)
+    _list(output, "not cast, without a dimension:", list(map(text.name, done.uncast)))
     why = "it is not known whether they are the state of an optimizer"
     drops = "(--drop FILTER --drop-weights drops them)"
     _list(output, f"kept, because {why} {drops}:", list(map(text.name, done.undecided)))
@@ -231,10 +235,10 @@ def _list(output: Output, title: str, lines: list[str]) -> None:
 
 
 def _losers_first(done: Edit) -> list[str]:
-    return sorted(done.casts, key=lambda name: not (name in done.overflows or name in done.zeros))
+    return sorted(done.casts, key=lambda name: not (name in done.losses or name in done.zeros))
 
 
 def _cast_text(done: Edit, name: str) -> str:
     before, after = done.casts[name]
-    lost = text.losses(done.overflows.get(name, 0), done.zeros.get(name, 0))
+    lost = text.losses(done.losses.get(name, 0), done.zeros.get(name, 0))
     return f"{text.name(name)} from {before} to {after}{lost}"

@@ -1,13 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The warning of commands that copy an object graph whose tensors are missing."""
+"""Warnings about what a result lacks: tensors that are missing, and values that casts lost."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from ckptfmt.bundle.selecting import some
 from ckptfmt.cli import text
 from ckptfmt.cli.output import complain
+
+
+def warn_losses(casts: Mapping[str, tuple[str, str]], losses: Mapping[str, int]) -> None:
+    """Print to standard error which casts lost values."""
+    for name, count in losses.items():
+        before, after = casts[name]
+        lost = text.losses(count, 0)
+        complain(f"ckptfmt: warning: cast {text.name(name)} from {before} to {after}{lost}")
 
 
 def warn_missing(missing: Sequence[str]) -> None:

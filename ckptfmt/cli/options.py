@@ -34,6 +34,15 @@ def add_result_options(
     add("-q", "--quiet", action="store_true", help="print nothing on success")
 
 
+def add_allow_loss(parser: argparse.ArgumentParser) -> None:
+    """Add the option that allows casts to lose values."""
+    parser.add_argument(
+        "--allow-loss",
+        action="store_true",
+        help="allow casts to change values by more than rounding, such as to infinity",
+    )
+
+
 def casts(given: list[str]) -> str | dict[str, str] | None:
     """Return the `cast` argument of `ckptfmt.editing.edit` and `ckptfmt.convert`.
 

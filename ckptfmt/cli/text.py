@@ -203,8 +203,8 @@ def table_of_parts(parts: Iterable[Sequence[Column]], width: int | None = None) 
             yield "\n".join(map(str.rstrip, lines) if ragged else lines) + "\n"
 
 
-def losses(overflows: int, zeros: int) -> str:
+def losses(changed: int, zeros: int) -> str:
     """Return the end of a line about a cast: what it lost, if anything."""
-    counts = ((overflows, "beyond its range"), (zeros, "became 0"))
+    counts = ((changed, "changed by more than rounding"), (zeros, "became 0"))
     lost = [f"{plural(number, 'element')} {what}" for number, what in counts if number]
     return f"{': ' * bool(lost)}{', '.join(lost)}"

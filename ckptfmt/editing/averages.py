@@ -25,9 +25,9 @@ from ckptfmt._base.arguments import (
     listed,
 )
 from ckptfmt._base.background import wait_for_saves
+from ckptfmt._base.casting import kind_of
 from ckptfmt._base.names import prefix_text
 from ckptfmt._base.progress import Meter, Progress
-from ckptfmt.bundle.casting import is_float
 from ckptfmt.bundle.completeness import check_complete
 from ckptfmt.bundle.graph import OBJECT_GRAPH_KEY
 from ckptfmt.bundle.graph_keys import missing_tensors
@@ -274,4 +274,4 @@ def _wide(dtype: np.dtype[Any]) -> np.dtype[Any]:
 
 
 def _has_fractions(dtype: np.dtype[Any]) -> bool:
-    return dtype.kind == "c" or is_float(dtype)
+    return kind_of(dtype) in ("f", "c")

@@ -21,10 +21,9 @@ from ckptfmt._base.arguments import (
     invalid,
 )
 from ckptfmt._base.background import wait_for_saves
+from ckptfmt._base.casting import can_cast, cast_dtype, dtype_text, of_kind
 from ckptfmt._base.names import prefix_text, saved_name
 from ckptfmt._base.progress import Progress
-from ckptfmt.bundle.batch import can_cast
-from ckptfmt.bundle.casting import cast_dtype, dtype_text, is_float
 from ckptfmt.bundle.choosing import Cast
 from ckptfmt.bundle.completeness import check_complete
 from ckptfmt.bundle.graph import OBJECT_GRAPH_KEY, ObjectGraph, encode_graph
@@ -64,9 +63,9 @@ class Edit:
         dropped: stored names of dropped tensors.
         casts: by stored name, the dtypes before and after.
         copied_nbytes: bytes of arrays that were copied or changed; the rest is linked.
-        overflows: by stored name, how many elements the new dtype could not hold: they are infinite
-            or NaN now, or another integer.
-        zeros: by stored name, how many elements are 0 now and were not.
+        losses: by stored name, how many elements casts changed by more than rounding
+            (`allow_loss`).
+        zeros: by stored name, how many elements casts rounded to 0.
         kept: by role ("weight", "optimizer", "other", "unknown"), how many stored tensors stay and
             the bytes of their arrays before.
         lost: by role, the same of those that were dropped.
@@ -74,6 +73,7 @@ class Edit:
             state of an optimizer, with `strip_optimizer`.
         missing: keys of the object graph without a tensor: dropped from it with `drop_missing`,
             else still there. With `drop_missing`, also those of the metadata of `ckptfmt.torch`.
+        uncast: 0-d tensors of the kind of `cast=DTYPE`, which leaves them.
     """
 
     path: str
@@ -82,12 +82,13 @@ class Edit:
     dropped: tuple[str, ...] = ()
     casts: dict[str, tuple[str, str]] = field(default_factory=dict)
     copied_nbytes: int = 0
-    overflows: dict[str, int] = field(default_factory=dict)
+    losses: dict[str, int] = field(default_factory=dict)
     zeros: dict[str, int] = field(default_factory=dict)
     kept: dict[str, tuple[int, int]] = field(default_factory=dict)
     lost: dict[str, tuple[int, int]] = field(default_factory=dict)
     undecided: tuple[str, ...] = ()
     missing: tuple[str, ...] = ()
+    uncast: tuple[str, ...] = ()
 
     __repr__ = masked_repr
 
@@ -103,6 +104,7 @@ def edit(
     drop: Filters | None = None,
     keep: Filters | None = None,
     cast: Cast | None = None,
+    allow_loss: bool = False,
     metadata: Mapping[str, Any] | None = None,
     strip_optimizer: bool = False,
     drop_weights: bool = False,
@@ -146,12 +148,11 @@ def edit(
             too), `/REGEX/` or a compiled regular expression that is found anywhere in the name, a
             function, or a list of these. The object graph is only dropped by its own name.
         keep: which tensors to keep, in the same forms; the others are dropped.
-        cast: the dtype to which all floating-point tensors are cast but the scalars of optimizers,
-            or a mapping of filters to dtypes for any tensors of numbers, of which the first that
-            matches counts. Values are converted as numpy's `astype` does; what they lose is counted
-            in the result. Floating-point numbers are not cast to integers. In a state of
-            `ckptfmt.torch`, arrays of NumPy and the scales of quantized tensors are only cast if a
-            filter matches them, and not to what cannot be loaded.
+        cast: a dtype casts all tensors of its kind (floating-point, integer, complex) that have at
+            least one dimension; a mapping of filters to dtypes casts those that match, of which the
+            first counts. In a state of `ckptfmt.torch`, arrays of NumPy and the scales of quantized
+            tensors are only cast if a filter matches them, and not to what cannot be loaded.
+        allow_loss: as in `ckptfmt.load_into`; the result says how many values were lost.
         metadata: replaces the stored metadata (see `ckptfmt.Writer`); empty removes it.
         strip_optimizer: True drops the state of optimizers, and optimizers of which nothing is
             left: by the object graph if there is one,
@@ -173,7 +174,8 @@ def edit(
     Raises:
         TensorNotFoundError: a filter matches no tensor, or `rename` none.
         InvalidError: two tensors with the same name, an invalid name, nothing left, weights that
-            would be dropped without `drop_weights`, a cast that is not possible; a tensor of the
+            would be dropped without `drop_weights`, a cast that is not possible, or that loses
+            values without `allow_loss`; a tensor of the
             object graph or of a state of `ckptfmt.torch` is missing, or its metadata cannot be
             edited; only some of the tensors of an object are renamed or dropped
             where the object graph needs all; other edits than of names and metadata in a
@@ -187,6 +189,7 @@ def edit(
     if metadata is not None:
         check_options(metadata, "v2+", None, durability)
     check_switches(
+        allow_loss=allow_loss,
         strip_optimizer=strip_optimizer,
         drop_weights=drop_weights,
         drop_missing=drop_missing,
@@ -222,7 +225,7 @@ def edit(
         dropped = tuple(old for old, new in new_names.items() if new is None)
         if not drop_weights:
             _check_weights(reader, dropped, roles)
-        casts = _casts(reader, names, list(rest), cast, roles, described)
+        casts, uncast = _casts(reader, names, list(rest), cast, described)
         differs = any(old != new for old, new in new_names.items())
         missing = _missing_of(reader, rest, graph, described)
         if not drop_missing and (differs or casts):
@@ -245,6 +248,7 @@ def edit(
             metadata if new_metadata is None else new_metadata,
             compact,
             durability,
+            allow_loss,
         )
         done = _planned(reader, rest) if dry_run else rewrite(reader, target, plan, progress)
         sizes = dict(zip(stored, reader.table()["nbytes"].tolist(), strict=True))
@@ -255,12 +259,13 @@ def edit(
         dropped,
         {name: (dtype_text(before), dtype_text(to)) for name, (before, to) in casts.items()},
         done.copied_nbytes,
-        {name: lost.overflows for name, lost in done.losses.items() if lost.overflows},
+        {name: lost.changed for name, lost in done.losses.items() if lost.changed},
         {name: lost.zeros for name, lost in done.losses.items() if lost.zeros},
         _totals(rest, roles, sizes),
         _totals(dropped, roles, sizes),
         tuple(name for name in undecided if name in rest),
         tuple(gone) or missing.graph,
+        uncast,
     )
 
 
@@ -464,12 +469,12 @@ def _casts(
     all_names: TensorNames,
     names: list[str],
     cast: Cast | None,
-    roles: Mapping[str, ModelRole],
     described: NamedInMetadata,
-) -> dict[str, tuple[np.dtype[Any], np.dtype[Any]]]:
-    """Return the dtypes before and after of the tensors that are cast."""
+) -> tuple[dict[str, tuple[np.dtype[Any], np.dtype[Any]]], tuple[str, ...]]:
+    """Return the dtypes before and after of the tensors that are cast, and the names of the 0-d
+    tensors that a dtype leaves."""
     if cast is None:
-        return {}
+        return {}, ()
     rules: list[tuple[Any, Any, np.dtype[Any]]] = []
     if isinstance(cast, Mapping):
         rules = [(one, all_names.passing(one, "cast"), cast_dtype(to)) for one, to in cast.items()]
@@ -478,30 +483,32 @@ def _casts(
     found: dict[str, tuple[np.dtype[Any], np.dtype[Any]]] = {}
     matched = [False] * len(rules)
     table = reader.table()
-    codes = dict(zip(table["name"].tolist(), table["dtype_code"].tolist(), strict=True))
+    kinds = map(dtypes.numpy_dtype, table["dtype_code"].tolist())
+    stored = dict(zip(table["name"].tolist(), kinds, strict=True))
     shapes = dict(zip(table["name"].tolist(), table["shape"].tolist(), strict=True))
-    for name in names:
-        before = dtypes.numpy_dtype(codes[name])
-        if not rules:
-            chosen = before is not None and is_float(before) and before != everything
-            stays = roles[name] == "optimizer" and shapes[name] == ()
-            if chosen and not stays and not described.stays_as_it_is(name):
-                assert before is not None
-                _check_cast(name, before, everything, described)
-                found[name] = before, everything
-            continue
+    chosen: dict[str, np.dtype[Any]] = {}
+    uncast: tuple[str, ...] = ()
+    if not rules:
+        others = [name for name in names if not described.stays_as_it_is(name)]
+        before, sizes = [stored[name] for name in others], [shapes[name] for name in others]
+        positions, uncast = of_kind(everything, others, before, sizes)
+        chosen = {others[i]: everything for i in positions}
+    for name in names if rules else ():
         for number, (_, passes, to) in enumerate(rules):
             if name != OBJECT_GRAPH_KEY and passes(name):
                 matched[number] = True
-                if before != to:
-                    _check_cast(name, before, to, described)
-                    assert before is not None
-                    found[name] = before, to
+                chosen[name] = to
                 break
+    for name, to in chosen.items():
+        one = stored[name]
+        if one != to:
+            _check_cast(name, one, to, described)
+            assert one is not None
+            found[name] = one, to
     _check_rules(reader, [rule for rule, hit in zip(rules, matched, strict=True) if not hit], names)
     if not found:
         raise TensorNotFoundError(f"cast: no tensor changes by {cast!r}", path=reader.prefix)
-    return found
+    return found, uncast
 
 
 def _check_rules(reader: Reader, unused: Iterable[tuple[Any, Any, Any]], names: list[str]) -> None:
@@ -524,11 +531,6 @@ def _check_cast(
     if before is None or not can_cast(before, to):
         stored = "an unknown dtype" if before is None else dtype_text(before)
         raise InvalidError(f"cannot cast {stored} to {dtype_text(to)}", tensor=name)
-    if is_float(before) and not is_float(to) and to.kind != "c":
-        raise InvalidError(
-            f"a cast from {dtype_text(before)} to {dtype_text(to)} would drop fractions",
-            tensor=name,
-        )
     reason = described.why_not_cast(name, to)
     if reason is not None:
         raise InvalidError(

@@ -7,6 +7,8 @@ written.
 
 from __future__ import annotations
 
+import itertools
+import operator
 from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -18,9 +20,11 @@ from numpy.typing import NDArray
 from ckptfmt import _core
 from ckptfmt._base import names
 from ckptfmt._base.arguments import Durability
+from ckptfmt._base.casting import Losses
+from ckptfmt._base.casting import cast as cast_values
 from ckptfmt._base.progress import Meter, Progress
 from ckptfmt.bundle import rewriting
-from ckptfmt.bundle.casting import Losses, cast_values, losses_of
+from ckptfmt.bundle.comparing import pieces
 from ckptfmt.bundle.reader import Reader
 from ckptfmt.bundle.rewriting import Piece, Value, folder_of, new_array, pieces_of
 from ckptfmt.bundle.tensor import TensorHandle
@@ -39,6 +43,7 @@ class Rewrite:
         renamed: stored name to new name of every tensor that stays, in the order of the stored
             names.
         casts: dtypes by stored name.
+        allow_loss: whether casts may change values by more than rounding.
         texts: new values of string scalars, by stored name.
         metadata: new metadata; None keeps what is stored, and empty removes it.
         compact: True links no data file of which a tensor is dropped.
@@ -51,6 +56,7 @@ class Rewrite:
     metadata: Mapping[str, Any] | None = None
     compact: bool = False
     durability: Durability = "full"
+    allow_loss: bool = False
 
 
 @dataclass(frozen=True)
@@ -164,12 +170,19 @@ def _copy(
     def cast(piece: Piece, dtype: np.dtype[Any]) -> NDArray[Any]:
         name, array = piece.handle.name, piece.read(folder)
         result = new_array(name, piece.shape, dtype, folder)
-        flat, to = array.reshape(-1), result.reshape(-1)
-        step = rewriting.STEP_BYTES // max(array.itemsize, 1)
-        for at in range(0, len(flat), step):
-            part = flat[at : at + step]
-            to[at : at + step] = cast_values(part, dtype)
-            losses[name] = losses.get(name, Losses()) + losses_of(part, to[at : at + step])
+        origin = [0] * array.ndim if piece.box is None else piece.box[: array.ndim].tolist()
+        for box in pieces(piece.shape, array.itemsize, rewriting.STEP_BYTES):
+            firsts = itertools.chain((side.start for side in box), itertools.repeat(0))
+            start = tuple(map(operator.add, origin, firsts))
+            result[box], lost = cast_values(
+                array[box],
+                dtype,
+                tensor=name,
+                allow_loss=plan.allow_loss,
+                start=start if box or piece.box is not None else None,
+            )
+            if lost is not None:
+                losses[name] = losses.get(name, Losses()) + lost
         return result
 
     def values() -> Iterator[Value]:

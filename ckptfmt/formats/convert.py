@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import contextlib
-import fnmatch
 import importlib
 import json
 import os
@@ -27,11 +26,11 @@ from ckptfmt._base.arguments import (
     is_positive,
 )
 from ckptfmt._base.background import wait_for_saves
+from ckptfmt._base.casting import Losses, can_cast, cast_dtype, dtype_text, of_kind
+from ckptfmt._base.casting import cast as cast_values
 from ckptfmt._base.names import path_text, prefix_text
 from ckptfmt._base.progress import Meter, Progress
 from ckptfmt.bundle import convert as levels
-from ckptfmt.bundle.batch import can_cast
-from ckptfmt.bundle.casting import Losses, cast_dtype, cast_values, dtype_text, losses_of
 from ckptfmt.bundle.choosing import Cast
 from ckptfmt.bundle.comparing import pieces
 from ckptfmt.bundle.graph import OBJECT_GRAPH_KEY
@@ -50,10 +49,10 @@ from ckptfmt.bundle.rewriting import (
     other_values,
     rewrite,
 )
-from ckptfmt.bundle.selecting import Rename
+from ckptfmt.bundle.selecting import Rename, filter_function, near
 from ckptfmt.bundle.temporary import make_directory, open_directory, replacing_file
 from ckptfmt.bundle.writer import Writer
-from ckptfmt.errors import InvalidError, masked_repr
+from ckptfmt.errors import InvalidError, TensorNotFoundError, masked_repr
 from ckptfmt.formats import safetensors
 from ckptfmt.formats.renaming import WAY_OUT, Opened, is_transformed, renamed_tensors
 from ckptfmt.formats.tensors import Box, Kind, Read, Tensor
@@ -80,9 +79,9 @@ class Conversion:
         bits: by name, the dtypes before and after of tensors of a dtype that the result lacks, of
             which it holds the bits: float8_e8m0fnu as uint8.
         missing: keys of the source's object graph without a tensor.
-        losses: by name, how many elements casts changed beyond rounding: those that the new dtype
-            could not hold, which are infinite or NaN now or another integer, and those that are 0
-            now and were not.
+        losses: by name, how many elements casts changed by more than rounding (`allow_loss`).
+        zeros: by name, how many elements casts rounded to 0.
+        uncast: 0-d tensors of the kind of `cast=DTYPE`, which leaves them.
     """
 
     path: str
@@ -93,7 +92,9 @@ class Conversion:
     dropped: tuple[str, ...] = ()
     bits: dict[str, tuple[str, str]] = field(default_factory=dict)
     missing: tuple[str, ...] = ()
-    losses: dict[str, tuple[int, int]] = field(default_factory=dict)
+    losses: dict[str, int] = field(default_factory=dict)
+    zeros: dict[str, int] = field(default_factory=dict)
+    uncast: tuple[str, ...] = ()
 
     __repr__ = masked_repr
 
@@ -132,6 +133,7 @@ def convert(
     level: Level = "v2+",
     compression: str | None = None,
     cast: Cast | None = None,
+    allow_loss: bool = False,
     rename: Rename | None = None,
     max_shard_bytes: int | None = None,
     drop_metadata: bool = False,
@@ -160,10 +162,10 @@ def convert(
         drop_metadata: whether to omit metadata that the result cannot hold, or, where the format or
             names change, all of it.
         limits: as in `ckptfmt.open`.
-        cast: dtype for the tensors whose dtype the result cannot hold; or a mapping of glob
-            patterns of names to dtypes, for any tensors. Complex numbers are only cast to
-            complex dtypes. Values are converted as numpy's `astype`
-            does.
+        cast: a dtype casts all tensors of its kind (floating-point, integer, complex) that have at
+            least one dimension; a mapping of filters to dtypes casts those that match, of which the
+            first counts.
+        allow_loss: as in `ckptfmt.load_into`; the result says how many values were lost.
         rename: which tensors to convert, under what names and with what transforms, as in
             `ckptfmt.load_into`, for example a table of `ckptfmt.huggingface`. Partitioned tensors
             become whole, and the object graph is dropped. A transformed tensor is in memory.
@@ -179,7 +181,8 @@ def convert(
         result has no place for it, and so is metadata. Attributes of HDF5 are dropped.
 
     Raises:
-        InvalidError: an argument; a tensor whose name or dtype the result cannot hold (`cast`).
+        InvalidError: an argument; a tensor whose name or dtype the result cannot hold (`cast`);
+            a cast that loses values, without `allow_loss`.
         CheckpointNotFoundError, CorruptError, LimitError, UnsupportedError: of the source.
         CorruptError: the result differs from the source.
         StorageError, BusyError, DurabilityUnknownError: as in `ckptfmt.Writer`.
@@ -195,7 +198,7 @@ def convert(
     for path, name in ((from_path, kind), (to_path, result)):
         if name != "tensorflow":
             path_text(path)  # other formats are files of the file system
-    casts = _Casts(cast)
+    casts = _Casts(cast, allow_loss)
     missing: list[str] = []
     dropped: list[str] = []
     keeps = not drop_metadata and (result == "safetensors" or level != "v2")
@@ -211,7 +214,11 @@ def convert(
         wait_for_saves()
         if kind == "tensorflow" and rename is None:
             if cast is not None:
-                raise invalid("cast", "cast: dtypes are kept between TensorFlow checkpoints")
+                raise invalid(
+                    "cast",
+                    "cast: dtypes are kept between TensorFlow checkpoints; ckptfmt.editing.edit "
+                    "casts",
+                )
             levels.convert(
                 from_path,
                 target,
@@ -263,49 +270,77 @@ def _files_of(kind: Format, path: str) -> Iterator[str]:
 
 
 class _Casts:
-    """Which dtype each tensor gets."""
+    """Which dtype each tensor gets.
 
-    def __init__(self, cast: Cast | None) -> None:
-        is_dtype = cast is not None and not isinstance(cast, Mapping)
-        self._default = cast_dtype(cast) if is_dtype else None
-        self._patterns = (
-            [(glob, cast_dtype(one)) for glob, one in cast.items()]
-            if isinstance(cast, Mapping)
-            else []
-        )
+    Attributes:
+        uncast: names of 0-d tensors that `cast=DTYPE` leaves.
+        done: by name, the dtypes before and after.
+        losses: by name, what casts lost.
+    """
+
+    def __init__(self, cast: Cast | None, allow_loss: bool) -> None:
+        self._default: np.dtype[Any] | None = None
+        self._rules: list[tuple[Any, np.dtype[Any]]] = []
+        if isinstance(cast, Mapping):
+            self._rules = [(one, cast_dtype(to)) for one, to in cast.items()]
+        elif cast is not None:
+            self._default = cast_dtype(cast)
+        self.allow_loss = check_switch("allow_loss", allow_loss)
+        self.uncast: tuple[str, ...] = ()
         self.done: dict[str, tuple[str, str]] = {}
         self.losses: dict[str, Losses] = {}
 
-    def found_losses(self) -> dict[str, tuple[int, int]]:
-        """Return what casts lost, by name, if anything."""
-        return {name: (one.overflows, one.zeros) for name, one in self.losses.items() if any(one)}
+    def chosen(self, tensors: Mapping[str, Tensor]) -> dict[str, np.dtype[Any]]:
+        """Return the dtypes that are given to tensors, by name.
 
-    def leaves(self, tensor: Kind) -> bool:
-        """Return whether no cast applies to a tensor whose dtype the result cannot hold."""
-        return not any(fnmatch.fnmatchcase(tensor.name, glob) for glob, _ in self._patterns) and (
-            self._default is None or not can_cast(tensor.dtype, self._default)
-        )
+        Raises:
+            TensorNotFoundError: a filter matches no tensor.
+            InvalidError: a dtype means none of the tensors.
+        """
+        stored = list(tensors)
+        if self._default is not None:
+            kinds = [tensors[name].dtype for name in stored]
+            shapes = [tensors[name].shape for name in stored]
+            found, self.uncast = of_kind(self._default, stored, kinds, shapes)
+            return {stored[i]: self._default for i in found}
+        wanted: dict[str, np.dtype[Any]] = {}
+        for given, dtype in self._rules:
+            passes = filter_function(given, stored, "cast")
+            matched = [name for name in stored if passes is None or passes(name)]
+            if not matched:
+                hint = near(given, stored) if isinstance(given, str) else ""
+                raise TensorNotFoundError(
+                    f"cast: {given!r} matches none of the {len(stored)} tensors{hint}"
+                )
+            for name in matched:
+                wanted.setdefault(name, dtype)
+        return wanted
 
     def kinds_of(
-        self, tensors: Mapping[str, Tensor], holds: Callable[[np.dtype[Any]], bool], result: str
+        self,
+        tensors: Mapping[str, Tensor],
+        wanted: Mapping[str, np.dtype[Any]],
+        holds: Callable[[np.dtype[Any]], bool],
+        result: str,
     ) -> list[Kind]:
         """Return what the tensors become.
 
         Raises:
-            InvalidError: the result cannot hold a dtype, and no cast says what to do.
+            InvalidError: a cast is not possible, or the result cannot hold a dtype.
         """
-        given = (Kind(name, tensor.dtype, tensor.shape) for name, tensor in tensors.items())
-        return [self._kind_of(kind, holds, result) for kind in given]
+        return [
+            self._kind_of(Kind(name, one.dtype, one.shape), wanted.get(name), holds, result)
+            for name, one in tensors.items()
+        ]
 
-    def _kind_of(self, tensor: Kind, holds: Callable[[np.dtype[Any]], bool], result: str) -> Kind:
-        wanted = tensor.dtype
-        for glob, dtype in self._patterns:
-            if fnmatch.fnmatchcase(tensor.name, glob):
-                wanted = dtype
-                break
-        default = self._default
-        if not holds(wanted) and default is not None and can_cast(wanted, default):
-            wanted = default
+    def _kind_of(
+        self,
+        tensor: Kind,
+        given: np.dtype[Any] | None,
+        holds: Callable[[np.dtype[Any]], bool],
+        result: str,
+    ) -> Kind:
+        wanted = tensor.dtype if given is None else given
         if wanted != tensor.dtype and not can_cast(tensor.dtype, wanted):
             raise invalid(
                 "cast",
@@ -313,13 +348,35 @@ class _Casts:
                 tensor=tensor.name,
             )
         if not holds(wanted):
-            hint = "" if wanted.kind == "O" else "; cast converts it to another dtype"
+            hint = "" if wanted.kind == "O" else f"; cast={{{tensor.name!r}: DTYPE}} converts it"
             raise invalid(
                 "cast", f"{result} cannot hold {dtype_text(wanted)}{hint}", tensor=tensor.name
             )
         if wanted != tensor.dtype:
             self.done[tensor.name] = dtype_text(tensor.dtype), dtype_text(wanted)
         return tensor._replace(dtype=wanted)
+
+    def converted(self, array: NDArray[Any], kind: Kind, box: Box) -> NDArray[Any]:
+        """Return a box of a tensor in its new dtype, and add what that lost."""
+        result, lost = cast_values(
+            array,
+            kind.dtype,
+            tensor=kind.name,
+            allow_loss=self.allow_loss,
+            start=tuple(side.start for side in box),
+        )
+        if lost is not None:
+            self.losses[kind.name] = self.losses.get(kind.name, Losses()) + lost
+        return result
+
+    def results(self) -> dict[str, Any]:
+        """Return what a Conversion has of the casts."""
+        return {
+            "casts": self.done,
+            "losses": {name: one.changed for name, one in self.losses.items() if one.changed},
+            "zeros": {name: one.zeros for name, one in self.losses.items() if one.zeros},
+            "uncast": self.uncast,
+        }
 
 
 def _check_described(
@@ -354,20 +411,17 @@ def _compare(kinds: list[Kind], result: Read, source: Read) -> None:
 
 def _reading(kinds: list[Kind], tensors: Mapping[str, Tensor]) -> Read:
     """Return a function that reads a box of a tensor and casts it to its kind."""
-    dtype_of = {kind.name: kind.dtype for kind in kinds}
-    return lambda name, box: cast_values(tensors[name].read(box), dtype_of[name])
+    again, kind_of = _Casts(None, allow_loss=True), {kind.name: kind for kind in kinds}
+    return lambda name, box: again.converted(tensors[name].read(box), kind_of[name], box)
 
 
 def _counted(kinds: list[Kind], tensors: Mapping[str, Tensor], meter: Meter, casts: _Casts) -> Read:
     """As `_reading`, for the one time that each box is read to be written: count the bytes, and
     what casts lose."""
-    dtype_of = {kind.name: kind.dtype for kind in kinds}
+    kind_of = {kind.name: kind for kind in kinds}
 
     def read(name: str, box: Box) -> NDArray[Any]:
-        array = tensors[name].read(box)
-        result = cast_values(array, dtype_of[name])
-        if name in casts.done:
-            casts.losses[name] = casts.losses.get(name, Losses()) + losses_of(array, result)
+        result = casts.converted(tensors[name].read(box), kind_of[name], box)
         meter.add(result.nbytes)
         return result
 
@@ -408,8 +462,9 @@ def _import(
     """Convert a file of another format to a TensorFlow checkpoint."""
     with opened as (tensors, metadata):
         dropped = ["TensorFlow's object graph"] if tensors.pop(_GRAPH, None) else []
-        bits = _take_bits(tensors, casts)
-        kinds = casts.kinds_of(tensors, _ours_holds, "a TensorFlow checkpoint")
+        wanted = casts.chosen(tensors)
+        bits = _take_bits(tensors, wanted)
+        kinds = casts.kinds_of(tensors, wanted, _ours_holds, "a TensorFlow checkpoint")
         for kind in kinds:
             if kind.name.startswith(names.RESERVED) or not kind.name:
                 raise InvalidError("the name is reserved, or empty", tensor=kind.name)
@@ -446,21 +501,22 @@ def _import(
         "tensorflow",
         len(kinds),
         nbytes,
-        casts.done,
-        tuple(dropped),
-        bits,
-        losses=casts.found_losses(),
+        dropped=tuple(dropped),
+        bits=bits,
+        **casts.results(),
     )
 
 
-def _take_bits(tensors: dict[str, Tensor], casts: _Casts) -> dict[str, tuple[str, str]]:
+def _take_bits(
+    tensors: dict[str, Tensor], wanted: Mapping[str, np.dtype[Any]]
+) -> dict[str, tuple[str, str]]:
     """Replace tensors of one-byte dtypes that a checkpoint lacks by their bits; return the
     dtypes."""
     found = {}
     for name, tensor in tensors.items():
         dtype = tensor.dtype
         is_byte = dtype.isbuiltin == 2 and dtype.itemsize == 1
-        if is_byte and not _ours_holds(dtype) and casts.leaves(Kind(name, dtype, tensor.shape)):
+        if is_byte and not _ours_holds(dtype) and name not in wanted:
             found[name] = dtype_text(dtype), "uint8"
     tensors.update({name: _Bits(tensors[name]) for name in found})
     return found
@@ -517,7 +573,7 @@ class _Export:
             tensors = {name: one for name, one in found.items() if name != _GRAPH}
             if _GRAPH in found:
                 dropped.append("TensorFlow's object graph")
-            kinds = casts.kinds_of(tensors, self._module.holds, self._format)
+            kinds = casts.kinds_of(tensors, casts.chosen(tensors), self._module.holds, self._format)
             _check_described(kinds, tensors, metadata, self._source)
             texts = {
                 name: value if isinstance(value, str) else json.dumps(value)
@@ -535,9 +591,8 @@ class _Export:
             self._format,
             len(kinds),
             _nbytes(kinds),
-            casts.done,
-            tuple(dropped),
-            losses=casts.found_losses(),
+            dropped=tuple(dropped),
+            **casts.results(),
         )
 
     def _check_keras_names(self, kinds: list[Kind]) -> None:

@@ -239,6 +239,7 @@ def load(
     filter: Filter | None = None,  # noqa: A002 (as in `ckptfmt.load_into`)
     rename: Rename | None = None,
     cast: Cast | None = None,
+    allow_loss: bool = False,
     strict: bool = True,
     verify: Verify = "auto",
     coordinator: Coordinator | None = None,
@@ -259,9 +260,9 @@ def load(
         sharding: a jax.sharding.Sharding or device for all jax.Arrays instead of their own; or a
             pytree of these that is a prefix of `like`, in which None leaves the own one. Without
             any, an array is not committed to a device.
-        names, filter, rename, cast, strict: as in `ckptfmt.load_into`. A leaf that is left out, or
-            with strict=False does not match, is returned as it is in `like`, and must have a value:
-            a jax.ShapeDtypeStruct has none.
+        names, filter, rename, cast, allow_loss, strict: as in `ckptfmt.load_into`. A leaf that is
+            left out, or with strict=False does not match, is returned as it is in `like`, and must
+            have a value: a jax.ShapeDtypeStruct has none.
         verify: as in `ckptfmt.open`.
         coordinator: as in `save`.
 
@@ -283,14 +284,14 @@ def load(
             wait_for_saves()
             check_order("load(path, like)", "path", path, like)
             text = path_text(path, "path", urls=True)
-            choice = Choice.of(names, filter, rename, cast, strict)
+            choice = Choice.of(names, filter, rename, cast, allow_loss, strict)
             leaves = _wanted(like, sharding)
             prefix = locate(path)
             with contextlib.ExitStack() as stack:
                 index = Index(prefix, stack)
                 reader = stack.enter_context(reading.Reader(prefix, verify=verify))
                 seen = index.digest() if team.world_size > 1 else b""
-                found = _read(reader, leaves, _matched(reader, leaves, choice))
+                found = _read(reader, leaves, _matched(reader, leaves, choice), choice)
             result = jax.tree.unflatten(jax.tree.structure(like), found)
         team.round(guard.error, seen, lambda answers: compare_seen(answers, text))
         return result
@@ -369,6 +370,14 @@ def _matched(
     origin = {new: old for old, new in loaded.items()}
     kept = frozenset(left_out.values())
     impls = _impls_of(reader)
+    read = [origin[name] for name in leaves if name in origin]
+    handles = {old: reader[old] for old in read}
+    casts = choice.casts(
+        read,
+        [one.dtype for one in handles.values()],
+        lambda: [one.shape for one in handles.values()],
+    )
+    new_dtypes = {read[i]: dtype for i, dtype in casts.items()}
     found: dict[str, _Source] = {}
     missing, filtered = list[str](), list[str]()
     shapes, kinds = list[Mismatch](), list[Mismatch]()
@@ -377,9 +386,8 @@ def _matched(
         if old is None:
             (filtered if name in kept else missing).append(name)
             continue
-        handle = reader[old]
-        dtype, shape = handle._expected()
-        dtype = (choice.dtype_of(old, handle.dtype) if handle.dtype is not None else None) or dtype
+        dtype, shape = handles[old]._expected()
+        dtype = new_dtypes.get(old, dtype)
         source = _Source(old, dtype, transforms.get(old))
         if source.transform is not None:
             dtype, shape = transformed_kind(old, dtype, shape, source.transform)
@@ -420,7 +428,10 @@ def _matched(
 
 
 def _read(
-    reader: reading.Reader, leaves: Mapping[str, Wanted], sources: Mapping[str, _Source]
+    reader: reading.Reader,
+    leaves: Mapping[str, Wanted],
+    sources: Mapping[str, _Source],
+    choice: Choice,
 ) -> list[Any]:
     """Return the leaves, read in batches, so that few bytes are in memory twice."""
     found: dict[str, Any] = {name: one.leaf for name, one in leaves.items()}
@@ -430,9 +441,9 @@ def _read(
         one = group[name] = leaves[name]
         size += sum(math.prod(_shape(box)) for box in one.reads) * one.dtype.itemsize
         if size >= BATCH_BYTES:
-            found |= _fill(reader, group, sources)
+            found |= _fill(reader, group, sources, choice)
             group, size = {}, 0
-    return list((found | _fill(reader, group, sources)).values())
+    return list((found | _fill(reader, group, sources, choice)).values())
 
 
 def _shape(box: Box) -> tuple[int, ...]:
@@ -440,7 +451,10 @@ def _shape(box: Box) -> tuple[int, ...]:
 
 
 def _fill(
-    reader: reading.Reader, group: Mapping[str, Wanted], sources: Mapping[str, _Source]
+    reader: reading.Reader,
+    group: Mapping[str, Wanted],
+    sources: Mapping[str, _Source],
+    choice: Choice,
 ) -> dict[str, Any]:
     """Read some of the leaves. A tensor with a transform is read whole, once."""
     wanted: list[tuple[str, Box | None]] = []
@@ -460,11 +474,11 @@ def _fill(
             parts: dict[Box, Any] = {}
             for box in one.reads:
                 array = arrays[name, box if source.transform is None else None]
-                array = array.astype(source.dtype, copy=False)
+                array = choice.converted(array, source.dtype, source.name)
                 if source.transform is not None:
                     array = transformed(source.name, array, source.transform, one.shape)
                     part: tuple[Any, ...] = tuple(slice(*side) for side in box)
                     array = array[(*part, ...)]
-                parts[box] = one.converted(array)
+                parts[box] = choice.converted(array, one.dtype, source.name)
             found[name] = one.leaf_of(parts)
     return found

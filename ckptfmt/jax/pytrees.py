@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 
 from ckptfmt._base.adapters import refused
 from ckptfmt._base.arguments import invalid
+from ckptfmt._base.casting import can_cast
 from ckptfmt._core.remembering import cached_property
-from ckptfmt.bundle.batch import can_cast
 from ckptfmt.errors import InvalidError
 
 # The name of a pytree that is a leaf itself.
@@ -127,13 +127,6 @@ def key_impl(leaf: Any) -> tuple[str, jax.ShapeDtypeStruct]:
 # ---- what a leaf asks for ------------------------------------------------------------------------
 
 
-def _fits(array: NDArray[Any], result: NDArray[Any]) -> bool:
-    """Return whether integers are the same after a cast, and a scalar not infinite by it."""
-    if result.dtype.kind in "iu":
-        return np.array_equal(result, array)
-    return result.ndim > 0 or bool(np.isfinite(result) or not np.isfinite(array))
-
-
 @dataclass
 class Wanted:
     """What a leaf of `like` asks for.
@@ -169,16 +162,6 @@ class Wanted:
         if self.weak and self.shape == () and (len(kinds) == 1 or kinds == {"i", "u"}):
             return True
         return cast and can_cast(dtype, self.dtype)
-
-    def converted(self, array: NDArray[Any]) -> NDArray[Any]:
-        """Return the array in the dtype of the leaf."""
-        if array.dtype == self.dtype:
-            return array
-        with np.errstate(invalid="ignore", over="ignore"):
-            result = array.astype(self.dtype)
-        if self.weak and not _fits(array, result):
-            raise InvalidError(f"{array} does not fit {self.dtype}")
-        return result
 
     @cached_property
     def reads(self) -> list[Box]:

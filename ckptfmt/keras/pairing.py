@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ckptfmt.bundle.batch import can_cast
+from ckptfmt._base.casting import can_cast
 from ckptfmt.bundle.choosing import Choice
 from ckptfmt.bundle.load import MatchReport, Mismatch, refuse
 from ckptfmt.bundle.selecting import Transform, transformed, transformed_kind
@@ -67,7 +67,13 @@ class Pairing:
             TensorNotFoundError, InvalidError: as `load_weights`.
         """
         left_out = replace(choice, rename=None).chosen(list(self.stored), path).left_out
-        casts: dict[str, Any] = {}
+        read = [old for old, new in self.new_names.items() if new in self.places]
+        read = [old for old in read if old not in left_out]
+        handles = [self.stored[old] for old in read]
+        wanted = choice.casts(
+            read, [one.dtype for one in handles], lambda: [h.shape for h in handles]
+        )
+        casts = {read[i]: dtype for i, dtype in wanted.items()}
         matched, unexpected, filtered = list[str](), list[str](), list[str]()
         shapes, kinds = list[Mismatch](), list[Mismatch]()
         for old, new in self.new_names.items():
@@ -78,8 +84,7 @@ class Pairing:
             if place is None:
                 unexpected.append(old)
                 continue
-            dtype, shape = choice.dtype_of(old, handle.dtype), handle.shape
-            casts[old] = dtype
+            dtype, shape = casts.get(old, handle.dtype), handle.shape
             if old in self.transforms and dtype is not None:
                 dtype, shape = transformed_kind(old, dtype, shape, self.transforms[old])
             can = choice.cast is True and can_cast(dtype, place.dtype)
@@ -102,11 +107,25 @@ class Pairing:
         )
         if choice.strict and not report:
             refuse(path, report)
-        for old in matched:
+
+        def value(old: str) -> NDArray[Any]:
             place, array = self.places[self.new_names[old]], self.stored[old].read()
-            array = array.astype(casts[old], copy=False)
+            if old in casts:
+                array = choice.converted(array, casts[old], old)
             if old in self.transforms:
                 array = transformed(old, array, self.transforms[old], place.shape)
-            place.assign(array.astype(place.dtype, copy=False))
+            if place.takes_integers:  # the bits of a seed
+                array = array.astype(place.dtype, copy=False)
+            return choice.converted(array, place.dtype, old)
+
+        # A cast may be refused, so it comes before anything is assigned.
+        changed = {
+            old: value(old)
+            for old in matched
+            if self.stored[old].dtype != self.places[self.new_names[old]].dtype or old in casts
+        }
+        for old in matched:
+            place = self.places[self.new_names[old]]
+            place.assign(changed.pop(old) if old in changed else value(old))
         self.finish()
         return report

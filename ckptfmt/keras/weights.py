@@ -50,6 +50,7 @@ def load_weights(
     filter: Filter | None = None,  # noqa: A002 (as in `ckptfmt.load_into`)
     rename: Rename | None = None,
     cast: Cast | None = None,
+    allow_loss: bool = False,
     strict: bool = True,
 ) -> MatchReport:
     """Load weights into a model that is built, on any backend.
@@ -67,9 +68,9 @@ def load_weights(
             names in `.weights.h5`. None takes the graph if there is one, else what the names are.
         optimizer: whether to load the variables of the model's optimizer, if the checkpoint has an
             optimizer as well. An optimizer that is not built is built.
-        names, filter, rename, cast, strict: as in `ckptfmt.load_into`. With "graph" a name is a
-            path in the checkpoint, such as "model/layer-1/kernel". The widths of steps and of
-            random seeds differ between backends, and are always converted.
+        names, filter, rename, cast, allow_loss, strict: as in `ckptfmt.load_into`. With "graph" a
+            name is a path in the checkpoint, such as "model/layer-1/kernel". The widths of steps
+            and of random seeds differ between backends, and are always converted.
 
     Returns:
         What matched and what did not, by the names that were compared.
@@ -77,14 +78,15 @@ def load_weights(
     Raises:
         TensorNotFoundError: `strict`, and variables without a value are the only problem.
         InvalidError: `strict`, and something else does not match; the model is not built; an
-            argument. The attribute `report` of both is the MatchReport.
+            argument; or, before anything is changed, a cast that loses values, without
+            `allow_loss`. The attribute `report` of both is the MatchReport, but of the last.
         What `ckptfmt.open` and reading raise; the model then has some of the values.
     """
     check_order("load_weights(model, path)", "path", path, model)
     if by is not None:
         check_choice("by", by, get_args(By))
     check_switch("optimizer", optimizer)
-    choice = Choice.of(names, filter, rename, cast, strict)
+    choice = Choice.of(names, filter, rename, cast, allow_loss, strict)
     Objects(model, optimizer=False)  # checks the model
     text = path_text(path, "path")
     with contextlib.ExitStack() as stack:

@@ -32,6 +32,7 @@ from numpy.typing import NDArray
 
 from ckptfmt._base import dtypes, names
 from ckptfmt._base.arrays import as_source
+from ckptfmt._base.casting import can_cast, kind_of
 from ckptfmt._base.targets import (
     Target,
     as_target,
@@ -40,7 +41,7 @@ from ckptfmt._base.targets import (
     like_of,
     variable_kind,
 )
-from ckptfmt.bundle.batch import box_of_text, can_cast, select_batch
+from ckptfmt.bundle.batch import box_of_text, select_batch
 from ckptfmt.bundle.choosing import Choice
 from ckptfmt.bundle.graph import PY_STATE, VARIABLE_VALUE, Node, escape
 from ckptfmt.bundle.load import Mismatch
@@ -440,7 +441,8 @@ class _Part:
         self.targets: list[Target | None] = []
         self.misfits: list[Misfit] = []
         self._names = list(map(conversion.name_of, self.batch.names))
-        self._casts_all = conversion.choice.cast is True
+        self._choice = conversion.choice
+        self._casts_all = self._choice.cast is True
         self._casts = self._dtypes_to_cast_to(conversion.choice)
         # By position.
         self._transforms: dict[int, Transform] = {}
@@ -454,8 +456,11 @@ class _Part:
         local = (one.local for one in self.assignments for _ in one.wanted)
         scalars = {i for i, one in enumerate(local) if _is_python_scalar(one)}
         refuse_casts_of_scalars(choice, (self._names[i] for i in sorted(scalars)))
-        found = choice.casts(self._names, self.batch.dtypes)
-        return {i: dtype for i, dtype in found.items() if i not in scalars}
+        arrays = [i for i in range(len(self._names)) if i not in scalars]
+        chosen = self.batch.only(arrays)
+        own = [self._names[i] for i in arrays]
+        found = choice.casts(own, chosen.dtypes, chosen.shapes, is_part=True)
+        return {arrays[i]: dtype for i, dtype in found.items()}
 
     def _compare(self) -> None:
         batch, shapes = self.batch, self.batch.selection.shapes()
@@ -549,16 +554,25 @@ class _Part:
         """Read the tensors; those that are cast are written into their arrays here."""
         arrays = self.batch.read(None) if self.assignments else []
         for position, dtype in self._casts.items():
-            arrays[position] = arrays[position].astype(dtype, copy=False)
+            name = self._names[position]
+            arrays[position] = self._choice.converted(arrays[position], dtype, name)
         for position, transform in self._transforms.items():
             name, target = self.batch.names[position], self.targets[position]
             shape = None if target is None else target.array.shape
             arrays[position] = transformed(name, arrays[position], transform, shape)
-        for array, target in zip(arrays, self.targets, strict=True):
+        wanted = [one for assignment in self.assignments for one in assignment.wanted]
+        for position, (target, one) in enumerate(zip(self.targets, wanted, strict=True)):
+            arrays[position] = self._as_wanted(arrays[position], one, self._names[position])
             if target is not None:
                 target.mark_written()
-                target.array[...] = array
+                target.array[...] = arrays[position]
         return arrays
+
+    def _as_wanted(self, array: NDArray[Any], wanted: Wanted, name: str) -> NDArray[Any]:
+        dtype = wanted.dtype
+        if dtype is None or (wanted.kinds and kind_of(array.dtype) == kind_of(dtype)):
+            return array
+        return self._choice.converted(array, dtype, name)
 
     def hand_out(self, arrays: Sequence[NDArray[Any]]) -> None:
         """Give what was read to the objects that take it by a method."""
@@ -566,15 +580,8 @@ class _Part:
         for assignment in self.assignments:
             end = position + len(assignment.wanted)
             if assignment.done is not None:
-                pairs = zip(range(position, end), assignment.wanted, strict=True)
-                assignment.done([_as_wanted(arrays[i], one) for i, one in pairs])
+                assignment.done(list(arrays[position:end]))
             position = end
-
-
-def _as_wanted(array: NDArray[Any], wanted: Wanted) -> NDArray[Any]:
-    if wanted.dtype is None or array.dtype == wanted.dtype or wanted.kinds:
-        return array
-    return array.astype(wanted.dtype)
 
 
 def misfits(

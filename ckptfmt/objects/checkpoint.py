@@ -304,6 +304,7 @@ class Checkpoint(Trackable):
         filter: Filter | None = None,  # noqa: A002 (as in `load_into`)
         rename: Rename | None = None,
         cast: Cast | None = None,
+        allow_loss: bool = False,
         strict: bool | None = None,
         partial: bool = False,
     ) -> LoadStatus:
@@ -320,9 +321,9 @@ class Checkpoint(Trackable):
             save_path: what `ckptfmt.open` takes; None restores nothing.
             options: only `skip_slot_variables` is used; `io_device` is refused for arrays on a
                 mesh.
-            names, filter, rename, cast: as in `ckptfmt.load_into`. A value's name is the path of
-                its object ("model/kernel"), or its key if it is not the value of a variable;
-                without a graph, the tensor's name. Python scalars keep their types.
+            names, filter, rename, cast, allow_loss: as in `ckptfmt.load_into`. A value's name is
+                the path of its object ("model/kernel"), or its key if it is not the value of a
+                variable; without a graph, the tensor's name. Python scalars keep their types.
             strict: as in `ckptfmt.load_into`, or None, TensorFlow's rule: existing objects must fit
                 their values, and the assertions of the status report the rest.
             partial: whether values may remain without an object (`expect_partial`).
@@ -340,7 +341,9 @@ class Checkpoint(Trackable):
             What `ckptfmt.open` and reading raise (arrays then have unspecified contents), and the
             objects' own methods.
         """
-        choose = functools.partial(Choice.of, names, filter, rename, cast, strict, may_defer=True)
+        choose = functools.partial(
+            Choice.of, names, filter, rename, cast, allow_loss, strict, may_defer=True
+        )
         return self._restored(save_path, options, choose, partial, ())
 
     def restore(
@@ -352,12 +355,15 @@ class Checkpoint(Trackable):
         filter: Filter | None = None,  # noqa: A002 (as in `load_into`)
         rename: Rename | None = None,
         cast: Cast | None = None,
+        allow_loss: bool = False,
         strict: bool | None = None,
         partial: bool = False,
     ) -> LoadStatus:
         """Restore the objects as `read` does, from a checkpoint that `save` saved: `save_counter`
         is created and restored."""
-        choose = functools.partial(Choice.of, names, filter, rename, cast, strict, may_defer=True)
+        choose = functools.partial(
+            Choice.of, names, filter, rename, cast, allow_loss, strict, may_defer=True
+        )
         status = self._restored(save_path, options, choose, partial, (SAVE_COUNTER,))
         if save_path is not None:
             self.save_counter  # noqa: B018 (created when it is used)

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from ckptfmt.bundle.casting import dtype_text
+from ckptfmt._base.casting import dtype_text
 from ckptfmt.errors import InvalidError
 from ckptfmt.objects.roles import OPTIMIZER_STATES, below_paths
 

@@ -230,6 +230,7 @@ def load_tree(
     filter: Filter | None = None,  # noqa: A002 (the name of the built-in)
     rename: Rename | None = None,
     cast: Cast | None = None,
+    allow_loss: bool = False,
     strict: bool = True,
     verify: Verify = "auto",
     limits: Mapping[str, int] | None = None,
@@ -254,9 +255,9 @@ def load_tree(
         path: what `ckptfmt.open` takes.
         names, filter: as in `ckptfmt.load_into`. Leaves that are left out are not read: containers
             omit them, lists and tuples have None in their place.
-        rename, cast: as in `ckptfmt.load_into`; `cast` is a dtype or a mapping. Python scalars
-            keep their types, and a mapping must not name them. `rename` is for checkpoints without
-            a graph. Neither goes with a coordinator.
+        rename, cast, allow_loss: as in `ckptfmt.load_into`; `cast` is a dtype or a mapping. Python
+            scalars keep their types, and a mapping must not name them. `rename` is for checkpoints
+            without a graph. Neither goes with a coordinator.
         strict: whether a tensor that the graph names must exist; False omits a missing one, such as
             a variable that TensorFlow saved uninitialised, as `filter` does.
         verify, limits: as in `ckptfmt.open`.
@@ -274,7 +275,7 @@ def load_tree(
         GenerationGoneError: the checkpoint was replaced meanwhile (with a coordinator).
         What `ckptfmt.open` and reading, with a coordinator `ckptfmt.sharded.restore` raise.
     """
-    choice = Choice.of(names, filter, rename, cast, strict, has_targets=False)
+    choice = Choice.of(names, filter, rename, cast, allow_loss, strict, has_targets=False)
     if coordinator is not None:
         _check_exclusive("coordinator", {"cast": cast, "rename": rename})
         return _load_on_mesh(path, layouts, coordinator, verify, choice, limits)
@@ -284,13 +285,16 @@ def load_tree(
         scalars = (stored.name_of(key) for key in stored.keys if key in stored.scalars)
         refuse_casts_of_scalars(choice, scalars)
         batch = _batch_of(reader, stored)
-        casts = choice.casts([stored.name_of(key) for key in stored.keys], batch.dtypes)
+        arrays = [i for i, key in enumerate(stored.keys) if key not in stored.scalars]
+        chosen = batch.only(arrays)
+        casts = choice.casts(
+            [stored.name_of(stored.keys[i]) for i in arrays], chosen.dtypes, chosen.shapes
+        )
         tensors = dict(zip(stored.keys, batch.read(None), strict=True))
     mark_variants(batch, tensors)
     for position, dtype in casts.items():
-        key = stored.keys[position]
-        if key not in stored.scalars:
-            tensors[key] = tensors[key].astype(dtype)
+        key = stored.keys[arrays[position]]
+        tensors[key] = choice.converted(tensors[key], dtype, stored.name_of(key))
     for key, transform in stored.transforms.items():
         tensors[key] = transformed(key, tensors[key], transform)
     if stored.graph is None:
@@ -306,6 +310,7 @@ def load_tree_into(
     filter: Filter | None = None,  # noqa: A002 (the name of the built-in)
     rename: Rename | None = None,
     cast: Cast | None = None,
+    allow_loss: bool = False,
     strict: bool = True,
     verify: Verify = "auto",
     limits: Mapping[str, int] | None = None,
@@ -321,7 +326,8 @@ def load_tree_into(
     Args:
         path: what `ckptfmt.open` takes.
         tree: what `Checkpoint` takes, except that the root may be any container.
-        names, filter, rename, cast, strict: as in `ckptfmt.load_into`; names as in `load_tree`.
+        names, filter, rename, cast, allow_loss, strict: as in `ckptfmt.load_into`; names as in
+            `load_tree`.
             Python scalars of the tree keep their types, and a mapping must not name them in `cast`.
         verify, limits: as in `ckptfmt.open`.
 
@@ -337,7 +343,7 @@ def load_tree_into(
         What `ckptfmt.open` and reading raise; arrays then have unspecified contents.
     """
     check_order("load_tree_into(path, tree)", "path", path, tree)
-    choice = Choice.of(names, filter, rename, cast, strict)
+    choice = Choice.of(names, filter, rename, cast, allow_loss, strict)
     with reading.open(path, verify=verify, limits=limits) as reader:
         return restored(reader, View(tree), choice, once=True)[1].report
 

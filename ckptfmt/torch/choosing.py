@@ -10,12 +10,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from ckptfmt._base.arguments import invalid
 from ckptfmt.bundle.choosing import Choice
 from ckptfmt.bundle.reader import Reader
-from ckptfmt.bundle.selecting import Transform
+from ckptfmt.bundle.selecting import CastFirst, Transform
 from ckptfmt.objects.naming_metadata import moved_versions
 from ckptfmt.torch.structure import Stored, alike, leaves, path_name, versions_of
 
@@ -34,7 +33,7 @@ def chosen_state(structure: Any, choice: Choice, reader: Reader) -> Any:
     if choice.rename is not None and not all(isinstance(v, Stored) for v in structure.values()):
         raise invalid("rename", "rename= is for a dict of tensors, and the state is more than that")
     loaded, _, transforms = choice.chosen(list(stored), reader.prefix)
-    converted = _Conversion(choice, reader)
+    converted = _Conversion(choice, reader, {name: stored[name] for name in loaded})
 
     def chosen(value: Any, path: tuple[str, ...]) -> Any:
         name = path_name(path)
@@ -83,14 +82,13 @@ def chosen_tensors(
     keys = {str(key): key for key in own}
     stored = {path_name(path): leaf for path, leaf in leaves(structure, extra=True)}
     loaded, left_out, transforms = choice.chosen(list(stored), reader.prefix)
-    converted = _Conversion(choice, reader)
+    read = {old: stored[old] for old, new in loaded.items() if new in keys}
+    converted = _Conversion(choice, reader, read)
     chosen = OrderedDict(
-        (keys[new], converted(stored[old], old, transforms.get(old)))
-        for old, new in loaded.items()
-        if new in keys
+        (keys[loaded[old]], converted(leaf, old, transforms.get(old))) for old, leaf in read.items()
     )
     if versions := versions_of(structure):
-        own_names = {old: new for old, new in loaded.items() if new in keys}
+        own_names = {old: loaded[old] for old in read}
         chosen._metadata = moved_versions(versions, own_names)  # type: ignore[attr-defined]
     unexpected = tuple(old for old, new in loaded.items() if new not in keys)
     return chosen, unexpected, tuple(new for new in left_out.values() if new in keys)
@@ -106,32 +104,27 @@ class _Conversion:
     """Casts tensors as a choice says, and then transforms them. Equal conversions are one function,
     so that tensors that were tied stay so."""
 
-    def __init__(self, choice: Choice, reader: Reader) -> None:
-        self._choice, self._reader = choice, reader
-        self._made: dict[tuple[np.dtype[Any], int], Transform] = {}
+    def __init__(self, choice: Choice, reader: Reader, leaves: Mapping[str, Any]) -> None:
+        self._choice = choice
+        self._made: dict[tuple[np.dtype[Any], int], CastFirst] = {}
+        # A dtype that only torch has is stored as another, with a note.
+        plain = [name for name, one in leaves.items() if isinstance(one, Stored) and not one.note]
+        handles = [reader[leaves[name].name] for name in plain]
+        casts = choice.casts(
+            plain, [one.dtype for one in handles], lambda: [one.shape for one in handles]
+        )
+        self._casts = {plain[i]: dtype for i, dtype in casts.items()}
 
     def __call__(self, leaf: Any, name: str, transform: Transform | None) -> Any:
-        if not isinstance(leaf, Stored):  # the extra state of a module
-            if isinstance(self._choice.cast, Mapping) and name in self._choice.cast:
+        is_named = isinstance(self._choice.cast, Mapping) and name in self._choice.cast
+        if not isinstance(leaf, Stored):
+            if is_named:
                 raise invalid("cast", "the extra state of a module is not cast", tensor=name)
             return leaf
-        if leaf.note:  # of a dtype that only torch has, which is stored as another
-            if isinstance(self._choice.cast, Mapping) and name in self._choice.cast:
-                raise invalid("cast", "a tensor of such a dtype of torch is not cast", tensor=name)
-        else:
-            stored = self._reader[leaf.name].dtype
-            wanted = self._choice.dtype_of(name, stored)
-            if wanted is not None and wanted != stored:
-                key = wanted, id(transform)
-                transform = self._made.setdefault(key, _then(wanted, transform))
+        if leaf.note and is_named:
+            raise invalid("cast", "a tensor of such a dtype of torch is not cast", tensor=name)
+        if name in self._casts:
+            key = self._casts[name], id(transform)
+            first = CastFirst(key[0], self._choice.converted, transform)
+            return replace(leaf, transform=self._made.setdefault(key, first))
         return leaf if transform is None else replace(leaf, transform=transform)
-
-
-def _then(dtype: np.dtype[Any], transform: Transform | None) -> Transform:
-    """Return a cast and the transform after it."""
-
-    def cast(array: NDArray[Any]) -> NDArray[Any]:
-        result = array.astype(dtype)
-        return result if transform is None else transform(result)
-
-    return cast

@@ -16,7 +16,7 @@ from ckptfmt._base.progress import Meter, Progress
 from ckptfmt._base.targets import as_target
 from ckptfmt.bundle.batch import Batch, select_batch
 from ckptfmt.bundle.reader import Reader
-from ckptfmt.bundle.selecting import Transform, transformed, transformed_kind
+from ckptfmt.bundle.selecting import CastFirst, Transform, transformed, transformed_kind
 from ckptfmt.bundle.tensor import TensorHandle
 from ckptfmt.errors import InvalidError
 from ckptfmt.torch import tensors
@@ -33,7 +33,7 @@ class New:
         self.device = device
         self._found: dict[str, Any] = {}
         # By stored name and identity of the transform.
-        self._transformed: dict[tuple[str, int], tuple[Transform, torch.Tensor | None]] = {}
+        self._transformed: dict[tuple[str, int], tuple[Any, torch.Tensor | None]] = {}
         self._built: dict[str, Any] = {}
 
     def add(self, structure: Any) -> None:
@@ -115,7 +115,9 @@ def _of_numpy(tensor: torch.Tensor, kind: str) -> Any:
     return array if kind == "array" else array[()]
 
 
-def _transformed(name: str, transform: Transform, array: np.ndarray[Any, Any]) -> torch.Tensor:
+def _transformed(
+    name: str, transform: Transform | CastFirst, array: np.ndarray[Any, Any]
+) -> torch.Tensor:
     """Return what the transform of a tensor makes of its array."""
     _, shape = transformed_kind(name, array.dtype, array.shape, transform)
     result = transformed(name, array, transform, shape)

@@ -18,6 +18,7 @@ from ckptfmt._base.arrays import describe
 from ckptfmt._base.names import tensor_bytes
 from ckptfmt._base.targets import Target, torch_refusal
 from ckptfmt.bundle.batch import select_batch
+from ckptfmt.bundle.choosing import Choice
 from ckptfmt.bundle.load import MatchReport, Mismatch, without_bookkeeping
 from ckptfmt.bundle.reader import Reader
 from ckptfmt.bundle.selecting import some, transformed_kind
@@ -38,8 +39,8 @@ class Matching:
         new: tensors to be made.
     """
 
-    def __init__(self, reader: Reader, new: New, assign: bool, cast: bool) -> None:
-        self._reader, self._assign, self._cast = reader, assign, cast
+    def __init__(self, reader: Reader, new: New, assign: bool, choice: Choice) -> None:
+        self._reader, self._assign, self._choice = reader, assign, choice
         self.new = new
         self._matched: list[str] = []
         self._missing: list[str] = []
@@ -216,7 +217,7 @@ class Matching:
         self._copies.append((stored.name, target))
         self._ways.append(id(stored.transform))
         self.new.add(stored)
-        return lambda: _copied(target, self.new.build(stored))
+        return lambda: self._copied(target, self.new.build(stored), stored.name)
 
     def _kind_of(self, stored: Stored) -> tuple[torch.dtype | None, tuple[int, ...]]:
         """Return dtype and shape of the tensor that is read."""
@@ -228,7 +229,11 @@ class Matching:
         return None if found is None else tensors.dtype_of(found[0]), shape
 
     def _casts(self, stored: torch.dtype | None, wanted: torch.dtype) -> bool:
-        return self._cast and tensors.can_cast(stored, wanted)
+        return self._choice.cast is True and tensors.can_cast(stored, wanted)
+
+    def _copied(self, target: torch.Tensor, value: torch.Tensor, name: str) -> torch.Tensor:
+        with torch.no_grad():
+            return target.copy_(tensors.casted(value, target.dtype, name, self._choice))
 
     def _check_tied(self, target: torch.Tensor, stored: Stored, name: str) -> None:
         """Refuse different stored values for the names of one parameter, which gets one of them."""
@@ -300,6 +305,7 @@ class Matching:
                 return self._misfit(target, path, what, f"{wanted}")
         shapes, kinds = list[Mismatch](), list[Mismatch]()
         places: dict[Stored, torch.Tensor] = {}
+        casts: dict[Stored, torch.dtype] = {}
         for key, state in stored["state"].items():
             parameter = by_key.get(key)
             own = {} if parameter is None else optimizer.state.get(parameter, {})
@@ -313,7 +319,7 @@ class Matching:
                 expected = _expected(optimizer, parameter, tensor, names[-1], shape)
                 if expected is None or not checked:
                     continue
-                name = path_name(names)
+                name, casts[leaf] = path_name(names), expected[0]
                 if shape != expected[1]:
                     shapes.append(Mismatch(name, leaf.name, shape, expected[1]))
                 elif dtype != expected[0] and not self._casts(dtype, expected[0]):
@@ -332,7 +338,12 @@ class Matching:
             filled = self._states  # those that `fills` left
 
             def of(leaf: Stored) -> Any:
-                return filled[leaf] if leaf in filled else self.new.build(leaf)
+                if leaf in filled:
+                    return filled[leaf]
+                value = self.new.build(leaf)
+                if leaf in casts:  # load_state_dict would cast without a check
+                    value = tensors.casted(value, casts[leaf], leaf.name, self._choice)
+                return value
 
             return _call(target, target.load_state_dict, build(stored, of), path)
 
@@ -393,11 +404,6 @@ def _check(tensor: torch.Tensor, name: str) -> None:
     reason = torch_refusal(torch, tensor, plain=False)
     if reason is not None:
         raise InvalidError(f"cannot read into {describe(tensor)}: {reason}", tensor=name)
-
-
-def _copied(target: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
-    with torch.no_grad():
-        return target.copy_(value)
 
 
 def _span(tensor: torch.Tensor) -> tuple[int, int, Any]:

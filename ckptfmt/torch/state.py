@@ -140,6 +140,7 @@ def load(
     filter: Filter | None = None,  # noqa: A002 (as in `ckptfmt.load_into`)
     rename: Rename | None = None,
     cast: Cast | None = None,
+    allow_loss: bool = False,
     verify: Verify = "auto",
     progress: Progress | None = None,
 ) -> dict[str, Any]:
@@ -168,7 +169,7 @@ def load(
         CorruptError: the stored structure is damaged.
         What `ckptfmt.open` and reading raise.
     """
-    choice = Choice.of(names, filter, rename, cast, has_targets=False)
+    choice = Choice.of(names, filter, rename, cast, allow_loss, has_targets=False)
     with reading.open(path, verify=verify) as reader:
         structure = structure_of(reader)
         if not choice.is_default:
@@ -188,6 +189,7 @@ def load_into(
     filter: Filter | None = None,  # noqa: A002 (as in `ckptfmt.load_into`)
     rename: Rename | None = None,
     cast: Cast | None = None,
+    allow_loss: bool = False,
     strict: bool = True,
     assign: bool = False,
     device: Any = "cpu",
@@ -205,8 +207,8 @@ def load_into(
     Args:
         target: what to load into: a module, another object with `load_state_dict`, or a dict.
         path: any path that `ckptfmt.open` takes.
-        names, filter, rename, cast, strict: as in `ckptfmt.load_into`. All but `strict` and
-            `cast=True` are for a module or a dict of tensors; see `ckptfmt.huggingface` for
+        names, filter, rename, cast, allow_loss, strict: as in `ckptfmt.load_into`. All but `strict`
+            and `cast=True` are for a module or a dict of tensors; see `ckptfmt.huggingface` for
             checkpoints of other names.
         assign: True replaces the parameters and buffers of modules by new tensors with the stored
             dtype, as `load_state_dict(assign=True)`. Make the optimizer afterwards.
@@ -231,9 +233,9 @@ def load_into(
             "load_into(target, path): target must be a module, a state dict or a dict of these, "
             f"not {type(target).__name__}",
         )
-    choice = Choice.of(names, filter, rename, cast, strict)
+    choice = Choice.of(names, filter, rename, cast, allow_loss, strict)
     with reading.open(path, verify=verify) as reader:
-        matching = Matching(reader, New(_device(device)), assign, choice.cast is True)
+        matching = Matching(reader, New(_device(device)), assign, choice)
         structure, unexpected, filtered = structure_of(reader), tuple[str, ...](), tuple[str, ...]()
         if not choice.is_default:
             found = chosen_tensors(structure, choice, reader, target)

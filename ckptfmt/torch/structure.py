@@ -24,7 +24,7 @@ import torch
 from ckptfmt._base import dtypes
 from ckptfmt._base.arguments import invalid
 from ckptfmt.bundle.reader import Reader
-from ckptfmt.bundle.selecting import Transform
+from ckptfmt.bundle.selecting import CastFirst, Transform
 from ckptfmt.errors import CorruptError, InvalidError, UnsupportedError, about
 from ckptfmt.torch import tensors
 
@@ -61,7 +61,7 @@ class Stored:
     name: str
     kind: str = "tensor"
     note: dict[str, Any] = field(default_factory=dict)
-    transform: Transform | None = None
+    transform: Transform | CastFirst | None = None
 
 
 # ---- packing -------------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ import torch
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from ckptfmt._base import dtypes
+from ckptfmt.bundle.choosing import Choice
 from ckptfmt.errors import CorruptError, InvalidError
 
 # TensorFlow's name of a dtype that torch names differently, and torch's plain form of its others.
@@ -37,6 +38,8 @@ PLAIN = frozenset(
 # Dtypes whose elements torch copies to one another. Of bits and parts of a byte it has no numbers,
 # and quantized ones need a quantizer.
 _NUMBERS = PLAIN | {torch.complex32, getattr(torch, "float8_e8m0fnu", torch.complex32)}
+# Dtypes with all values of those that NumPy or the format lack.
+_WIDER = dict.fromkeys(_NUMBERS - PLAIN, torch.float32) | {torch.complex32: torch.complex64}
 # The dtype of the values of a quantized tensor.
 _QUANTIZED = {torch.qint8: torch.int8, torch.quint8: torch.uint8, torch.qint32: torch.int32}
 # Quantized dtypes with several elements in a byte.
@@ -56,10 +59,28 @@ def dtype_of(code: int) -> torch.dtype | None:
 
 
 def can_cast(stored: Any, wanted: Any) -> bool:
-    """Return whether values of a stored dtype can be copied into a tensor of another one: both are
-    dtypes of numbers, and complex numbers stay such, as others would drop a part."""
-    are_numbers = stored in _NUMBERS and wanted in _NUMBERS
-    return are_numbers and (wanted.is_complex or not stored.is_complex)
+    """Return whether both are dtypes of numbers, which `casted` converts."""
+    return stored in _NUMBERS and wanted in _NUMBERS
+
+
+def casted(tensor: torch.Tensor, dtype: torch.dtype, name: str, choice: Choice) -> torch.Tensor:
+    """Return the values of a tensor with another dtype.
+
+    Raises:
+        InvalidError: as `Choice.converted`.
+    """
+    if tensor.dtype == dtype:
+        return tensor
+    wide = tensor.detach().cpu().to(_WIDER.get(tensor.dtype, tensor.dtype))
+    if dtype is torch.complex32:  # which NumPy lacks
+        parts = torch.view_as_real(wide.to(torch.complex128))
+        choice.converted(array_of(parts), np.dtype(np.float16), name)
+        return wide.to(dtype)
+    array = array_of(wide.contiguous())
+    goal = dtypes.narrow_dtype(str(dtype).removeprefix("torch.")) if dtype not in PLAIN else None
+    goal = dtypes.numpy_dtype(dtypes.code_of(dtype)) if goal is None else goal
+    assert goal is not None
+    return of_array(choice.converted(array, goal, name), dtype)
 
 
 def kind_of(

@@ -138,13 +138,16 @@ def test_casts(tmp_path: Path) -> None:
         writer.add("s", np.array([b"text"], object))
         writer.add_slice("p", rows[:1], rows.shape, (0, 0))
         writer.add_slice("p", rows[1:], rows.shape, (1, 0))
-    done = ckptfmt.editing.edit(tmp_path / "a", tmp_path / "b", cast="float16")
+    with pytest.raises(InvalidError, match=r"'w'.* changes 4 elements .* -1000000\.0, at \[0\]"):
+        ckptfmt.editing.edit(tmp_path / "a", tmp_path / "b", cast="float16")
+    assert not (tmp_path / "b.index").exists()
+    done = ckptfmt.editing.edit(tmp_path / "a", tmp_path / "b", cast="float16", allow_loss=True)
     assert done.casts == {
         "h": ("bfloat16", "float16"),
         "p": ("float64", "float16"),
         "w": ("float32", "float16"),
     }
-    assert done.overflows == {"w": 4}
+    assert done.losses == {"w": 4}
     with ckptfmt.open(tmp_path / "b") as reader:
         assert_same(reader["w"].read(), np.array([-np.inf, -np.inf, 0, np.inf, np.inf], "f2"))
         assert_same(reader["p"].read(), rows.astype("f2"))
@@ -154,35 +157,46 @@ def test_casts(tmp_path: Path) -> None:
         tmp_path / "a", tmp_path / "c", cast={"n": "int8", "/w|h/": "float64"}
     )
     assert set(done.casts) == {"n", "w", "h"}
-    assert done.overflows == {}
+    assert done.losses == {}
     assert_same(ckptfmt.load(tmp_path / "c")["n"], np.arange(5, dtype="i1"))
     ckptfmt.save(tmp_path / "i", {"n": np.array([127, 128, -129]), "f": np.array([2.9, np.nan])})
-    done = ckptfmt.editing.edit(tmp_path / "i", tmp_path / "d", cast={"n": "int8", "f": "float16"})
-    assert (done.overflows, done.zeros) == ({"n": 2}, {})
-    ckptfmt.save(tmp_path / "z", {"w": np.array([1e-9, 0, 1, 1e9], "f4")})
+    for name, to in (("n", "int8"), ("f", "int64"), ("f", "bool"), ("f", "qint8")):
+        with pytest.raises(InvalidError, match="by more than rounding") as caught:
+            ckptfmt.editing.edit(tmp_path / "i", tmp_path / "d", cast={name: to})
+        assert (caught.value.tensor, caught.value.argument) == (name, "allow_loss")
+    done = ckptfmt.editing.edit(tmp_path / "i", tmp_path / "d", cast="int8", allow_loss=True)
+    assert (done.losses, done.zeros) == ({"n": 2}, {})
+    ckptfmt.save(tmp_path / "z", {"w": np.array([1e-9, 0, 1, 1e4], "f4")})
     done = ckptfmt.editing.edit(tmp_path / "z", tmp_path / "e", cast="float16")
-    assert (done.overflows, done.zeros) == ({"w": 1}, {"w": 1})
-    ckptfmt.save(
-        tmp_path / "n", {"n": np.array([2**24 + 1, 3, 0]), "f": np.array([300.0, 1], "f4")}
-    )
-    done = ckptfmt.editing.edit(
-        tmp_path / "n", tmp_path / "g", cast={"n": "float32", "f": "float4_e2m1fn"}
-    )
-    assert done.overflows == {"n": 1, "f": 1}
-    done = ckptfmt.editing.edit(tmp_path / "n", tmp_path / "h", cast={"n": "bool"})
-    assert done.overflows == {"n": 2}
-    for cast in ("int8", {"f": "int64"}, {"f": "bool"}, {"f": "qint8"}):
-        with pytest.raises(InvalidError, match="would drop fractions"):
-            edit(tmp_path / "i", tmp_path / "f", cast=cast)  # type: ignore[arg-type]
+    assert (done.losses, done.zeros) == ({}, {"w": 1})
 
 
-def test_a_cast_leaves_the_scalars_of_optimizers(tmp_path: Path) -> None:
+def test_the_place_of_a_loss_is_that_in_the_tensor(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ckptfmt.bundle.rewriting.STEP_BYTES", 16)
+    rows = np.arange(24.0).reshape(4, 6)
+    rows[2, 5] = 1e30
+    with ckptfmt.Writer(tmp_path / "a") as writer:
+        writer.add_slice("p", rows[:1], rows.shape, (0, 0))
+        writer.add_slice("p", rows[1:], rows.shape, (1, 0))
+    with pytest.raises(InvalidError, match=r"at least 1 element .*at \[2, 5\]"):
+        ckptfmt.editing.edit(tmp_path / "a", tmp_path / "b", cast="float16")
+
+
+def test_a_dtype_casts_tensors_of_its_kind_with_dimensions(tmp_path: Path) -> None:
     ckptfmt.save(
         tmp_path / "a",
         {"w": np.ones(2), "w/Adam": np.ones(2), "beta1_power": np.float64(0.9), "x": 0.5},
     )
     done = ckptfmt.editing.edit(tmp_path / "a", tmp_path / "b", cast="float32")
-    assert set(done.casts) == {"w", "w/Adam", "x"}
+    assert set(done.casts) == {"w", "w/Adam"} and done.uncast == ("beta1_power", "x")
+    with pytest.raises(InvalidError, match=r"casts integer tensors .* none matches"):
+        ckptfmt.editing.edit(tmp_path / "a", tmp_path / "b", cast="int8")
+    with pytest.raises(InvalidError, match=r"cast=\{'beta1_power': 'float32'\} casts one"):
+        ckptfmt.editing.edit(
+            tmp_path / "a", tmp_path / "c", drop="w*", drop_weights=True, cast="float32"
+        )
     done = ckptfmt.editing.edit(tmp_path / "a", tmp_path / "c", cast={"beta*": "float32"})
     assert set(done.casts) == {"beta1_power"}
 

@@ -86,12 +86,13 @@ def test_what_was_done(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
         "dropped": ["bert/layer_0/w/Adam"],
         "casts": {"bert/layer_1/w": ["float32", "bfloat16"]},
         "copied_nbytes": 72,
-        "overflows": {},
+        "losses": {},
         "zeros": {},
         "kept": {"weight": [2, 60], "optimizer": [1, 4], "other": [1, 8]},
         "lost": {"optimizer": [1, 48]},
         "undecided": [],
         "missing": [],
+        "uncast": [],
     }
     assert main(["edit", "a", "d", *words, "-q"]) == 0
     assert capsys.readouterr() == ("", "")
@@ -153,7 +154,7 @@ def test_metadata(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
         (["--drop", "x"], "drop: 'x' matches none"),
         (["--drop", "bert/*"], "2 of the 3 tensors that would be dropped are weights"),
         (["--keep", "step"], "2 of the 4 tensors that would be dropped are weights"),
-        (["--cast", "int8"], "would drop fractions"),
+        (["--cast", "int8"], "and only 0-d ones match: cast={'step': 'int8'} casts one"),
         (["--cast", "nope"], "'nope'"),
         (["--cast", "*w=half", "--cast", "*w=bfloat16"], "--cast '*w=...' is given twice"),
         (["--cast", "*w=half", "--cast", "*w=half"], "--cast '*w=...' is given twice"),
@@ -268,9 +269,11 @@ def test_cp_and_mv(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["cp", "a", "best", "--overwrite"]) == 0
     capsys.readouterr()
     ckptfmt.save("big", {"x": np.full(3, 1e30)})
-    assert main(["edit", "big", "half", "--cast", "half"]) == 0
-    line = "  x from float64 to float16: 3 elements beyond its range\n"
-    assert line in capsys.readouterr().out
+    assert main(["edit", "big", "half", "-q", "--cast", "half"]) == 2
+    assert "--allow-loss: tensor 'x': a cast from float64" in capsys.readouterr().err
+    assert main(["edit", "big", "half", "-q", "--cast", "half", "--allow-loss"]) == 0
+    line = "cast x from float64 to float16: 3 elements changed by more than rounding\n"
+    assert line in capsys.readouterr().err
     assert main(["mv", "--overwrite", "a", "c"]) == 0
     assert (place / "checkpoint").read_text() == 'model_checkpoint_path: "a"\n'
     assert not list(place.glob("a.*"))

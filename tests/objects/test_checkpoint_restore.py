@@ -134,7 +134,12 @@ def test_cast_converts_numbers(tmp_path: Path) -> None:
     path = written(tmp_path, a=np.array([1.5, 2.0]), n=3, h=np.float16(0.5), r=2.0, s="t")
     target = {"a": np.zeros(2, np.int16), "n": 0.0, "h": np.float64(0), "r": 0, "s": ""}
     checkpoint = ckptfmt.Checkpoint(**target)
-    checkpoint.read(path, cast=True).assert_consumed()
+    with pytest.raises(ckptfmt.InvalidError, match=r"'a': .* changes 1 element .* 1\.5"):
+        checkpoint.read(path, cast=True)
+    with pytest.warns(
+        ckptfmt.CkptfmtWarning, match="'a': the cast from float64 to int16 changed 1"
+    ):
+        checkpoint.read(path, cast=True, allow_loss=True).assert_consumed()
     assert target["a"].tolist() == [1, 2] and target["a"].dtype == np.int16
     found = [checkpoint.n, checkpoint.h, checkpoint.r]
     assert found == [3.0, 0.5, 2] and [type(x) for x in found] == [float, np.float64, int]

@@ -269,14 +269,16 @@ def test_scalars_and_weak_types(tmp_path: Path) -> None:
     arrays = saved(tmp_path, {"step": jnp.int32(3), "rate": jnp.float32(0.25), "done": False})
     check(ckptfmt.jax.load(arrays, pytree), pytree)
     ckptfmt.jax.save(path, {"step": 2**40})
-    with pytest.raises(InvalidError, match="tensor 'step': 1099511627776 does not fit int32"):
+    with pytest.raises(
+        InvalidError, match=r"'step': a cast from int64 to int32 changes 1 .* 1099511627776"
+    ):
         ckptfmt.jax.load(path, jax.eval_shape(lambda: {"step": 3}))
     like = {"rate": jnp.asarray(0.5)}
     for value in (np.inf, -np.inf, 3e38, 1e-300):
         ckptfmt.jax.save(path, {"rate": value})
         assert ckptfmt.jax.load(path, like)["rate"] == np.float32(value)
     ckptfmt.jax.save(path, {"rate": np.float64(1e300)})
-    with pytest.raises(InvalidError, match=r"1e\+300 does not fit float32"):
+    with pytest.raises(InvalidError, match=r"changes 1 element .* 1e\+300"):
         ckptfmt.jax.load(path, like)
 
 
@@ -284,9 +286,13 @@ def test_scalars_and_weak_types(tmp_path: Path) -> None:
 def test_weak_arrays_take_casts(tmp_path: Path, value: Any) -> None:
     ckptfmt.jax.save(tmp_path / "ck", {"x": value})
     like = {"x": jnp.full(value.shape, 0.5)}
+    if value.size == 2:
+        with pytest.raises(InvalidError, match=r"changes 1 element .*at \[1\]"):
+            ckptfmt.jax.load(tmp_path / "ck", like, cast=True)
+        value[1] = 3
+        ckptfmt.jax.save(tmp_path / "ck", {"x": value})
     found = ckptfmt.jax.load(tmp_path / "ck", like, cast=True)
-    with np.errstate(over="ignore"):
-        assert np.array_equal(found["x"], value.astype(np.float32))
+    assert np.array_equal(found["x"], value.astype(np.float32))
 
 
 def test_metadata_of_keys_that_are_none(tmp_path: Path) -> None:
@@ -720,7 +726,7 @@ def test_page(tmp_path: Path) -> None:
 
 
 def test_leaves_in_another_byte_order_and_casts_of_scalars(tmp_path: Path) -> None:
-    given = {"big": np.arange(3, dtype=">i4"), "n": np.float32(2.0), "half": np.float32(2.5)}
+    given = {"big": np.arange(3, dtype=">i4"), "n": np.float32(1.0), "half": np.float32(2.5)}
     ckptfmt.jax.save(tmp_path / "p", given)
     loaded = ckptfmt.jax.load(tmp_path / "p", {**given, "big": np.zeros(3, ">i4")})
     assert loaded["big"].dtype == np.dtype(">i4")
@@ -730,9 +736,9 @@ def test_leaves_in_another_byte_order_and_casts_of_scalars(tmp_path: Path) -> No
             ckptfmt.jax.load(tmp_path / "p", {"big": given["big"], "n": wanted, "half": 0.0})
         loaded = ckptfmt.jax.load(tmp_path / "p", {**given, "n": wanted, "half": 0.0}, cast=True)
         assert (loaded["n"], type(loaded["n"]), loaded["half"]) == (
-            2 if wanted == 0 else True,
+            1 if wanted == 0 else True,
             type(wanted),
             2.5,
         )
-    with pytest.raises(InvalidError, match="does not fit"):
+    with pytest.raises(InvalidError, match="changes 1 element"):
         ckptfmt.jax.load(tmp_path / "p", {**given, "half": 0}, cast=True)

@@ -862,10 +862,53 @@ def test_a_module_takes_state_of_its_own_whole(tmp_path: Path, before: int, nest
 
 
 @pytest.mark.parametrize(
+    ("value", "to"),
+    [
+        (torch.tensor([1.0, 1e30]), torch.float16),
+        (torch.tensor([1.0, torch.finfo(torch.float32).min]), torch.bfloat16),
+        (torch.tensor([0, 300]), torch.int8),
+        (torch.tensor([1.0, 2.5]), torch.int64),
+        (torch.tensor([1, 1j]), torch.float32),
+        (torch.tensor([1j, 1e30j]), torch.complex32),
+    ],
+)
+def test_casts_that_lose_values(tmp_path: Path, value: torch.Tensor, to: torch.dtype) -> None:
+    ct.save({"w": value}, tmp_path / "ck")
+    target = {"w": torch.zeros(2, dtype=to)}
+    calls = [lambda **given: ct.load_into(target, tmp_path / "ck", cast=True, **given)]
+    if to is not torch.complex32:
+        name = {"w": str(to).removeprefix("torch.")}
+        calls.append(lambda **given: ct.load(tmp_path / "ck", cast=name, **given))
+    for call in calls:
+        with pytest.raises(InvalidError, match=r"changes 1 element .*, at \[1") as caught:
+            call()
+        assert (caught.value.tensor, caught.value.argument) == ("w", "allow_loss")
+        with pytest.warns(ckptfmt.CkptfmtWarning, match="'w': the cast from"):
+            call(allow_loss=True)
+
+
+def test_the_state_of_an_optimizer_is_cast_by_the_rules(tmp_path: Path) -> None:
+    def trained(dtype: torch.dtype) -> torch.optim.Optimizer:
+        optimizer = torch.optim.SGD([torch.ones(2, dtype=dtype, requires_grad=True)], momentum=0.9)
+        for parameter in optimizer.param_groups[0]["params"]:
+            parameter.grad = torch.full_like(parameter, 1e4)
+        optimizer.step()
+        return optimizer
+
+    optimizer = trained(torch.float32)
+    next(iter(optimizer.state.values()))["momentum_buffer"].fill_(1e30)
+    ct.save({"optimizer": optimizer}, tmp_path / "ck")
+    half = {"optimizer": trained(torch.float16)}
+    with pytest.raises(InvalidError, match="float32 to float16 changes 2 elements"):
+        ct.load_into(half, tmp_path / "ck", cast=True)
+    with pytest.warns(ckptfmt.CkptfmtWarning, match="changed 2 of 2 elements"):
+        ct.load_into(half, tmp_path / "ck", cast=True, allow_loss=True)
+
+
+@pytest.mark.parametrize(
     ("name", "into"),
     [
         ("qint8", False),  # a quantized target is replaced
-        ("complex64", False),  # the imaginary parts would be lost
         *itertools.product(
             [name for name in ("bits8", "int4", "float4_e2m1fn_x2") if hasattr(torch, name)],
             [False, True],
@@ -876,8 +919,6 @@ def test_dtypes_that_no_cast_reaches(tmp_path: Path, name: str, into: bool) -> N
     dtype = getattr(torch, name)
     if name == "qint8":
         odd = torch.quantize_per_tensor(torch.arange(4.0), 0.1, 0, dtype)
-    elif name == "complex64":
-        odd = torch.ones(4, dtype=dtype)
     else:
         odd = torch.zeros(4, dtype=torch.uint8).view(dtype)
     plain = torch.zeros(4)

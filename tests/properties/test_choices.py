@@ -54,13 +54,30 @@ def test_numbers_are_no_dtypes(cast: Any, prefixes: dict[bool, Path]) -> None:
 
 def test_complex_numbers_keep_both_parts(tmp_path: Path) -> None:
     ckptfmt.save(tmp_path / "ck", {"c": np.array([1 + 2j])})
-    with pytest.raises(InvalidError, match="cannot cast complex128"):
+    with pytest.raises(InvalidError, match="complex128 to float32 changes 1 element"):
         ckptfmt.load(tmp_path / "ck", cast={"c": "float32"})
+    with pytest.warns(ckptfmt.CkptfmtWarning, match="'c': the cast .* changed 1 of 1"):
+        ckptfmt.load(tmp_path / "ck", cast={"c": "float32"}, allow_loss=True)
     assert ckptfmt.load(tmp_path / "ck", cast={"c": "complex64"})["c"].dtype == np.complex64
     targets = {"c": np.zeros(1)}
-    with pytest.raises(InvalidError, match="c"):
+    with pytest.raises(InvalidError, match="changes 1 element"):
         ckptfmt.load_into(tmp_path / "ck", targets, cast=True)
-    assert targets["c"] == 0
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_a_dtype_leaves_scalars_and_refuses_losses_everywhere(name: str, tmp_path: Path) -> None:
+    call, values = CALLS[name], {"w": np.array([1.0, 1e30]), "s": np.array(1e30)}
+    ckptfmt.save(tmp_path / "flat", values)
+    ckptfmt.save_tree(tmp_path / "tree", values)
+    for graph in call.graph:
+        path = tmp_path / ("tree" if graph else "flat")
+        targets = {"w": np.zeros(2, "f2"), "s": np.zeros(())}
+        with pytest.raises(InvalidError, match=r"changes 1 element .* 1e\+30, at \[1\]") as caught:
+            call.load(path, targets, {"cast": "float16"})
+        assert caught.value.argument == "allow_loss"
+        with pytest.warns(ckptfmt.CkptfmtWarning, match="float64 to float16 changed 1 of 2"):
+            found = call.load(path, targets, {"cast": "float16", "allow_loss": True})
+        assert found["w"].tolist() == [1, np.inf] and found["s"] == 1e30
 
 
 def test_tied_arrays_are_cast_together(tmp_path: Path) -> None:

@@ -133,6 +133,17 @@ def cast_to(cast: Any, name: str, dtype: Any) -> Any:
     return np.dtype(cast) if cast not in (None, True) and dtype.kind == "f" else dtype
 
 
+def not_meant(cast: Any, arrays: list[Any]) -> bool:
+    """Return whether `cast` is a dtype of floating-point numbers, and only others are there."""
+    is_dtype = cast not in (None, True) and not isinstance(cast, dict)
+    return is_dtype and bool(arrays) and all(array.dtype.kind != "f" for array in arrays)
+
+
+def is_changed(array: Any, dtype: Any) -> bool:
+    """Return whether fractions become integers."""
+    return dtype.kind == "i" and array.dtype.kind == "f" and bool((array % 1).any())
+
+
 def meant(  # noqa: PLR0912 (one rule after the other)
     given: Options, *, with_targets: bool
 ) -> tuple[set[type], dict[str, Any]]:
@@ -151,6 +162,7 @@ def meant(  # noqa: PLR0912 (one rule after the other)
     if given.filter is not None and not kept and (given.names is None or given.names):
         errors.add(TensorNotFoundError)
     loaded: dict[str, Any] = {}
+    found: list[str] = []
     present = set()
     for old, stored in STORED.items():
         new = given.rule(old)
@@ -163,7 +175,11 @@ def meant(  # noqa: PLR0912 (one rule after the other)
             continue
         if new in loaded:
             errors.add(InvalidError)
+        if not with_targets or new in given.targets:
+            found.append(old)
         loaded[new] = transform(stored.astype(cast_to(given.cast, old, stored.dtype)))
+    if not_meant(given.cast, [STORED[name] for name in found]):
+        errors.add(InvalidError)
     if not with_targets:
         return errors, loaded
     held = given.blanks()
@@ -174,6 +190,8 @@ def meant(  # noqa: PLR0912 (one rule after the other)
         if target is None or target.shape != array.shape:
             is_other = True
         elif target.dtype == array.dtype or given.cast is True:
+            if is_changed(array, target.dtype):
+                errors.add(InvalidError)
             held[name] = array.astype(target.dtype)
         else:
             is_other = True

@@ -496,6 +496,7 @@ def drawn_edit(chance: random.Random, drawn: Drawn) -> dict[str, Any]:
         one = f"*/{chance.choice(last)}"
         one = chance.choice([f"{chance.choice(first)}/*", one, chance.choice(known)])
         given["cast"] = chance.choice([to, {one: to}])
+        given["allow_loss"] = chance.random() < 0.7
     if chance.random() < 0.1:
         given["metadata"] = {"edited": True}
     if chance.random() < 0.35:
@@ -559,31 +560,44 @@ def expected_of(drawn: Drawn, given: dict[str, Any]) -> Expected:
         rename = {name: new + name.removeprefix(first) for name in rest if name.startswith(first)}
     if "rename" in given and not rest & rename.keys():
         refusals.append("changes none of the")
-    casts = _casts_of(drawn, given["cast"], rest, refusals) if "cast" in given else {}
+    casts = _casts_of(drawn, given, rest, refusals) if "cast" in given else {}
     changes = dropped or casts or rest & rename.keys()
     if drawn.missing and changes and not given.get("drop_missing"):
         refusals.append("tensors that are missing")
     return Expected(refusals, dropped, {name: rename.get(name, name) for name in rest}, casts)
 
 
+@np.errstate(all="ignore")
+def lost(before: Any, after: Any) -> Any:
+    """Return which elements a cast of these dtypes changes by more than rounding."""
+    wide = after.astype("f8")
+    if before.dtype.kind == "f" and after.dtype.kind != "i":
+        return ~np.isfinite(wide)
+    return wide != before.astype("f8")
+
+
 def _casts_of(
-    drawn: Drawn, cast: Any, rest: set[str], refusals: list[str]
+    drawn: Drawn, given: dict[str, Any], rest: set[str], refusals: list[str]
 ) -> dict[str, np.dtype[Any]]:
+    cast, values = given["cast"], drawn.values
     ((pattern, to),) = cast.items() if isinstance(cast, dict) else [("*", cast)]
     dtype = np.dtype(ml_dtypes.bfloat16 if to == "bfloat16" else to)
     chosen = rest & drawn.matching(pattern)
     if not isinstance(cast, dict):
-        values = drawn.values
-        chosen = {name for name in chosen if values[name].dtype.kind == "f"}
-        chosen -= {name for name in drawn.state if values[name].shape == ()}
+        kind = "i" if to == "int8" else "f"
+        chosen = {name for name in chosen if values[name].dtype.kind == kind and values[name].ndim}
+        if not chosen:
+            refusals.append(f"cast={to!r}")
     elif not chosen:
         refusals.append("cast: ")
     kinds = {drawn.values[name].dtype.kind for name in chosen}
     if "O" in kinds:
         refusals.append("cannot cast")
-    if "f" in kinds and to == "int8":
-        refusals.append("would drop fractions")
     chosen = {name for name in chosen if drawn.values[name].dtype != dtype}
     if not chosen:
         refusals.append("no tensor changes")
+    if not given["allow_loss"] and any(
+        lost(values[name], values[name].astype(dtype)).any() for name in chosen if "O" not in kinds
+    ):
+        refusals.append("by more than rounding")
     return dict.fromkeys(chosen, dtype)

@@ -26,6 +26,7 @@ LOADING = {
     "filter": (None, "Filter | None", "load_into"),
     "rename": (None, "Rename | None", "load_into"),
     "cast": (None, "Cast | None", "load_into"),
+    "allow_loss": (False, "bool", "load_into"),
     "strict": (True, "bool", "load_into"),
 }
 BOTH = {
