@@ -65,8 +65,8 @@ def test_a_training_with_random_layers_continues_bit_equal(tmp_path: Path, backe
     rest = elsewhere("resume", tmp_path, backend, script)
     assert whole.pop("missing") == []
     warned = whole.pop("warned")
-    assert warned == ["AugMix"]
-    assert whole.keys() == rest.keys() and len(whole) >= 4
+    assert warned == [name for name in whole if name == "AugMix"]
+    assert whole.keys() == rest.keys() and len(whole) >= (11 if backend == "torch" else 3)
     assert [name for name in whole if whole[name] != rest[name] and name not in warned] == []
 
 
