@@ -73,10 +73,10 @@ typedef enum ckptfmt_sweep_scope {
 ckptfmt_status ckptfmt_sweep(int32_t fd, const char *path, const char *name, int32_t scope, int32_t dry_run,
 	int32_t sync, ckptfmt_strings **out, ckptfmt_error *err);
 
-/* Removes what killed saves of this prefix left, or of the file of that path, before another save begins. Best effort:
- * nothing is removed while another process has the directory's lock, or of a prefix without an index in a directory
- * of more than 4096 names. */
-void ckptfmt_sweep_before_save(const char *prefix);
+/* Removes what killed saves of this prefix or file left (CKPTFMT_SWEEP_ONE), or of the checkpoints "<prefix>-<n>"
+ * (CKPTFMT_SWEEP_NUMBERED), before another save begins. Best effort: nothing is removed while another process has the
+ * directory's lock, or of one that does not exist in a directory of more than 4096 names. */
+void ckptfmt_sweep_before_save(const char *prefix, int32_t scope);
 
 /* ---- reading --------------------------------------------------------------------------------------------- */
 

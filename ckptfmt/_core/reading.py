@@ -287,9 +287,10 @@ def is_local(fd: int) -> bool:
     return bool(lib.ckptfmt_file_system_is_local(fd))
 
 
-def sweep_before_save(prefix: str) -> None:
-    """`ckptfmt_sweep_before_save`."""
-    lib.ckptfmt_sweep_before_save(path_bytes(prefix))
+def sweep_before_save(prefix: str, *, numbered: bool = False) -> None:
+    """`ckptfmt_sweep_before_save` of this prefix or file, or of the checkpoints `<prefix>-<n>`."""
+    scope = lib.CKPTFMT_SWEEP_NUMBERED if numbered else lib.CKPTFMT_SWEEP_ONE
+    lib.ckptfmt_sweep_before_save(path_bytes(prefix), scope)
 
 
 def sweep(fd: int, path: str, name: str | None, *, dry_run: bool, sync: bool) -> list[str]:

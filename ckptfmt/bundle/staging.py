@@ -10,9 +10,9 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from ckptfmt import _core
 from ckptfmt._base.arguments import Durability
-from ckptfmt._base.names import index_name, is_url, sharded_filename
+from ckptfmt._base.names import sharded_filename
 from ckptfmt.bundle.merge import common_store
-from ckptfmt.bundle.temporary import LOCK_NAME, TemporaryDirectory, permissions
+from ckptfmt.bundle.temporary import TemporaryDirectory
 from ckptfmt.errors import StorageError
 
 
@@ -36,13 +36,7 @@ class Staging(TemporaryDirectory):
         *,
         limits: Mapping[str, int] | None = None,
     ) -> None:
-        """Make the checkpoint of these bundles, all or nothing; they are removed, or swept. Files
-        that are not linked from elsewhere get the permissions of the index that is replaced."""
-        old = 0 if is_url(self.path) else permissions(index_name(self._prefix))
-        for entry in os.scandir(self.path) if old else ():
-            if entry.stat().st_nlink == 1 and entry.name != LOCK_NAME:
-                with contextlib.suppress(OSError):  # of a file system without permissions
-                    os.chmod(entry.path, old)
+        """Make the checkpoint of these bundles, all or nothing; they are removed, or swept."""
         try:
             _core.merge(
                 parts,

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which checkpoints of a directory the paths of its state file name: one rule for everybody that
-reads them."""
+"""Which checkpoints of a directory the paths of its state file name."""
 
 from __future__ import annotations
 
@@ -20,7 +19,7 @@ from ckptfmt.errors import CorruptError, InvalidError, warn
 _NO_NAMES = ("", ".", "..")
 # All other paths are names right in the directory.
 _SPECIAL = re.compile(r"[/\\!\0]")
-_WINDOWS = re.compile(r"[A-Za-z]:[\\/]|[^/\\]*\\[^/]*$")
+_WINDOWS = re.compile(r"[A-Za-z]:[\\/]|\\\\|[^/\\]*\\[^/]*$")
 
 
 class StatePaths:

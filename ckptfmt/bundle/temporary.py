@@ -132,7 +132,8 @@ class TemporaryDirectory:
             for _ in range(TRIES):
                 with contextlib.suppress(FileExistsError):
                     # Who may not read the old checkpoint may not read the new one's parts.
-                    os.mkdir(self.path, 0o700 | old | (old & 0o444) >> 2 if old else 0o777)
+                    mode = 0o777 if old is None else 0o700 | old | (old & 0o444) >> 2
+                    os.mkdir(self.path, mode)
                 path = os.path.join(self.path, LOCK_NAME)
                 # Another process may sweep the directory before this one has its lock: try another
                 # name. One that process 0 has drawn cannot change: it merges from there.
@@ -235,12 +236,12 @@ def temporary_name(name: str) -> str:
     return f"{name}.tempstate{secrets.randbits(64) | 0xA << 60:016x}"
 
 
-def permissions(path: str, directory_fd: int | None = None) -> int:
-    """Return the permission bits of a file that is to be replaced; 0 if there is none."""
+def permissions(path: str, directory_fd: int | None = None) -> int | None:
+    """Return the permission bits of a file that is to be replaced; None if there is none."""
     try:
         return os.stat(path, dir_fd=directory_fd).st_mode & 0o777
     except (OSError, ValueError):
-        return 0
+        return None
 
 
 def make_file(name: str, directory_fd: int) -> tuple[str, OwnDescriptor]:
@@ -254,8 +255,9 @@ def make_file(name: str, directory_fd: int) -> tuple[str, OwnDescriptor]:
     old = permissions(name, directory_fd)
     for _ in range(TRIES):
         temporary = temporary_name(name)
-        lock = OwnDescriptor(partial(os.open, temporary, flags, old or 0o666, dir_fd=directory_fd))
-        if old:
+        mode = 0o666 if old is None else old
+        lock = OwnDescriptor(partial(os.open, temporary, flags, mode, dir_fd=directory_fd))
+        if old is not None:
             with contextlib.suppress(OSError):  # of a file system without permissions
                 os.fchmod(lock.fd, old)
         if _hold(lock.fd, temporary, fcntl.LOCK_SH, directory_fd):

@@ -36,7 +36,7 @@ examples:
 
 exit status:
   0  done
-  1  done, and a checkpoint that stays is damaged
+  1  done, and a checkpoint that stays is damaged; or nothing was done: the records of managers are
   2  wrong usage, no `checkpoint` file, or a checkpoint could not be read or removed
 """
 

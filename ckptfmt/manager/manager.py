@@ -28,6 +28,7 @@ from typing import Any
 
 import numpy as np
 
+from ckptfmt import _core
 from ckptfmt._base.adapters import adapter_for, named_type
 from ckptfmt._base.arguments import check_number, check_switch, invalid, is_positive, whole, wrong
 from ckptfmt._base.background import SaveQueue
@@ -105,9 +106,9 @@ class CheckpointManager:
     that cannot be removed stays in the list, with a warning, and is tried again after the next
     save. Orphaned files are removed by a save if they provably belong to a killed writer.
 
-    A manager that restored nothing warns before it removes a checkpoint of an earlier run with a
-    larger number: the run began again. Where `checkpoint.ckptfmt`, the records, is damaged, nothing
-    that was saved before is removed.
+    A manager that restored nothing warns once before it replaces a checkpoint of an earlier run, or
+    removes one with a larger number: the run began again. Where `checkpoint.ckptfmt`, the records,
+    is damaged, nothing that was saved before is removed.
 
     A manager takes no lock and changes nothing in the directory until it saves.
 
@@ -419,6 +420,11 @@ class CheckpointManager:
                 if counter is not None:
                     counter[...] = counter + 1
             save = _Save(absolute(self._directory), name, self._path(name), given)
+            if name in self._earlier:
+                self._warn_of_earlier(name, "replaced", name)
+            if self._decisions.is_first and not is_url(self._directory):
+                # First, because the disk may be full of what killed saves of other numbers left.
+                _core.sweep_before_save(self._path(self._name), numbered=True)
             future = self._write(save, chosen)
         except BaseException:
             self._last_checkpoint_step = before
@@ -522,16 +528,14 @@ class CheckpointManager:
             if gone:
                 with contextlib.suppress(StorageError):
                     self._records.write_metrics(place, "rename")
-            with contextlib.suppress(StorageError):
-                place.sweep(self._name)
 
     def _remove_old(self, place: Directory) -> bool:
         """Remove what is not retained; return whether any checkpoint left the queue."""
         managed = self._records.managed
         queue = [self._records.queued(name) for name in managed]
-        others = [self._records.queued(one) for one in self._records.scored if one not in managed]
         policy = dataclasses.replace(self._records.policy, max_to_keep=self._policy.max_to_keep)
-        decided = decide(queue, self._records.last_preserved, policy, others)
+        best = self._records.best() if policy.best else set[str]()
+        decided = decide(queue, self._records.last_preserved, policy, best)
         self._records.last_preserved = decided.last_preserved
         for one in decided.preserved:
             del managed[one.name]
@@ -541,12 +545,7 @@ class CheckpointManager:
         for one in decided.deleted:
             ours = one.name in self._earlier and self._is_named(one.name)
             if ours and (one.step or 0) >= (saved.step or 0):
-                self._warn(
-                    self._directory,
-                    f"'{self._path(one.name)}' of an earlier run is removed: this run restored "
-                    f"nothing, and saved '{saved.name}'",
-                )
-                break
+                self._warn_of_earlier(one.name, "removed", saved.name)
         failed = place.remove_all([one.name for one in decided.deleted])
         for one in decided.deleted:
             # Once the index is removed, the sweep removes the rest.
@@ -555,6 +554,15 @@ class CheckpointManager:
         for name, error in failed.items():
             warn(f"{error}; the checkpoint '{name}' is removed after a later save")
         return True
+
+    def _warn_of_earlier(self, name: str, fate: str, saved: str) -> None:
+        """Warn, once, of a run that begins again."""
+        self._earlier.clear()
+        self._warn(
+            self._directory,
+            f"'{self._path(name)}' of an earlier run is {fate}: this run restored nothing, and "
+            f"saves '{saved}'",
+        )
 
     def _rate(self) -> None:
         """Record what this manager retains besides the newest. What it does not say of the best and

@@ -16,7 +16,7 @@ from ckptfmt.bundle.orphans import METRICS_NAME
 from ckptfmt.errors import BusyError, CheckpointNotFoundError, CorruptError, StorageError, warn
 from ckptfmt.manager.directory import CheckpointDirectory
 from ckptfmt.manager.records import Records
-from ckptfmt.manager.retention import decide, extremes
+from ckptfmt.manager.retention import decide
 from ckptfmt.manager.store_directory import Directory, StoreDirectory
 
 # As many symbolic links are followed from one to the next.
@@ -180,47 +180,42 @@ def _plan(records: Records, directory: str, keep: int, judged: dict[str, _Verdic
         )
     newest = records.newest
     sound: list[str] = []
-    damaged: list[tuple[str, str]] = []
+    broken: dict[str, str] = {}
     covered = 0
+
+    def judge(name: str) -> bool:
+        """Note whether a checkpoint is sound; False if that has to be found out first."""
+        verdict = judged.get(name)
+        if verdict is None or verdict.index != identity(index_name(os.path.join(directory, name))):
+            return False
+        if verdict.why is not None:
+            broken[name] = verdict.why
+        return True
+
     for name in reversed(records.managed):
         if len(sound) >= keep and name != newest:
             continue
-        verdict = judged.get(name)
-        if verdict is None or verdict.index != identity(index_name(os.path.join(directory, name))):
+        if not judge(name):
             return _Plan([], [], {}, unknown=name)
         covered += len(sound) < keep
-        if verdict.why is None:
+        if name not in broken:
             sound.append(name)
-        else:
-            damaged.append((name, verdict.why))
-    broken: dict[str, str] = {}
-    while True:
-        scored = {name: one for name, one in records.scored.items() if name not in broken}
-        ends = extremes({name: one.metrics for name, one in scored.items() if one.score is None})
-        decided = decide(
-            [records.queued(name, broken) for name in records.managed],
-            records.last_preserved,
-            dataclasses.replace(records.policy, max_to_keep=covered),
-            [records.queued(name) for name in scored if name not in records.managed],
-            {newest or "", *ends, *broken},
-        )
-        older = {one.name for one in decided.kept[: len(decided.kept) - covered]} - {
-            newest,
-            *broken,
-        }
-        for name in sorted(older):
-            verdict = judged.get(name)
-            index = identity(index_name(os.path.join(directory, name)))
-            if verdict is None or verdict.index != index:
+    # A damaged one is not among the best: the next one is.
+    while best := records.best(broken) - {newest, *sound, *broken}:
+        for name in sorted(best):
+            if not judge(name):
                 return _Plan([], [], {}, unknown=name)
-            if verdict.why is not None:
-                broken[name] = verdict.why
-        if not older & broken.keys():
+        if not best & broken.keys():
             break
+    queue = [*map(records.queued, records.managed)]
+    policy = dataclasses.replace(records.policy, max_to_keep=covered)
+    stay = {newest or "", *records.best(broken), *broken}
+    decided = decide(queue, records.last_preserved, policy, stay=stay)
+    place = {name: at for at, name in enumerate(records.managed)}
     return _Plan(
         [one.name for one in decided.deleted],
         sound[::-1],
-        {**broken, **dict(damaged[::-1])},
+        dict(sorted(broken.items(), key=lambda item: place.get(item[0], -1))),
         [one.name for one in decided.preserved],
         decided.last_preserved,
     )

@@ -36,7 +36,7 @@ from ckptfmt.bundle.state_file import (
 )
 from ckptfmt.bundle.state_paths import StatePaths
 from ckptfmt.errors import CkptfmtError, CorruptError, InvalidError, StorageError, warn
-from ckptfmt.manager.retention import Policy, Queued, recover
+from ckptfmt.manager.retention import Policy, Queued, best_of, extremes, recover
 from ckptfmt.manager.store_directory import Directory
 
 INDEX_BYTES_MAX = 1 << 40
@@ -162,12 +162,21 @@ class Records:
         self.managed = dict.fromkeys((name for name in names if name is not None), 0.0)
         self.timeless = True
 
-    def queued(self, name: str, broken: Collection[str] = ()) -> Queued:
-        """Return a checkpoint as retention sees it; a broken one has no score."""
+    def queued(self, name: str) -> Queued:
+        """Return a checkpoint as retention sees it."""
         record = self.scored.get(name)
-        score = None if record is None or name in broken else record.score
+        score = None if record is None else record.score
         step = number_of(name, name.rpartition("-")[0])
         return Queued(name, self.managed.get(name, 0.0), step, score)
+
+    def best(self, broken: Collection[str] = ()) -> set[str]:
+        """Return the best checkpoints, managed or not: by their scores as many as are retained;
+        and the extremes of those with metrics that nobody could compare."""
+        kept = (name for name in self.scored if name not in self.managed)
+        names = [n for n in (*kept, *self.managed) if n in self.scored and n not in broken]
+        unscored = [name for name in names if self.scored[name].score is None]
+        ends = extremes({name: self.scored[name].metrics for name in unscored})
+        return {one.name for one in best_of([*map(self.queued, names)], self.policy.best)} | ends
 
     @property
     def newest(self) -> str | None:
@@ -312,8 +321,10 @@ def _parse(content: bytes) -> tuple[Policy, dict[str, Record]]:
     try:
         found = json.loads(content)
         version = found[_HEAD]
-        policy = Policy(**{name: _number(one) for name, one in found.get("keep", {}).items()})
-        policy = dataclasses.replace(policy, max_to_keep=None, best=int(policy.best))
+        keep = {name: _number(one) for name, one in found.get("keep", {}).items()}
+        # Later versions may keep by other rules as well.
+        policy = Policy(None, keep.get("every_n_hours"), keep.get("every_n_steps"))
+        policy = dataclasses.replace(policy, best=int(keep.get("best", 0)))
         records = {name: _record(one) for name, one in found["checkpoints"].items()}
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError, OverflowError):
         raise InvalidError("it does not contain the metrics of checkpoints") from None

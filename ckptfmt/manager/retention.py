@@ -155,9 +155,10 @@ def extremes(metrics: Mapping[str, Metrics]) -> set[str]:
             for name, one in metrics.items()
             if metric in one and not math.isnan(one[metric])
         }
-        for choose in (min, max):
-            best = choose(values.values(), default=None)
-            found |= {name for name, value in values.items() if value == best}
+        # Of equal ones the later is better.
+        later = list(reversed(values))
+        for choose in (min, max) if values else ():
+            found.add(choose(later, key=values.__getitem__))
     return found
 
 
@@ -165,7 +166,6 @@ def decide(
     queue: Sequence[Queued],
     last_preserved: float,
     policy: Policy,
-    others: Sequence[Queued] = (),
     stay: Collection[str] = (),
 ) -> Decision:
     """Decide what happens to the checkpoints of a queue after its last one was saved.
@@ -175,14 +175,11 @@ def decide(
     Args:
         queue: oldest first, each name once.
         last_preserved: the time of the last one kept permanently.
-        policy: which to keep.
-        others: checkpoints outside the queue that exist, such as those kept permanently: they
-            count among the best.
-        stay: names of those that stay in any case.
+        policy: which to keep, besides the best.
+        stay: names of those that stay, such as the best.
     """
     if not policy.max_to_keep:
         return Decision(list(queue), last_preserved=last_preserved)
-    best = set(best_of([*others, *queue], policy.best))
     old, new = queue[: -policy.max_to_keep], queue[-policy.max_to_keep :]
     kept, preserved, deleted = [], [], []
     for one in old:
@@ -191,7 +188,7 @@ def decide(
             preserved.append(one)
         elif policy.every_n_steps and one.step is not None and one.step % policy.every_n_steps == 0:
             preserved.append(one)
-        elif one in best or one.name in stay:
+        elif one.name in stay:
             kept.append(one)
         else:
             deleted.append(one)

@@ -58,7 +58,8 @@ def report(
         progress: called with the parts done, and of all.
 
     Returns:
-        What is damaged of the checkpoint at `path`, as the report shows it, as far as it was read.
+        What is damaged of the checkpoint at `path`, as the report shows it, and of that at
+        `before`, as far as they were read.
 
     Raises:
         InvalidError: `output` is a directory, or the name of a checkpoint's file, or a file that is
@@ -87,18 +88,22 @@ def report(
             budget = _budget(seconds, reader, old)
             data["comparison"] = comparison_data(old, reader, budget, progress)
             data["comparison"]["before"] = printable(masked(second.path))
-        findings = data["health"]["findings"]
-        rows = data["comparison"]["rows"] if old is not None else []
-        unread = [row["error"] for row in rows if row["change"] == "unreadable"]
-        lost = [missing_data(one.prefix) for one in (reader, old) if one is not None]
-        findings += [] if findings else filter(None, [*lost, *unread[:WARNED_MAX]])
+        health = data["health"]
+        if not health["findings"]:
+            health["findings"] = [*filter(None, [missing_data(reader.prefix)])]
+        damage = list(health["findings"])
+        if old is not None:
+            rows = data["comparison"]["rows"]
+            unread = [row["error"] for row in rows if row["change"] == "unreadable"]
+            found = filter(None, [missing_data(old.prefix), *unread[:WARNED_MAX]])
+            damage += [text for text in found if text not in damage]
     text = page(data).encode()
     if isinstance(output, Stream):
         output.write(text)
     else:
         with writing_file(output) as write:
             write(text)
-    return tuple(findings)
+    return tuple(damage)
 
 
 def _budget(seconds: float | None, *readers: Reader) -> Budget:

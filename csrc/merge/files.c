@@ -287,6 +287,8 @@ static ckptfmt_status link_file(cf_merge_files *files, int32_t row, const char *
 	bool exists;
 	CF_TRY(cf_merge_input_directory(source->input, &directory, err));
 	cf_data_name(source->input->prefix.base, source->shard, source->input->header.num_shards, name);
+	if (files->moves && files->commit->directory->permissions != 0 && file_of(source)->info.link_count == 1)
+		cf_os_set_permissions(directory, name, files->commit->directory->permissions);
 	CF_TRY(cf_os_link(directory, name, files->commit->directory, target, &result, err));
 	source->made = result == CF_LINK_DONE;
 	if (result == CF_LINK_IMPOSSIBLE) {

@@ -25,6 +25,7 @@ typedef struct cf_merge_files {
 	int32_t new_count;          /* with the empty ones; 0 until chosen */
 	int32_t room;
 	int32_t holder;             /* the copy whose lock protects all (CMT-15) */
+	bool moves;                 /* the inputs are removed: their data files become those of the result */
 	bool clears;                /* the number chosen has files of a killed merge, to be removed */
 } cf_merge_files;
 

@@ -202,6 +202,7 @@ static ckptfmt_status publish(merge *m, ckptfmt_error *err)
 	cf_sweep_before_save(&m->commit, false);
 	CF_TRY(cf_merge_files_open(&m->files, &m->inputs, m->joined.file_count, &m->commit, err));
 	m->files.progress = &m->progress;
+	m->files.moves = m->options.consume;
 	for (int32_t i = 0; i < m->files.file_count; i++)
 		total += cf_merge_files_info(&m->files, i).size;
 	CF_TRY(cf_progress_begin(&m->progress, total, err));

@@ -15,13 +15,15 @@
 #include "base/buffer.h"
 #include "base/error.h"
 
+enum { CF_PERMISSIONS = 01000 };
+
 typedef struct cf_file_info {
 	uint64_t size;
 	uint64_t device, inode;
 	int64_t mtime_seconds;
 	int64_t mtime_nanoseconds;
 	uint64_t link_count;
-	uint32_t permissions;   /* the bits of rwxrwxrwx; 0 where there are none */
+	uint32_t permissions;   /* CF_PERMISSIONS and the bits of rwxrwxrwx; 0 where there are none */
 	bool regular;           /* a regular file: not a directory, symbolic link, FIFO or device */
 } cf_file_info;
 
@@ -70,9 +72,9 @@ typedef struct cf_os {
 	CF_MUST_CHECK ckptfmt_status (*open)(const cf_directory *directory, const char *name, bool follow_symlinks,
 		cf_file *out, cf_file_info *info, ckptfmt_error *err);
 	/* Creates a file for reading and writing, with the permissions that the directory says or, where the file system
-	 * cannot set them, fewer, and takes its shared lock (if the file system has locks). Until the file is closed, a process that looks for orphaned files sees that its writer is alive
-	 * (CMT-15). If the name exists, sets *exists and opens nothing; symbolic links exist, and so do files that such a
-	 * process is removing. */
+	 * cannot set them, fewer, and takes its shared lock (if the file system has locks). Until the file is closed, a
+	 * process that looks for orphaned files sees that its writer is alive (CMT-15). If the name exists, sets *exists
+	 * and opens nothing; symbolic links exist, and so do files that such a process is removing. */
 	CF_MUST_CHECK ckptfmt_status (*create)(const cf_directory *directory, const char *name, cf_file *out, bool *exists,
 		ckptfmt_error *err);
 	/* Describes a file, directory or device; of a symbolic link its target or, with follow_symlinks false, the link,
@@ -150,6 +152,8 @@ void cf_os_path(const cf_directory *directory, const char *name, char *to, uint6
 /* Removes an empty directory, best effort. Does nothing if the storage has no directories. */
 void cf_storage_directory_remove(const ckptfmt_storage *storage, const char *path);
 CF_MUST_CHECK ckptfmt_status cf_os_directory_sync(const cf_directory *directory, ckptfmt_error *err);
+/* Gives a file other permissions, best effort. Does nothing if the storage has none. */
+void cf_os_set_permissions(const cf_directory *directory, const char *name, uint32_t permissions);
 /* Takes the shared lock that cf_os_create takes, of an open file that has this name. False if another process is
  * removing the file; true also where the file system has no locks. */
 bool cf_os_hold(const cf_directory *directory, const char *name, const cf_file *file);

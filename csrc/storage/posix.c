@@ -242,7 +242,7 @@ static void fill_info(const struct stat *from, cf_file_info *to)
 	to->mtime_nanoseconds = (int64_t)from->st_mtim.tv_nsec;
 #endif
 	to->link_count = (uint64_t)from->st_nlink;
-	to->permissions = (uint32_t)from->st_mode & 0777;
+	to->permissions = CF_PERMISSIONS | ((uint32_t)from->st_mode & 0777);
 	to->regular = S_ISREG(from->st_mode);
 }
 
@@ -315,7 +315,7 @@ static bool is_taken_away(const cf_directory *directory, const char *name, int f
 ckptfmt_status cf_posix_create(const cf_directory *directory, const char *name, cf_file *out, bool *exists,
 	ckptfmt_error *err)
 {
-	const mode_t mode = directory->permissions != 0 ? (mode_t)directory->permissions : 0666;
+	const mode_t mode = directory->permissions != 0 ? (mode_t)directory->permissions & 0777 : 0666;
 	assert(cf_posix_is_name(name));
 	*out = (cf_file){.fd = -1};
 	/* O_EXCL does not follow links, so a planted link cannot redirect the file. */
@@ -331,6 +331,13 @@ ckptfmt_status cf_posix_create(const cf_directory *directory, const char *name, 
 	if (out->fd >= 0 && directory->permissions != 0) /* those that the umask took */
 		(void)!fchmod(out->fd, mode);
 	return CKPTFMT_OK;
+}
+
+void cf_os_set_permissions(const cf_directory *directory, const char *name, uint32_t permissions)
+{
+	assert(cf_posix_is_name(name));
+	if (cf_os_is_local(directory->storage))
+		(void)!fchmodat(directory->fd, name, (mode_t)permissions & 0777, 0);
 }
 
 bool cf_os_hold(const cf_directory *directory, const char *name, const cf_file *file)

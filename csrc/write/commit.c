@@ -23,12 +23,18 @@ ckptfmt_status cf_commit_count(const cf_directory *directory, const char *name, 
 	cf_table_value value;
 	cf_header header;
 	ckptfmt_status status;
-	bool found = false;
+	bool found = false, exists;
 	*out = 0;
 	cf_limits_default(&limits);
 	status = cf_os_open(directory, name, true, &file, &info, NULL);
-	if (status == CKPTFMT_OK && file.fd >= 0 && permissions != NULL)
-		*permissions = info.permissions;
+	if (permissions != NULL) {
+		/* An index that may not be read has permissions as well. */
+		if (status == CKPTFMT_OK)
+			exists = file.fd >= 0;
+		else if (cf_os_stat(directory, name, &info, &exists, NULL) != CKPTFMT_OK)
+			exists = false;
+		*permissions = exists ? info.permissions : 0;
+	}
 	if (status == CKPTFMT_OK && file.fd >= 0)
 		status = cf_index_open(&file, name, info.size, &limits, &table, NULL);
 	if (status == CKPTFMT_OK && file.fd >= 0)

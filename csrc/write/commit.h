@@ -41,7 +41,7 @@ typedef struct cf_commit {
 } cf_commit;
 
 /* The number of data files by the header of the index `name`; 0 if it does not exist or cannot be read. `permissions`
- * of the index may be NULL. NO_MEMORY. */
+ * of the index, 0 if it does not exist, may be NULL. NO_MEMORY. */
 CF_MUST_CHECK ckptfmt_status cf_commit_count(const cf_directory *directory, const char *name, int32_t *out,
 	uint32_t *permissions, ckptfmt_error *err);
 

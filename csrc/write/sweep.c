@@ -488,13 +488,23 @@ static ckptfmt_status sweep_rows(sweep *s, ckptfmt_error *err)
 	return CKPTFMT_OK;
 }
 
-/* Lists the directory and removes. REQUIRES: the directory's lock. */
+/* Lists the directory and removes. REQUIRES: the directory's lock, and a file system that is local. */
 static ckptfmt_status run(sweep *s, ckptfmt_error *err)
 {
-	if (!ckptfmt_file_system_is_local(s->directory->fd))
-		return CKPTFMT_OK;
 	CF_TRY(cf_os_directory_list(s->directory, &s->names, err));
 	return take_names(s) ? sweep_rows(s, err) : CKPTFMT_OK;
+}
+
+static void before_save(sweep *s, uint64_t names_max)
+{
+	if (ckptfmt_file_system_is_local(s->directory->fd) &&
+		cf_os_directory_list_first(s->directory, names_max, &s->names, NULL) == CKPTFMT_OK && take_names(s) &&
+		cf_os_directory_lock(s->directory, 0, NULL) == CKPTFMT_OK) {
+		ckptfmt_status ignored = run(s, NULL);
+		(void)ignored;
+		cf_os_directory_unlock(s->directory);
+	}
+	free_sweep(s);
 }
 
 void cf_sweep_before_save(const cf_commit *commit, bool directories)
@@ -502,27 +512,27 @@ void cf_sweep_before_save(const cf_commit *commit, bool directories)
 	sweep s = {.directory = commit->directory, .name = commit->prefix->base, .scope = CKPTFMT_SWEEP_ONE,
 		.directories = directories, .sync = commit->durability == CKPTFMT_DURABILITY_FULL};
 	/* A prefix that is overwritten is listed in any case, to choose the number of data files. */
-	uint64_t most = commit->old_count == 0 ? CF_SWEEP_NAMES_MAX : UINT64_MAX;
-	if (cf_os_is_local(commit->directory->storage) &&
-		cf_os_directory_list_first(commit->directory, most, &s.names, NULL) == CKPTFMT_OK && take_names(&s) &&
-		cf_os_directory_lock(commit->directory, 0, NULL) == CKPTFMT_OK) {
-		ckptfmt_status ignored = run(&s, NULL);
-		(void)ignored;
-		cf_os_directory_unlock(commit->directory);
-	}
-	free_sweep(&s);
+	if (cf_os_is_local(commit->directory->storage))
+		before_save(&s, commit->directory->permissions == 0 ? CF_SWEEP_NAMES_MAX : UINT64_MAX);
 }
 
-void ckptfmt_sweep_before_save(const char *prefix)
+void ckptfmt_sweep_before_save(const char *prefix, int32_t scope)
 {
 	cf_prefix parts;
 	cf_directory directory = {.fd = -1};
 	cf_commit commit = {&parts, &directory, CKPTFMT_DURABILITY_FULL, 0};
+	sweep s = {.directory = &directory, .scope = scope, .directories = true, .sync = true};
+	cf_file_info info;
+	bool exists;
 	if (cf_prefix_split(prefix, &parts, NULL) != CKPTFMT_OK)
 		return;
-	if (cf_storage_directory_open(NULL, parts.directory, false, false, &directory, NULL) == CKPTFMT_OK &&
-		cf_commit_observe(&commit, NULL) == CKPTFMT_OK)
-		cf_sweep_before_save(&commit, true);
+	s.name = parts.base;
+	if (parts.base[0] != '\0' &&
+		cf_storage_directory_open(NULL, parts.directory, false, false, &directory, NULL) == CKPTFMT_OK &&
+		cf_commit_observe(&commit, NULL) == CKPTFMT_OK &&
+		cf_os_lstat(&directory, parts.base, &info, &exists, NULL) == CKPTFMT_OK)
+		before_save(&s, directory.permissions == 0 && !exists && scope == CKPTFMT_SWEEP_ONE ?
+			(uint64_t)CF_SWEEP_NAMES_MAX : UINT64_MAX);
 	cf_os_directory_close(&directory);
 	cf_prefix_free(&parts);
 }
@@ -551,7 +561,7 @@ ckptfmt_status ckptfmt_sweep(int32_t fd, const char *path, const char *name, int
 	cf_directory directory = {.fd = fd, .path = path};
 	sweep s = {.directory = &directory, .name = name, .scope = scope, .directories = true, .dry_run = dry_run != 0,
 		.sync = sync != 0};
-	ckptfmt_status status = run(&s, err);
+	ckptfmt_status status = ckptfmt_file_system_is_local(fd) ? run(&s, err) : CKPTFMT_OK;
 	*out = NULL;
 	if (status == CKPTFMT_OK)
 		status = take_gone(&s, out, err);

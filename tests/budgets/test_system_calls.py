@@ -25,21 +25,21 @@ HERE = Path(__file__).resolve().parent
 # per slice. A save or merge takes 7 to look for files of killed writers. A reader asks for its
 # process id once per open, so that it works after a fork.
 BUDGETS: dict[str, tuple[int, int | None]] = {
-    "save": (38, 12),
-    "save-synced": (46, None),
-    "save-1000": (38, 12),
-    "save-64-mib": (102, 12 + 8),
-    "save-100000": (66, 12 + 25_600_000 // (8 << 20)),
-    "replace": (80, None),  # a checkpoint of one data file, by another
+    "save": (39, 12),
+    "save-synced": (47, None),
+    "save-1000": (39, 12),
+    "save-64-mib": (103, 12 + 8),
+    "save-100000": (67, 12 + 25_600_000 // (8 << 20)),
+    "replace": (81, None),  # a checkpoint of one data file, by another
     "open": (15, 6),
     "open-and-read": (16, None),
     "load-1000": (17, None),
     "load-100000": (55, None),  # 25.6 MB of data and an index of 5 MB
     "rows": (1, 1),
     "rows-v2": (1, 1),
-    "merge-20": (291, None),
-    "link-20": (214, None),
-    "manager-save": (110, None),  # with its state file, and the removal of the oldest checkpoint
+    "merge-20": (292, None),
+    "link-20": (215, None),
+    "manager-save": (114, None),  # with its state file, and the removal of the oldest checkpoint
 }
 # What one input more takes.
 INPUT_BUDGETS: dict[str, tuple[int, int]] = {"merge": (11, 6), "link": (8, 6)}

@@ -76,7 +76,7 @@ static void test_one_file_twice(void)
 
 static bool has_entry(const char *prefix, const char *name, const void *end, uint64_t end_size)
 {
-	const cf_directory here = {open(directory, O_RDONLY | O_DIRECTORY), directory, NULL};
+	const cf_directory here = {open(directory, O_RDONLY | O_DIRECTORY), directory, NULL, 0};
 	char index[CF_NAME_SIZE];
 	ckptfmt_limits limits;
 	cf_file file = {.fd = -1};

@@ -155,17 +155,17 @@ static void before_a_save(void)
 	/* Another process has the directory's lock: the save does not wait, and leaves all. */
 	other = open(directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	CHECK_EQ(flock(other, LOCK_EX), 0);
-	ckptfmt_sweep_before_save(path_of("ck"));
+	ckptfmt_sweep_before_save(path_of("ck"), CKPTFMT_SWEEP_ONE);
 	CHECK_EQ(file_count(), 3);
 	CHECK_EQ(flock(other, LOCK_UN), 0);
 	/* Neither a save of another name, nor one in a large directory. */
 	save("other");
 	CHECK_EQ(file_count(), 3 + 2);
 	shell("cd '%s' && seq 4092 | xargs touch");
-	ckptfmt_sweep_before_save(path_of("ck"));
+	ckptfmt_sweep_before_save(path_of("ck"), CKPTFMT_SWEEP_ONE);
 	CHECK_EQ(file_count(), 3 + 2 + 4092);
 	shell("rm '%s'/1");
-	ckptfmt_sweep_before_save(path_of("ck"));
+	ckptfmt_sweep_before_save(path_of("ck"), CKPTFMT_SWEEP_ONE);
 	CHECK_EQ(file_count(), 2 + 4091);
 	/* An overwritten prefix is listed in any case. */
 	shell("cd '%s' && seq 5000 | xargs touch && touch other.index.tempstate" HEX);
@@ -179,8 +179,8 @@ static void before_a_save(void)
 	CHECK_EQ(file_count(), 2);
 	close(other);
 	/* Paths that lead nowhere. */
-	ckptfmt_sweep_before_save("");
-	ckptfmt_sweep_before_save("/nowhere/ck");
+	ckptfmt_sweep_before_save("", CKPTFMT_SWEEP_ONE);
+	ckptfmt_sweep_before_save("/nowhere/ck", CKPTFMT_SWEEP_ONE);
 }
 
 int main(void)

@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -38,7 +39,8 @@ def prefix(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def edited(prefix: Path, how: str, given: str) -> list[str]:
     to = prefix.with_name("e")
-    done = ckptfmt.editing.edit(prefix, to, **{how: given}, drop_weights=True)  # type: ignore[arg-type]
+    options: dict[str, Any] = {how: given, "drop_weights": True}
+    done = ckptfmt.editing.edit(prefix, to, **options)
     return sorted(set(NAMES) - set(done.dropped) if how == "keep" else done.dropped)
 
 

@@ -233,6 +233,7 @@ class Directory(RuleBasedStateMachine):
         status = self.command("prune", "--keep", str(keep), "-q", str(self.runs))
         assert status in ((0, 1) if (self.runs / "checkpoint").exists() else (2,))
         if status != 2:
+            self.before = set(sound)
             self.sure = self.retained(self.sure, sound[-keep:])
 
     @rule()

@@ -182,9 +182,9 @@ def test_removals_that_fail_are_tried_again(
                     assert number_names([manager.save(one) or ""]) == [f"ckpt-{one}"]
             else:
                 manager.save(one)
-            # The same save removes data files in a second way, by the proof that is beside them.
+            # The next save removes data files in a second way, by the proof that is beside them.
             stays = any(name.startswith("ckpt-1.data") for name in files(tmp_path))
-            assert stays == part.endswith("index")
+            assert stays == (part.endswith("index") or one == 3)
     stuck = ["ckpt-1"] if part.endswith("index") else []
     assert there(tmp_path) == [*stuck, "ckpt-3", "ckpt-4"]
     assert state_names(tmp_path) == [*stuck, "ckpt-3", "ckpt-4"]

@@ -282,7 +282,7 @@ def test_hostile_metrics(tmp_path: Path, name: str, value: str) -> None:
 
 
 def test_metrics_that_a_function_cannot_do_with(tmp_path: Path) -> None:
-    """Removing goes on."""
+    """Removing goes on; what nobody can compare stays as long as it has the extreme of a metric."""
     manager_of(tmp_path, 1).save(metrics={"loss": 1})
     manager = manager_of(
         tmp_path,
@@ -292,7 +292,7 @@ def test_metrics_that_a_function_cannot_do_with(tmp_path: Path) -> None:
     )
     with pytest.warns(CkptfmtWarning, match="'ckpt-1' cannot be compared by keep_best: KeyError"):
         manager.save(metrics={"accuracy": 1})
-    assert there(tmp_path) == ["other-1"]
+    assert there(tmp_path) == ["ckpt-1", "other-1"]
     strange = manager_of(tmp_path, 1, keep_best=KeepBest(lambda _: "best", "max"))
     with pytest.raises(InvalidError, match="the result of keep_best's function"):
         strange.save(metrics={"accuracy": 1})

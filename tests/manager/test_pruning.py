@@ -338,9 +338,13 @@ RETAINED: dict[str, tuple[dict[str, Any], list[int]]] = {
 }
 
 
-def save_losses(directory: Path, **options: Any) -> None:
-    manager = ckptfmt.CheckpointManager(ckptfmt.Checkpoint(w=np.ones(3)), directory, 9, **options)
-    for loss in LOSSES:
+def save_losses(
+    directory: Path, losses: list[float] = LOSSES, max_to_keep: int = 9, **options: Any
+) -> None:
+    checkpoint = ckptfmt.Checkpoint(w=np.ones(3))
+    manager = ckptfmt.CheckpointManager(checkpoint, directory, max_to_keep, **options)
+    manager.restore_or_initialize()
+    for loss in losses:
         manager.save(metrics={"loss": loss})
 
 
@@ -383,7 +387,7 @@ def test_records_that_cannot_be_read(tmp_path: Path) -> None:
     """Nothing says what has to stay: nothing is removed."""
     save_losses(tmp_path, keep_best=ckptfmt.KeepBest("loss", "min"))
     records = tmp_path / "checkpoint.ckptfmt"
-    for text in ("{", "", records.read_text().replace('"best"', '"new"'), "[]"):
+    for text in ("{", "", records.read_text().replace(": 1,", ': "1",'), "[]"):
         records.write_text(text)
         before = contents(tmp_path)
         with pytest.warns(ckptfmt.CkptfmtWarning), pytest.raises(ckptfmt.CorruptError):
@@ -391,12 +395,32 @@ def test_records_that_cannot_be_read(tmp_path: Path) -> None:
         assert contents(tmp_path) == before
 
 
-def test_a_damaged_checkpoint_is_not_the_best(tmp_path: Path) -> None:
-    save_losses(tmp_path, keep_best=ckptfmt.KeepBest("loss", "min"))
-    data_file(tmp_path / "ckpt-2").unlink()
-    done = prune(str(tmp_path), 1)
-    assert found(done) == ([3, 4, 5], [6], [2]), "1 is the next best"
-    assert ckptfmt.verify(tmp_path / "ckpt-1").ok
+@pytest.mark.parametrize("scored", [True, False])
+@pytest.mark.parametrize("keep", [1, 5])
+def test_a_damaged_checkpoint_is_not_the_best(tmp_path: Path, keep: int, scored: bool) -> None:
+    """Neither an older one nor one among the newest."""
+    best = ckptfmt.KeepBest("loss", "min") if scored else None
+    for loss in [2.0, 9.0, 1.0, 8.0, 7.0, 6.0, 5.0]:
+        save_losses(tmp_path, [loss], keep_best=best)
+    data_file(tmp_path / "ckpt-3").unlink()
+    done = prune(str(tmp_path), keep)
+    assert 3 in numbers(done.damaged) and ckptfmt.verify(tmp_path / "ckpt-1").ok, "the next best"
+    assert prune(str(tmp_path), keep).removed == []
+
+
+def test_a_metric_that_says_nothing(tmp_path: Path) -> None:
+    """Of equal values the latest is the extreme."""
+    save_losses(tmp_path, [1.0] * 5)
+    assert numbers(prune(str(tmp_path), 1).removed) == [1, 2, 3, 4]
+
+
+def test_metrics_that_a_manager_cannot_compare(tmp_path: Path) -> None:
+    """It does not say what is best; another manager did."""
+    save_losses(tmp_path, [0.5], keep_best=ckptfmt.KeepBest("loss", "min"))
+    for loss in (0.1, 0.7, 0.6):
+        save_losses(tmp_path, [loss], 1)
+    left = {int(path.stem[5:]) for path in tmp_path.glob("*.index")}
+    assert left == {1, 2, 3, 4}
 
 
 def test_options_of_numpy_and_a_later_save_of_the_best(tmp_path: Path) -> None:

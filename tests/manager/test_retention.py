@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 from collections import OrderedDict
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -12,7 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ckptfmt.errors import InvalidError
-from ckptfmt.manager.retention import Decision, KeepBest, Policy, Queued, best_of, decide, recover
+from ckptfmt.manager import retention
+from ckptfmt.manager.retention import Decision, KeepBest, Policy, Queued, best_of, recover
 
 HOUR = 3600.0
 NUMBER: Any = 3
@@ -39,6 +41,13 @@ class Model:
 queues = st.lists(times, max_size=12).map(
     lambda moments: [Queued(f"c-{row}", moment, row) for row, moment in enumerate(moments)]
 )
+
+
+def decide(
+    queue: list[Queued], preserved: float, policy: Policy, others: Sequence[Queued] = ()
+) -> Decision:
+    best = {one.name for one in best_of([*others, *queue], policy.best)}
+    return retention.decide(queue, preserved, policy, best)
 
 
 @given(

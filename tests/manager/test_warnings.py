@@ -100,7 +100,7 @@ CALLS: dict[str, Callable[[Path], object]] = {
     "restore_latest": lambda path: manager(path).restore_latest(),
     "restore_latest(False)": lambda path: manager(path).restore_latest(check_first=False),
     "save": lambda path: manager(path, keep_best=ckptfmt.KeepBest("loss", "min")).save(
-        metrics={"loss": 0.0}
+        9, metrics={"loss": 0.0}
     ),
     "TrainingState.restore": lambda path: state(path).restore(),
     "Checkpoint.restore": lambda path: Checkpoint(x=np.zeros(4, np.float32)).restore(path),
@@ -164,6 +164,7 @@ def test_metrics_of_others_that_cannot_be_compared(tmp_path: Path) -> None:
         options=ckptfmt.tf.CheckpointOptions(durability="none"),
     )
     save = functools.partial(one.save, metrics={"accuracy": 1})
-    found = caught_by(save, save, lambda: one.best_checkpoint)
+    every = caught_by(save, save, lambda: one.best_checkpoint)
+    found = [text for text in every if "of an earlier run" not in text]
     assert found and len(found) == len(set(found))
     assert all("cannot be compared by keep_best: KeyError" in text for text in found)
