@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Sequence
@@ -156,8 +157,10 @@ def _run(arguments: Sequence[str] | None) -> int:
     except SystemExit as stop:  # of argparse: help, version, wrong usage
         return int(stop.code or GOOD)
     except CkptfmtError as error:
-        if getattr(options, "json", False):
-            Output().document({"error": error_fields(error)})
+        if options is not None and getattr(options, "json", False):
+            fields = error_fields(error)
+            fields["message"] = _with_options(error.message, options.parser._actions)
+            Output().document({"error": fields})
         return complain(error, options)
     except MemoryError:
         return _complain("out of memory", TROUBLE)
@@ -190,19 +193,34 @@ def error_fields(error: CkptfmtError) -> dict[str, object]:
 
 
 def complain(error: CkptfmtError, options: argparse.Namespace | None = None) -> int:
-    """Print an error to standard error, after the option that it is about, and return the exit
-    status that it causes."""
-    actions = [] if options is None or error.argument is None else options.parser._actions
-    option = [
-        f"{action.option_strings[-1] if action.option_strings else action.metavar}: "
-        for action in actions
-        if action.dest == error.argument
-    ]
+    """Print an error to standard error, after the option that was given and that it is about, and
+    return the exit status that it causes."""
     status = PROBLEMS if isinstance(error, DAMAGE) else TROUBLE
-    message = str(error)
-    if option:
-        message = message.removeprefix(f"{error.argument}: ")
-    return _complain("".join(option) + message, status)
+    actions = [] if options is None else options.parser._actions
+    message = _with_options(str(error), actions)
+    for action in actions:
+        if action.dest == error.argument:
+            message = message.removeprefix(f"{error.argument}: ")
+            if getattr(options, action.dest, action.default) != action.default:
+                name = action.option_strings[-1] if action.option_strings else action.metavar
+                message = message if message.startswith(f"{name} ") else f"{name}: {message}"
+    return _complain(message, status)
+
+
+def _with_options(message: str, actions: Iterable[argparse.Action]) -> str:
+    """Return a message of the library with the command's options for the arguments that it
+    names."""
+    for action in actions:
+        for option in action.option_strings[-1:]:
+            argument = rf"\b{action.dest}="
+            for value, words in (
+                ("True\\b", ""),
+                (r"\{'([^']*)': '?(\w+)'?\}", r" '\1=\2'"),
+                (r"('[^']*')", r" \1"),
+                ("(?=[ ,])", ""),
+            ):
+                message = re.sub(argument + value, option + words, message)
+    return message
 
 
 def _complain(message: str, status: int) -> int:

@@ -201,8 +201,8 @@ def edit(
     of_tensors |= any(one is not None for one in (rename, drop, keep, cast))
     if not of_tensors and metadata is None:
         raise InvalidError(
-            "nothing to edit: give rename, drop, keep, cast, metadata, strip_optimizer or "
-            "drop_missing"
+            "nothing to edit: give rename=, drop=, keep=, cast=, strip_optimizer=True, "
+            "drop_missing=True or other metadata"
         )
     wait_for_saves()
     with Reader(locate(source, "source"), limits=limits) as reader:
@@ -284,8 +284,8 @@ def _optimizer_state(
     if undecided:
         glob = _glob(undecided, roles) or "FILTER"
         not_known = (
-            f"; it is not known of {some(undecided)}: drop={glob!r}, drop_weights=True (--drop "
-            f"{glob!r} --drop-weights) drops those that are state"
+            f"; it is not known of {some(undecided)}: drop={glob!r}, drop_weights=True drops those "
+            "that are state"
         )
     if not state:
         raise TensorNotFoundError(
@@ -316,7 +316,7 @@ def _check_weights(reader: Reader, dropped: Sequence[str], roles: Mapping[str, M
     if weights:
         raise InvalidError(
             f"{len(weights)} of the {len(dropped)} tensors that would be dropped are weights, "
-            f"or may be: {some(weights)}; drop_weights=True (--drop-weights) drops them",
+            f"or may be: {some(weights)}; drop_weights=True drops them",
             path=reader.prefix,
         )
 
@@ -351,8 +351,8 @@ def _check_missing(reader: Reader, missing: _Missing) -> None:
         if names:
             raise InvalidError(
                 f"{refers} to tensors that are missing: {some(names)}. An edit has lost them, or "
-                "their variables were never initialised; drop_missing=True (--drop-missing) "
-                "removes what is said of them",
+                "their variables were never initialised; drop_missing=True removes what is said "
+                "of them",
                 path=reader.prefix,
             )
 

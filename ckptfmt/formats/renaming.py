@@ -23,7 +23,7 @@ from ckptfmt.bundle.selecting import (
 from ckptfmt.formats.tensors import Box, Tensor
 from ckptfmt.objects.naming_metadata import NamedInMetadata
 
-WAY_OUT = "drop_metadata=True (--drop-metadata)"
+WAY_OUT = "drop_metadata=True"
 Opened = AbstractContextManager[tuple[dict[str, Any], dict[str, Any]]]
 
 

@@ -309,7 +309,7 @@ def test_how_to_drop_what_is_undecided(tmp_path: Path, names: list[str], glob: s
     ckptfmt.save(tmp_path / "a", {name: np.ones(3) for name in names})
     with pytest.raises(TensorNotFoundError) as caught:
         ckptfmt.editing.edit(tmp_path / "a", tmp_path / "b", strip_optimizer=True)
-    assert f"drop={glob!r}, drop_weights=True (--drop {glob!r} --drop-weights)" in str(caught.value)
+    assert f"drop={glob!r}, drop_weights=True drops" in str(caught.value)
     if glob != "FILTER":
         done = ckptfmt.editing.edit(tmp_path / "a", tmp_path / "b", drop=glob, drop_weights=True)
         assert done.tensors == 1 and list(ckptfmt.load(tmp_path / "b")) == ["w"]
