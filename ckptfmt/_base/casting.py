@@ -19,6 +19,7 @@ from ckptfmt._base import dtypes
 from ckptfmt._base.arguments import invalid
 from ckptfmt.errors import warn
 
+_PART = 1 << 17  # elements
 # By kind of `kind_of`, in words.
 KINDS = {"f": "floating-point", "i": "integer", "c": "complex"}
 
@@ -129,20 +130,29 @@ def cast(
     if values.dtype == dtype:
         return values, None
     old, to = dtypes.plain_quantized(values), _element(dtype).newbyteorder("=")
+    if not old.size or _is_widening(old.dtype, to):
+        return _with(_as(old, to), dtype), None
+    flat = old.reshape(-1)
+    new = np.empty(flat.shape, to)
+    count = zeros = first = 0
     with np.errstate(all="ignore"):
-        new = _as(old, to)
-        if not old.size or _is_widening(old.dtype, to):
-            return _with(new, dtype), None
-        lost = None if _is_safe(old, to) else _lost(old, new)
-        count = 0 if lost is None else int(lost.sum())
-        if lost is not None and count and not allow_loss:
-            first = np.unravel_index(int(np.argmax(lost)), lost.shape)
-            raise _loss(tensor, dtype, values, tuple(map(int, first)), count, start)
-        zeros = 0
-        if kind_of(old.dtype) in "fc" and kind_of(to) in "fc":
-            became_zero = (new == 0) & (old != 0)
-            zeros = int((became_zero if lost is None else became_zero & ~lost).sum())
-    return _with(new, dtype), Losses(count, zeros) if count or zeros else None
+        # In parts that stay in the caches of the processor, which looks at each value twice.
+        for begin in range(0, flat.size, _PART):
+            part = flat[begin : begin + _PART]
+            new[begin : begin + _PART] = cut = _as(part, to)
+            if _is_safe(part, to):
+                continue
+            lost = _lost(part, cut)
+            if not count and lost.any():
+                first = begin + int(np.argmax(lost))
+            count += int(lost.sum())
+            if kind_of(old.dtype) in "fc" and kind_of(to) in "fc":
+                zeros += int(((cut == 0) & (part != 0) & ~lost).sum())
+    if count and not allow_loss:
+        place = tuple(map(int, np.unravel_index(first, old.shape)))
+        raise _loss(tensor, dtype, values, place, count, start)
+    result = _with(new.reshape(old.shape), dtype)
+    return result, Losses(count, zeros) if count or zeros else None
 
 
 def _with(elements: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
@@ -244,19 +254,28 @@ def _finfo(dtype: np.dtype[Any]) -> Any:
 
 
 @functools.cache
+def _smallest(dtype: np.dtype[Any]) -> float:
+    """Return a number to which no larger one is rounded to 0."""
+    return float(_finfo(dtype).smallest_subnormal) / 2
+
+
+@functools.cache
 def _saturates(dtype: np.dtype[Any]) -> bool:
     """Return whether a dtype has neither infinity nor NaN: a cast returns the nearest number."""
     return bool(np.isfinite(np.array(np.inf).astype(dtype)))
 
 
 def _is_safe(old: NDArray[Any], to: np.dtype[Any]) -> bool:
-    """Return whether nothing is lost, which the least and the largest value can show but for
-    fractions; False where that takes a look at each value."""
+    """Return whether nothing is lost or becomes 0, which the least and the largest value can show
+    but for fractions; False where that takes a look at each value."""
     if old.dtype.kind == "c":
         return to.kind == "c" and _is_safe(old.real, to) and _is_safe(old.imag, to)
     is_whole = kind_of(old.dtype) != "f"
     if to.kind == "c":
         to = np.empty(0, to).real.dtype
+    if not is_whole and kind_of(to) == "f":
+        size = np.abs(old)
+        return bool(size.min() > _smallest(to)) and bool(size.max() <= float(_finfo(to).max))
     whole = _native(old)
     ends = np.array([whole.min(), whole.max()], whole.dtype)
     if (
@@ -267,7 +286,7 @@ def _is_safe(old: NDArray[Any], to: np.dtype[Any]) -> bool:
         return False
     if not np.isfinite(ends).all() or _lost(ends, _as(ends, to)).any():
         return False
-    return is_whole or kind_of(to) == "f" or bool((np.trunc(old) == old).all())
+    return is_whole or bool((np.trunc(old) == old).all())
 
 
 def _lost(old: NDArray[Any], new: NDArray[Any]) -> NDArray[np.bool_]:
