@@ -91,10 +91,7 @@ CASES: dict[str, tuple[Call, str]] = {
     "verify path": (lambda _: ckptfmt.verify(5), PATH),
     "verify progress": (lambda p: ckptfmt.verify(p, progress=5), PROGRESS),
     "verify limits": (lambda p: ckptfmt.verify(p, limits=5), LIMITS),
-    "load names": (
-        lambda p: ckptfmt.load(p, 5),
-        "names must be a list of names, not int",
-    ),
+    "load names": (lambda p: ckptfmt.load(p, 5), "names must be a list of names, not int"),
     "load name": (lambda p: ckptfmt.load(p, [5]), NAME),
     "load rename": (
         lambda p: ckptfmt.load_into(p, {}, rename=5),

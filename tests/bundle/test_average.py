@@ -122,8 +122,7 @@ def test_extremes(
 
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize(
-    "dtype",
-    ["f2", "f4", "c8", ml_dtypes.bfloat16, ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2],
+    "dtype", ["f2", "f4", "c8", ml_dtypes.bfloat16, ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2]
 )
 def test_extremes_of_small_dtypes(tmp_path: Path, dtype: Any) -> None:
     part = np.dtype("f4" if dtype == "c8" else dtype)

@@ -39,10 +39,7 @@ def test_every_field() -> None:
         b"last_preserved_timestamp: 1795212155.613958\n"
     )
     state = CheckpointState(
-        "ckpt-4",
-        ("ckpt-3", "ckpt-4"),
-        (1795212156.6255136, 1795212156.6292567),
-        1795212155.613958,
+        "ckpt-4", ("ckpt-3", "ckpt-4"), (1795212156.6255136, 1795212156.6292567), 1795212155.613958
     )
     assert parse_state(content) == state
     assert format_state(state) == content

@@ -245,16 +245,8 @@ def told(prefix: Path, text: bytes) -> Path:
     [
         (b"[1]", CorruptError, "EXT-7: the metadata is not a JSON object"),
         (b'{"a":' + b"9" * 5000 + b"}", CorruptError, "EXT-7: the metadata is not a JSON object"),
-        (
-            b'{"a":null}',
-            InvalidError,
-            "metadata 'a' cannot be stored: values must be str",
-        ),
-        (
-            b'{"a":{}}',
-            InvalidError,
-            "metadata 'a' cannot be stored: values must be str",
-        ),
+        (b'{"a":null}', InvalidError, "metadata 'a' cannot be stored: values must be str"),
+        (b'{"a":{}}', InvalidError, "metadata 'a' cannot be stored: values must be str"),
     ],
 )
 def test_metadata_that_cannot_be_written_can_be_dropped(

@@ -87,12 +87,7 @@ DETAILS = {
 
 
 def attributes(error: errors.CkptfmtError) -> dict[str, object]:
-    return {
-        "message": error.message,
-        "status": error.status,
-        "args": error.args,
-        **error.details(),
-    }
+    return {"message": error.message, "status": error.status, "args": error.args, **error.details()}
 
 
 def each_class() -> pytest.MarkDecorator:

@@ -20,12 +20,7 @@ from support.arrays import CODES, bits, random_array, random_shape
 from support.files import flip
 
 import ckptfmt
-from ckptfmt import (
-    CheckpointNotFoundError,
-    CorruptError,
-    InvalidError,
-    _core,
-)
+from ckptfmt import CheckpointNotFoundError, CorruptError, InvalidError, _core
 from ckptfmt._base.arrays import Sources
 from ckptfmt.bundle import incremental
 from ckptfmt.bundle.writer import write_sources

@@ -282,9 +282,7 @@ def test_filtered_arrays_are_left_alone(prefix: Path) -> None:
 def test_cast_to_the_arrays(prefix: Path) -> None:
     """Every number, and across layouts; the others as they are."""
     arrays = blank(
-        d=np.zeros(4, np.float32),
-        h=np.zeros((3, 2), ml_dtypes.bfloat16).T,
-        i=np.zeros(3, ">i2"),
+        d=np.zeros(4, np.float32), h=np.zeros((3, 2), ml_dtypes.bfloat16).T, i=np.zeros(3, ">i2")
     )
     report = load_into(prefix, arrays, cast=True)
     assert report == MatchReport(matched=("d", "h", "i", "s"))

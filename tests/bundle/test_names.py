@@ -125,10 +125,7 @@ def test_file_names() -> None:
         ("/d/.data-00000-of-00001", ("/d/", 0, 1)),
         ("a\nb.data-00000-of-00001", ("a\nb", 0, 1)),
         ("\udcff.data-00000-of-00001", ("\udcff", 0, 1)),
-        (
-            "ck.data-00000-of-00001.data-00001-of-00002",
-            ("ck.data-00000-of-00001", 1, 2),
-        ),
+        ("ck.data-00000-of-00001.data-00001-of-00002", ("ck.data-00000-of-00001", 1, 2)),
         # What cannot be a checkpoint's file is still named like one.
         ("ck.data-00005-of-00002", ("ck", 5, 2)),
     ],

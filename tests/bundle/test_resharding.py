@@ -13,13 +13,7 @@ import pytest
 from hypothesis import strategies as st
 from support.arrays import bits
 from support.process import Spent
-from support.strategies import (
-    count_share,
-    expected_slice,
-    property_test,
-    sharded_tensors,
-    shares,
-)
+from support.strategies import count_share, expected_slice, property_test, sharded_tensors, shares
 from support.team import all_good, run_team
 
 import ckptfmt
@@ -181,9 +175,6 @@ def test_unknown_dtypes_come_whole(tmp_path: Path) -> None:
     assert [one["v"].tolist() for one in found] == [[b"x"]] * 2
     mesh = Mesh({"x": 2})
     [got, _] = all_good(
-        run_team(
-            2,
-            lambda team: sharded_restore(tmp_path / "ck", {"v": Layout(["x"], mesh)}, team),
-        )
+        run_team(2, lambda team: sharded_restore(tmp_path / "ck", {"v": Layout(["x"], mesh)}, team))
     )
     assert got["v"][mesh.devices[0]].tolist() == [b"x"]

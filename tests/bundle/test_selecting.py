@@ -76,14 +76,8 @@ def test_rename(prefix: Path, rename: Any, expected: list[str | None] | None) ->
 @pytest.mark.parametrize(
     ("rename", "message"),
     [
-        (
-            5,
-            "rename must be a mapping from names to names, a function, or (regex, replacement) ",
-        ),
-        (
-            "a",
-            "rename must be a mapping from names to names, a function, or (regex, replacement) ",
-        ),
+        (5, "rename must be a mapping from names to names, a function, or (regex, replacement) "),
+        ("a", "rename must be a mapping from names to names, a function, or (regex, replacement) "),
         (
             b"ab",
             "rename must be a mapping from names to names, a function, or (regex, replacement) ",
@@ -136,18 +130,9 @@ def test_filter(prefix: Path, wish: Any, expected: list[str]) -> None:
 @pytest.mark.parametrize(
     ("wish", "message"),
     [
-        (
-            5,
-            "filter must be a glob pattern, /REGEX/, compiled regex or function, not int",
-        ),
-        (
-            b"a*",
-            "filter must be a glob pattern, /REGEX/, compiled regex or function, not bytes",
-        ),
-        (
-            ["a*"],
-            "filter must be a glob pattern, /REGEX/, compiled regex or function, not list",
-        ),
+        (5, "filter must be a glob pattern, /REGEX/, compiled regex or function, not int"),
+        (b"a*", "filter must be a glob pattern, /REGEX/, compiled regex or function, not bytes"),
+        (["a*"], "filter must be a glob pattern, /REGEX/, compiled regex or function, not list"),
         (re.compile(b"a"), "filter: re.compile(b'a') is for bytes: names are str"),
     ],
 )

@@ -186,13 +186,7 @@ def test_the_empty_text_is_the_whole_tensor() -> None:
         ("+4 1,2", (4,), (1,), (2,), (2,)),
         ("004 01,02", (4,), (1,), (2,), (2,)),
         ("4 -0,2", (4,), (0,), (2,), (2,)),
-        (
-            f"{INT64_MAX} {INT64_MAX - 1},1",
-            (INT64_MAX,),
-            (INT64_MAX - 1,),
-            (1,),
-            (1,),
-        ),
+        (f"{INT64_MAX} {INT64_MAX - 1},1", (INT64_MAX,), (INT64_MAX - 1,), (1,), (1,)),
     ],
 )
 @pytest.mark.parametrize("encode", [False, True])

@@ -180,9 +180,7 @@ def test_dtypes_of_every_kind(tmp_path: Path) -> None:
 
 
 def test_a_dtype_that_nobody_knows(tmp_path: Path) -> None:
-    built = index.index_of(
-        [(b"", index.header()), (b"x", index.stored_entry(99, (2,), b"abcd"))],
-    )
+    built = index.index_of([(b"", index.header()), (b"x", index.stored_entry(99, (2,), b"abcd"))])
     index.write(tmp_path / "ck", built, b"abcd")
     reader = tf.load_checkpoint(tmp_path / "ck")
     assert reader.get_variable_to_shape_map() == {"x": [2]}

@@ -107,18 +107,9 @@ def names_in(ran: Ran) -> list[str]:
         (["--filter", "/e(p|l)$/"], ["model/dense/kernel", "step"]),
         (["--filter", "step", "--filter", "/WORDS|none/"], ["model/none", "step"]),
         (["--filter", "[sS]tep"], ["step"]),
-        (
-            ["--sort", "size"],
-            ["model/dense/kernel", "model/words", "step", "scale", "model/none"],
-        ),
-        (
-            ["--sort", "dtype"],
-            ["model/none", "scale", "model/dense/kernel", "step", "model/words"],
-        ),
-        (
-            ["--sort", "shard"],
-            ["model/dense/kernel", "scale", "model/words", "model/none", "step"],
-        ),
+        (["--sort", "size"], ["model/dense/kernel", "model/words", "step", "scale", "model/none"]),
+        (["--sort", "dtype"], ["model/none", "scale", "model/dense/kernel", "step", "model/words"]),
+        (["--sort", "shard"], ["model/dense/kernel", "scale", "model/words", "model/none", "step"]),
         (["--limit", "2"], ["model/dense/kernel", "model/none"]),
         (["--limit", "0"], []),
         (["--sort", "size", "--limit", "1", "--filter", "s*"], ["step"]),

@@ -174,10 +174,7 @@ def test_show_names_with_brackets(command: Command, tmp_path: Path) -> None:
             "invalid index [1.0]: '1.0' must be an integer, a slice start:stop:step or ...",
         ),
         ("model/words[::0]", r"slice\(None, None, 0\): slice step cannot be zero"),
-        (
-            "words",
-            r"in .+\.index, tensor 'words': not found in checkpoint; the nearest are [^\n]+",
-        ),
+        ("words", r"in .+\.index, tensor 'words': not found in checkpoint; the nearest are [^\n]+"),
         ("words[0]", r"in .+\.index, tensor 'words': not found in checkpoint; the nearest are .+"),
     ],
 )

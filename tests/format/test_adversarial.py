@@ -335,10 +335,7 @@ def many_slices(directory: Path) -> Iterator[Trial]:
     data = np.arange(count, dtype=np.float32).tobytes()
     slices = [ix.slice_message([(at, 1)]) for at in range(count)]
     rows = [
-        (
-            ix.slice_key(b"x", [(at, 1)]),
-            ix.stored_entry(1, [1], data[4 * at : 4 * at + 4], 4 * at),
-        )
+        (ix.slice_key(b"x", [(at, 1)]), ix.stored_entry(1, [1], data[4 * at : 4 * at + 4], 4 * at))
         for at in range(count)
     ]
     made = table(*rows, (b"x", ix.entry(1, [count], slices=slices)))

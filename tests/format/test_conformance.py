@@ -22,7 +22,7 @@ from support.vectors import (
 
 PAGE = (SPEC / "conformance.md").read_text(encoding="utf-8")
 PROGRAMS = [
-    *("v2 reader", "v2+ reader", "full reader", "strict verifier", "canonical writer", "merger"),
+    *("v2 reader", "v2+ reader", "full reader", "strict verifier", "canonical writer", "merger")
 ]
 WORDS = {"yes", "accept", "report", "may", "-"}
 BY_NAME = {vector.name: vector for vector in VECTORS}

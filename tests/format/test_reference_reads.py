@@ -192,15 +192,7 @@ def save_converted(make: Maker) -> Tensors:
     return tensors
 
 
-WAYS = (
-    save_all,
-    save_slices,
-    save_shards,
-    save_and_merge,
-    save_upon,
-    save_objects,
-    save_converted,
-)
+WAYS = (save_all, save_slices, save_shards, save_and_merge, save_upon, save_objects, save_converted)
 
 
 def value_of(array: Any) -> Any:

@@ -46,7 +46,7 @@ Merge = Callable[[list[str], Path, bool], Refusal | None]
 
 # Rules of the reference decoder that no vector can show.
 UNREACHABLE: dict[str, str] = {
-    "CMT-12": "takes a writer that replaces the index between opening and reading",
+    "CMT-12": "takes a writer that replaces the index between opening and reading"
 }
 
 # Rules that no vector names, and why.

@@ -195,11 +195,7 @@ def test_nothing_is_half_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     with pytest.raises(ckptfmt.CorruptError, match="does not hold"):
         ckptfmt.convert(tmp_path / "ck", tmp_path / "x.safetensors")
     assert (tmp_path / "x.safetensors").read_bytes() == before
-    assert sorted(os.listdir(tmp_path)) == [
-        "ck.data-00000-of-00001",
-        "ck.index",
-        "x.safetensors",
-    ]
+    assert sorted(os.listdir(tmp_path)) == ["ck.data-00000-of-00001", "ck.index", "x.safetensors"]
 
 
 @pytest.mark.parametrize(

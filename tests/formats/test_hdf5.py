@@ -122,8 +122,7 @@ def huge(file: Any, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "make",
-    [external_link, soft_link, external_values, virtual, without_shape, of_records, huge],
+    "make", [external_link, soft_link, external_values, virtual, without_shape, of_records, huge]
 )
 def test_files_that_are_refused(tmp_path: Path, make: Any) -> None:
     with h5py.File(tmp_path / "x.h5", "w") as file:

@@ -446,11 +446,7 @@ def test_slot_variables(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("slot", "words"),
-    [
-        ("itself", "also an object"),
-        (3, "is of type int"),
-        ({}, "is of type dict"),
-    ],
+    [("itself", "also an object"), (3, "is of type int"), ({}, "is of type dict")],
 )
 def test_slot_variables_that_cannot_be(tmp_path: Path, slot: Any, words: str) -> None:
     v = np.zeros(1)

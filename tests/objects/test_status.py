@@ -17,11 +17,7 @@ from support.objects import Module
 import ckptfmt
 from ckptfmt.bundle.load import MatchReport
 from ckptfmt.errors import MatchError
-from ckptfmt.objects.status import (
-    InitializationOnlyStatus,
-    LoadStatus,
-    NameBasedSaverStatus,
-)
+from ckptfmt.objects.status import InitializationOnlyStatus, LoadStatus, NameBasedSaverStatus
 
 VALUE = "/.ATTRIBUTES/VARIABLE_VALUE"
 

@@ -192,11 +192,7 @@ def test_one_process_that_fails_makes_all_fail(tmp_path: Path) -> None:
         return load_tree(tmp_path / ("ckpt" if member.rank else "other"), coordinator=member)
 
     save_tree(tmp_path / "ckpt", {"a": 1})
-    refused(
-        run_team(2, load),
-        ckptfmt.CheckpointNotFoundError,
-        "Failed to find any matching files",
-    )
+    refused(run_team(2, load), ckptfmt.CheckpointNotFoundError, "Failed to find any matching files")
 
 
 LAYOUT = Layout(["x"], TWO)

@@ -199,11 +199,7 @@ def test_registered_savers(tmp_path: Path, gate: Gate, monkeypatch: pytest.Monke
         pass
     gate.open()
     future.result(PATIENCE)  # type: ignore[union-attr]
-    assert files(tmp_path) == [
-        "ck.data-00000-of-00002",
-        "ck.data-00001-of-00002",
-        "ck.index",
-    ]
+    assert files(tmp_path) == ["ck.data-00000-of-00002", "ck.data-00001-of-00002", "ck.index"]
     assert sorted(ckptfmt.load(tmp_path / "ck")) == ["own", "x"]
 
 
@@ -366,11 +362,7 @@ def test_calls_on_meshes_wait(tmp_path: Path, later: str) -> None:
     ],
 )
 def test_what_one_process_does_wrong_is_told_to_the_others(
-    tmp_path: Path,
-    what: dict[str, Any],
-    error: type,
-    message: str,
-    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path, what: dict[str, Any], error: type, message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """This process is process 1, in whose background the others hear of it."""
     shared = Shared(2)
@@ -402,15 +394,7 @@ def test_processes(tmp_path: Path) -> None:
 
 def test_a_process_that_cannot_write(tmp_path: Path) -> None:
     prefix = tmp_path / "ck"
-    job_of = start(
-        tmp_path,
-        "run",
-        2,
-        f"async={prefix}=1",
-        "finish",
-        f"async={prefix}=2",
-        "finish",
-    )
+    job_of = start(tmp_path, "run", 2, f"async={prefix}=1", "finish", f"async={prefix}=2", "finish")
     assert [status for status, _ in finish(job_of)] == [0, 0]
     (tmp_path / "file").write_bytes(b"")
     failed = finish(start(tmp_path, "bad", 2, f"async={tmp_path / 'file' / 'ck'}=1", "finish"))

@@ -243,18 +243,7 @@ def test_shapes_of_what_a_registered_saver_returns(tmp_path: Path, shape: str) -
 @pytest.mark.usefixtures("_own_registry")
 @pytest.mark.parametrize(
     "returned",
-    [
-        "",
-        ["a", ""],
-        3,
-        [["a"], 3],
-        [None],
-        True,
-        {"a": 3},
-        ["a", object],
-        "nul\0",
-        np.array([1.5]),
-    ],
+    ["", ["a", ""], 3, [["a"], 3], [None], True, {"a": 3}, ["a", object], "nul\0", np.array([1.5])],
     ids=repr,
 )
 def test_what_a_registered_saver_must_not_return(tmp_path: Path, returned: Any) -> None:

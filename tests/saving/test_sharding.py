@@ -316,10 +316,7 @@ def test_order_of_arguments_as_tensorflow() -> None:
         ({"w": {"": W}}, "gave a dict, not a sequence of shards"),
         ("text", "gave a str, not a sequence of shards"),
         ([W], "gave a ndarray among its shards, not a mapping"),
-        (
-            [{"w": W}],
-            "gave a ndarray for key 'w', not a mapping from slice specs to arrays",
-        ),
+        ([{"w": W}], "gave a ndarray for key 'w', not a mapping from slice specs to arrays"),
     ],
 )
 def test_no_shards(shards: Any, what: str) -> None:

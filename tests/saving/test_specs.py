@@ -181,11 +181,7 @@ def test_a_framework_with_dtypes_of_its_own() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message", "tensor"),
     [
-        (
-            (np.zeros(2, "M8[s]"), "", "w"),
-            "dtype datetime64[s] cannot be stored",
-            "w",
-        ),
+        ((np.zeros(2, "M8[s]"), "", "w"), "dtype datetime64[s] cannot be stored", "w"),
         ((1.0, "", "w", "no such"), "'no such' is not a dtype that a checkpoint can store", "w"),
         ((1.0, None, "w"), "a slice_spec must be a str, not NoneType", "w"),
         ((1.0, b"", "w"), "a slice_spec must be a str, not bytes", "w"),

@@ -24,10 +24,7 @@ from ckptfmt.report import html
 from ckptfmt.stores import waiting
 
 MIB = 1 << 20
-ARRAYS = {
-    "w": np.random.default_rng(3).integers(0, 255, (20, MIB), np.uint8),
-    "b": np.arange(10.0),
-}
+ARRAYS = {"w": np.random.default_rng(3).integers(0, 255, (20, MIB), np.uint8), "b": np.arange(10.0)}
 
 
 class Server(ThreadingHTTPServer):

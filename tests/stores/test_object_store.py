@@ -189,11 +189,7 @@ def test_the_index_is_written_last(client: DictClient) -> None:
 def test_overwriting(client: DictClient) -> None:
     ckptfmt.save(URL, SMALL)
     ckptfmt.save(URL, LARGE)
-    assert keys(client) == [
-        "model.data-00000-of-00002",
-        "model.data-00001-of-00002",
-        "model.index",
-    ]
+    assert keys(client) == ["model.data-00000-of-00002", "model.data-00001-of-00002", "model.index"]
     same(ckptfmt.load(URL), LARGE)
     ckptfmt.save(URL, SMALL, base=URL)
     same(ckptfmt.load(URL), SMALL)
