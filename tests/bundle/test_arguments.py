@@ -50,9 +50,12 @@ PATH = "a path must be str, bytes or os.PathLike, not int"
 NAME = "a tensor name must be str or bytes, not int"
 LIMITS = "limits must be a mapping from names of limits to numbers, not int"
 PROGRESS = "progress must be a function of two numbers, not int"
+VERIFY = "verify must be one of 'auto', 'full', 'off'"
+DURABILITY = "durability must be one of 'full', 'rename', 'none'"
+ALIGNMENT = "alignment must be a whole number of bytes"
+TEXTS, DTYPES = "must be a sequence of texts", "dtypes must be a sequence of dtypes"
 SPEC = "a shape_and_slice text must be str or bytes, not "
 TENSORS = "tensors must be a mapping of names to arrays, or pairs of these"
-PAIRS = "tensors must be a mapping of names to arrays, or pairs of these"
 
 CASES: dict[str, tuple[Call, str]] = {
     "open path": (lambda _: ckptfmt.open(5), PATH),
@@ -63,11 +66,11 @@ CASES: dict[str, tuple[Call, str]] = {
     ),
     "open verify": (
         lambda p: opened(p, len, verify=3),
-        "verify must be one of 'auto', 'full', 'off', not 3",
+        f"{VERIFY}, not 3",
     ),
     "handle verify": (
         lambda p: opened(p, lambda r: r["a"].read(verify=[])),
-        "verify must be one of 'auto', 'full', 'off', not []",
+        f"{VERIFY}, not []",
     ),
     "reader name": (lambda p: opened(p, lambda r: r[5]), NAME),
     "keys prefix": (lambda p: opened(p, lambda r: r.keys(prefix=5)), NAME),
@@ -102,24 +105,24 @@ CASES: dict[str, tuple[Call, str]] = {
     "load progress": (lambda p: ckptfmt.load(p, progress=5), PROGRESS),
     "load verify": (
         lambda p: ckptfmt.load(p, verify=3),
-        "verify must be one of 'auto', 'full', 'off', not 3",
+        f"{VERIFY}, not 3",
     ),
     "restore names": (
         lambda p: ckptfmt.restore_v2(p, 5, [""]),
-        "tensor_names must be a sequence of texts, not int",
+        f"tensor_names {TEXTS}, not int",
     ),
     "restore specs": (
         lambda p: ckptfmt.restore_v2(p, ["a"], None),
-        "shape_and_slices must be a sequence of texts, not NoneType",
+        f"shape_and_slices {TEXTS}, not NoneType",
     ),
     "restore spec": (lambda p: ckptfmt.restore_v2(p, ["a"], [None]), f"{SPEC}NoneType"),
     "restore dtypes": (
         lambda p: ckptfmt.restore_v2(p, ["a"], [""], 5),
-        "dtypes must be a sequence of dtypes, not int",
+        f"{DTYPES}, not int",
     ),
     "restore dtypes text": (
         lambda p: ckptfmt.restore_v2(p, ["a"], [""], "f"),
-        "dtypes must be a sequence of dtypes, not one",
+        f"{DTYPES}, not one",
     ),
     "writer path": (lambda _: ckptfmt.Writer(5), PATH),
     "writer level": (
@@ -132,15 +135,15 @@ CASES: dict[str, tuple[Call, str]] = {
     ),
     "writer durability": (
         lambda p: written(p, len, durability=[]),
-        "durability must be one of 'full', 'rename', 'none', not []",
+        f"{DURABILITY}, not []",
     ),
     "writer alignment": (
         lambda p: written(p, len, alignment=64.0),
-        "alignment must be a whole number of bytes, not float",
+        f"{ALIGNMENT}, not float",
     ),
     "writer alignment that is a truth": (
         lambda p: written(p, len, alignment=True),
-        "alignment must be a whole number of bytes, not bool",
+        f"{ALIGNMENT}, not bool",
     ),
     "writer metadata": (
         lambda p: written(p, len, metadata=[("step", 1)]),
@@ -168,17 +171,17 @@ CASES: dict[str, tuple[Call, str]] = {
         "save(prefix, tensors): prefix must be str, bytes or os.PathLike, not int",
     ),
     "save tensors": (lambda p: saved(p, 5), f"{TENSORS}, not int"),
-    "save names": (lambda p: saved(p, ["ab"]), f"{PAIRS}, got str as a pair"),
-    "save triples": (lambda p: saved(p, [("a", 1, 2)]), f"{PAIRS}, got tuple as a pair"),
+    "save names": (lambda p: saved(p, ["ab"]), f"{TENSORS}, got str as a pair"),
+    "save triples": (lambda p: saved(p, [("a", 1, 2)]), f"{TENSORS}, got tuple as a pair"),
     "save name": (lambda p: saved(p, {5: ARRAY}), NAME),
     "save progress": (lambda p: saved(p, {"a": ARRAY}, progress=5), PROGRESS),
     "save_v2 names": (
         lambda p: saved_v2(p, 5, [""], [ARRAY]),
-        "tensor_names must be a sequence of texts, not int",
+        f"tensor_names {TEXTS}, not int",
     ),
     "save_v2 iterators": (
         lambda p: saved_v2(p, iter(["a"]), [""], [ARRAY]),
-        "tensor_names must be a sequence of texts, not list_iterator",
+        f"tensor_names {TEXTS}, not list_iterator",
     ),
     "save_v2 spec": (lambda p: saved_v2(p, ["a"], [None], [ARRAY]), f"{SPEC}NoneType"),
     "save_v2 tensors": (
@@ -189,7 +192,7 @@ CASES: dict[str, tuple[Call, str]] = {
     "merge input": (lambda p: merged(p, [5]), PATH),
     "merge durability": (
         lambda p: merged(p, [p], durability=[]),
-        "durability must be one of 'full', 'rename', 'none', not []",
+        f"{DURABILITY}, not []",
     ),
     "merge limits": (lambda p: merged(p, [p], limits=5), LIMITS),
     "merge_v2 inputs": (

@@ -138,16 +138,6 @@ def test_no_dtype_of_a_checkpoint(spelling: Any) -> None:
         dtypes.code_of(spelling)
 
 
-@pytest.mark.parametrize("code", [case(code) for code in NUMERIC if KINDS[code].unit > 1])
-def test_the_other_byte_order(code: int) -> None:
-    kind = KINDS[code]
-    swapped = kind.numpy_type.newbyteorder("S")
-    if swapped == kind.numpy_type:
-        pytest.skip("numpy has it in one byte order only")
-    assert dtypes.code_of_array(swapped) == (code, True)
-    assert dtypes.code_of(swapped) == code
-
-
 def test_floating_ones() -> None:
     floating = {1, 2, 14, 19, 24, 25, 26, 27, 28, 33}
     assert {code for code in KINDS if dtypes.is_floating(code)} == floating
@@ -162,8 +152,3 @@ def test_quantized_ones_as_integers(code: int) -> None:
     assert plain.dtype == KINDS[code].numpy_type[0]
     assert plain.tolist() == [0, 1, 2, 3, 4]
     assert np.shares_memory(plain, array)
-
-
-def test_plain_arrays_stay() -> None:
-    for array in (np.arange(3), np.zeros(2, [("a", "i1")]), np.array([b"x"], object)):
-        assert dtypes.plain_quantized(array) is array

@@ -283,15 +283,6 @@ def test_pickling(kind: type[errors.CkptfmtError], details: dict[str, object]) -
 # ---- as they are raised --------------------------------------------------------------------------
 
 
-def test_checkpoint_not_found(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError) as caught:
-        ckptfmt.open(tmp_path / "ck")
-    error = caught.value
-    assert type(error) is ckptfmt.CheckpointNotFoundError
-    assert error.filename == error.path == str(tmp_path / "ck")
-    assert str(error) == f"in {tmp_path / 'ck'}: Failed to find any matching files for this prefix"
-
-
 def test_refused_by_the_system(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"")
     with pytest.raises(ckptfmt.StorageError) as caught:

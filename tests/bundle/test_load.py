@@ -206,25 +206,6 @@ def test_restore_v2(tmp_path: Path, seed: int) -> None:
     assert ckptfmt.restore_v2(tmp_path / "ck", [], []) == []
 
 
-def test_restore_v2_of_what_save_v2_saved(tmp_path: Path) -> None:
-    value = np.arange(24, dtype=np.float32).reshape(4, 6)
-    ckptfmt.save_v2(
-        tmp_path / "ck",
-        ["x", "x", "scalar"],
-        ["4 6 0,2:-", "4 6 2,2:-", ""],
-        [value[:2], value[2:], 7],
-    )
-    got = ckptfmt.restore_v2(
-        tmp_path / "ck",
-        ["scalar", "x", "x"],
-        ["", "4 6 1,2:1,4", "4 6 -:-"],
-        ["int64", np.float32, np.dtype("f4")],
-    )
-    assert_same(got[0], np.array(7))
-    assert_same(got[1], value[1:3, 1:5])
-    assert_same(got[2], value)
-
-
 def test_restore_v2_is_not_aliased(prefix: Path) -> None:
     first, second = ckptfmt.restore_v2(prefix, ["d", "d"], ["", ""])
     first[:] = -1

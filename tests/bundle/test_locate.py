@@ -82,12 +82,6 @@ def test_relative_paths(ck: str, monkeypatch: pytest.MonkeyPatch, path: str, pre
     assert_opens(path, prefix)
 
 
-def test_directory_with_one_checkpoint(ck: str) -> None:
-    directory = os.path.dirname(ck)
-    assert_opens(directory, ck)
-    assert_opens(directory + "/", ck)
-
-
 def test_any_data_file_even_one_that_is_gone(tmp_path: Path) -> None:
     """The index says what there is."""
     for number in range(2):
@@ -128,20 +122,8 @@ def test_a_state_file_comes_first(tmp_path: Path) -> None:
 # ---- names that others would take for patterns ---------------------------------------------------
 
 NAMES = [
-    *(
-        "ck[1]",
-        "ck*",
-        "ck?",
-        "[a-z]",
-        "{a,b}",
-        "ck{0}",
-        "%s%d",
-        "$HOME",
-        "~",
-        "a b",
-        " ck ",
-        "a\\b",
-    ),
+    *("ck[1]", "ck*", "ck?", "[a-z]", "{a,b}", "ck{0}", "%s%d", "$HOME", "~", "a b", " ck "),
+    *("a\\b", "ck.data-00000-of-00001"),
     *("line\nbreak", "tab\there", "'quoted'", '"', "größe", "日本", "-rf", "a;b", "a#b", "..ck"),
     *("ck.index", ".hidden", "checkpoint", "file:x", "s3:", "\x1b[2J"),
     "n" * 200,
@@ -166,14 +148,6 @@ def test_paths_are_literal(tmp_path: Path, name: str) -> None:
     left = {Path(f"{prefix}.index"), *(index.data_name(prefix, shard, 2) for shard in (0, 1))}
     left |= {Path(f"{neighbour}.index"), index.data_name(neighbour, 0, 1)}
     assert set(prefix.parent.iterdir()) == left
-
-
-def test_a_prefix_named_like_a_data_file(tmp_path: Path) -> None:
-    name = "ck.data-00000-of-00001"
-    save(tmp_path / name)
-    for suffix in ("", ".index", ".data-00000-of-00001"):
-        assert_opens(f"{tmp_path / name}{suffix}", str(tmp_path / name))
-    assert_opens(tmp_path, str(tmp_path / name))
 
 
 @pytest.mark.parametrize("name", [b"\xff", b"a\xfe\n", "ä".encode("latin-1")])
@@ -231,21 +205,9 @@ def test_links_that_lead_nowhere(tmp_path: Path) -> None:
 # ---- files that are something else ---------------------------------------------------------------
 
 
-def zipped() -> bytes:
+def file_of(write: Callable[[io.BytesIO], object]) -> bytes:
     held = io.BytesIO()
-    np.savez(held, x=np.arange(3))
-    return held.getvalue()
-
-
-def npy() -> bytes:
-    held = io.BytesIO()
-    np.save(held, np.arange(3))
-    return held.getvalue()
-
-
-def empty_zip() -> bytes:
-    held = io.BytesIO()
-    zipfile.ZipFile(held, "w").close()
+    write(held)
     return held.getvalue()
 
 
@@ -266,11 +228,11 @@ KINDS: list[tuple[bytes, str]] = [
     (b"\n  <html lang=en>", HTML),
     (b"<?xml version='1.0'?><Error/>", HTML),
     (b"\x89HDF\r\n\x1a\n" + bytes(100), "an HDF5 file"),
-    (zipped(), "a NumPy .npz file"),
-    (empty_zip(), ZIP),
+    (file_of(lambda held: np.savez(held, x=np.arange(3))), "a NumPy .npz file"),
+    (file_of(lambda held: zipfile.ZipFile(held, "w").close()), ZIP),
     (gzip.compress(b"x", mtime=0), "a gzip file"),
     (b"\x28\xb5\x2f\xfd" + bytes(9), "a Zstandard file"),
-    (npy(), "a NumPy .npy file"),
+    (file_of(lambda held: np.save(held, np.arange(3))), "a NumPy .npy file"),
     (b"GGUF\x03\0\0\0" + bytes(40), "a GGUF model"),
     (safetensors(b'{"x":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}'), "a safetensors file"),
     (safetensors(b"{}      "), "a safetensors file"),
@@ -431,14 +393,6 @@ def test_a_state_file_that_names_a_plain_file(
     with pytest.raises(kind) as caught:
         ckptfmt.open(directory)
     assert "open one of" not in caught.value.message
-
-
-@pytest.mark.parametrize("path", [None, 3, 1.5, ["ck"], object()])
-def test_no_path(path: Any) -> None:
-    with pytest.raises(ckptfmt.InvalidError) as caught:
-        locate(path)
-    expected = f"a path must be str, bytes or os.PathLike, not {type(path).__name__}"
-    assert str(caught.value) == expected
 
 
 @pytest.mark.parametrize("path", ["a\0b", b"a\0b", "\0"])

@@ -108,13 +108,6 @@ def test_order_of_the_inputs(tmp_path: Path, inputs: list[Path]) -> None:
     assert len(digests) == 1
 
 
-def test_any_form_of_path(tmp_path: Path, inputs: list[Path]) -> None:
-    """Inputs are whatever `open` takes."""
-    forms = [f"{inputs[0]}.index", str(inputs[1]).encode(), inputs[2].parent]
-    ckptfmt.merge(forms, str(tmp_path / "m").encode())
-    assert all_bits(ckptfmt.load(tmp_path / "m")) == all_bits(MERGED)
-
-
 def test_many_inputs_in_any_form(tmp_path: Path) -> None:
     """Directories of many inputs are listed; what is found otherwise is still found."""
     prefixes: list[str] = []
@@ -141,11 +134,6 @@ def test_merging_merged(tmp_path: Path, inputs: list[Path]) -> None:
         assert_same(reader["cut"].read(), VALUE)
         assert [reader[f"own{i}"].shard for i in range(3)] == [1, 2, 0]
         assert {part.shard for part in reader["cut"].slices} == {1, 2}
-
-
-def test_one_input(tmp_path: Path, inputs: list[Path]) -> None:
-    ckptfmt.merge(inputs[2:], tmp_path / "m")
-    assert all_bits(ckptfmt.load(tmp_path / "m")) == all_bits(ckptfmt.load(inputs[2]))
 
 
 def test_a_bundle_without_tensors(tmp_path: Path) -> None:

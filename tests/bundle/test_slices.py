@@ -51,15 +51,6 @@ def test_scalars_are_a_single_space() -> None:
     assert info.stripped_spec == ""
 
 
-def test_a_single_space_does_not_come_back() -> None:
-    """As TensorFlow's: its own text for a scalar has no pair."""
-    with pytest.raises(ckptfmt.InvalidError) as caught:
-        SaveSliceInfo.from_spec(" ")
-    assert caught.value.message == (
-        "Spec string must contain comma-separated pairs of offsets and shapes."
-    )
-
-
 def test_the_empty_text_is_an_empty_object() -> None:
     info = SaveSliceInfo.from_spec("")
     assert info == SaveSliceInfo()
@@ -77,6 +68,7 @@ PAIRS = "Spec string must contain comma-separated pairs of offsets and shapes."
     [
         ("4", "Spec string must contain space-separated full_shape info."),
         ("0,4", "Spec string must contain space-separated full_shape info."),
+        (" ", PAIRS),  # of a scalar: as in TensorFlow, it does not come back
         ("4 -", PAIRS),
         ("4 6 0,2:-", PAIRS),
         ("4 6 0,2:", PAIRS),
@@ -205,12 +197,6 @@ def test_parse_spec(
     assert (parsed.shape, parsed.lengths) == (shape, lengths)
 
 
-@pytest.mark.parametrize("spec", [None, 5, ["4 -"]])
-def test_spec_of_another_type(spec: Any) -> None:
-    with pytest.raises(ckptfmt.InvalidError):
-        parse_spec(spec)
-
-
 # ---- through a checkpoint ------------------------------------------------------------------------
 
 
@@ -239,13 +225,6 @@ def test_parts_saved_by_their_slice_info(tmp_path: Path) -> None:
     assert loaded["s"] == 7
     restored = ckptfmt.restore_v2(tmp_path / "ck", ["w", "v"], [infos[1].spec, infos[2].spec])
     assert [part.tolist() for part in restored] == [parts[1].tolist(), parts[2].tolist()]
-
-
-def test_a_slice_of_another_shape(tmp_path: Path) -> None:
-    with pytest.raises(ckptfmt.InvalidError) as caught:
-        ckptfmt.save_v2(tmp_path / "ck", ["w"], ["4 6 0,2:-"], [np.zeros((3, 6))])
-    assert caught.value.tensor == "w"
-    assert not list(tmp_path.iterdir())
 
 
 def test_overlapping_slices_are_never_committed(tmp_path: Path) -> None:

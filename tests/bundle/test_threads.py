@@ -94,22 +94,6 @@ def test_readers_beside_a_writer(tmp_path: Path) -> None:
     assert len(list(tmp_path.iterdir())) <= 3
 
 
-def test_two_writers_of_one_prefix(tmp_path: Path) -> None:
-    """Whoever commits last wins, whole; what the other wrote is not mixed in."""
-    prefix = tmp_path / "ck"
-
-    def write(number: int) -> None:
-        for _ in range(40):
-            tensors = {"a": np.full(500, number), "b": np.full(700, number)}
-            ckptfmt.save(prefix, tensors, durability="none")
-
-    run_all(3, write)
-    loaded = ckptfmt.load(prefix)
-    assert len({int(value) for array in loaded.values() for value in np.unique(array)}) == 1
-    assert ckptfmt.verify(prefix).ok
-    assert not list(tmp_path.glob("*.tempstate*"))
-
-
 USES: dict[str, Callable[[ckptfmt.Reader], Any]] = {
     "slice": lambda reader: reader["x"][5:7].tolist() == [5, 6],
     "read": lambda reader: reader["x"].read()[99_999] == 99_999,

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import array as plain_array
-import os
 import random
 from collections.abc import Callable
 from pathlib import Path
@@ -212,33 +211,6 @@ def test_rank_64(tmp_path: Path) -> None:
     assert_same(stored(tmp_path / "s", strings), strings)
 
 
-@pytest.mark.parametrize("tensors", [{}, [], iter(())])
-def test_nothing_at_all(tmp_path: Path, tensors: Any) -> None:
-    ckptfmt.save(tmp_path / "ck", tensors)
-    assert ckptfmt.load(tmp_path / "ck") == {}
-    assert listing(tmp_path) == ["ck.data-00000-of-00001", "ck.index"]
-    assert ckptfmt.verify(tmp_path / "ck").ok
-
-
-def test_prefixes(tmp_path: Path) -> None:
-    for prefix in (tmp_path / "new/dirs/ck", os.fsencode(tmp_path / "raw\udcff"), tmp_path / "a*["):
-        ckptfmt.save(prefix, {"x": [1]})
-        assert os.path.exists(os.fsdecode(prefix) + ".index")
-        assert ckptfmt.load(prefix)["x"].tolist() == [1]
-    with pytest.raises(InvalidError) as caught:
-        ckptfmt.save(f"{tmp_path}/nul\0", {})
-    assert caught.value.failure == "BAD_PATH"
-
-
-def test_order_and_names(tmp_path: Path) -> None:
-    """Data is stored in the order given, of a mapping or of pairs; names may be bytes."""
-    pairs = [("z", [1]), (b"\xff", [2]), ("a", [3])]
-    ckptfmt.save(tmp_path / "ck", pairs, alignment=8)
-    with ckptfmt.open(tmp_path / "ck") as reader:
-        assert list(reader) == ["a", "z", "\udcff"]
-        assert [reader[name].offset for name, _ in pairs] == [0, 8, 16]
-
-
 # ---- slices --------------------------------------------------------------------------------------
 
 
@@ -390,50 +362,19 @@ def test_ragged_lists(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "kind", "message"),
+    ("options", "message"),
     [
-        ({"level": "v3"}, InvalidError, "level must be one of 'v2', 'v2+', 'ckptfmt', not 'v3'"),
-        (
-            {"level": "v2", "compression": "zstd"},
-            InvalidError,
-            "level 'v2' has no place for compressed values",
-        ),
-        (
-            {"compression": "zstd:23"},
-            InvalidError,
-            "compression 'zstd:23' is neither 'zstd' nor 'zstd:1' to 'zstd:22'",
-        ),
-        (
-            {"durability": "some"},
-            InvalidError,
-            "durability must be one of 'full', 'rename', 'none', not 'some'",
-        ),
-        ({"alignment": 0}, InvalidError, "alignment 0 is not a positive number of bytes"),
-        ({"alignment": -8}, InvalidError, "alignment -8 is not a positive number of bytes"),
-        ({"alignment": 2**63}, InvalidError, f"alignment {2**63} is not a positive number of byte"),
-        ({"alignment": 2**30 + 1}, InvalidError, "the alignment 1073741825 is not within 1 and 2^"),
-        (
-            {"level": "v2", "metadata": {}},
-            InvalidError,
-            "level 'v2' cannot store metadata: use 'v2+'",
-        ),
-        (
-            {"metadata": [1]},
-            InvalidError,
-            "metadata must be a mapping of names to values, not list",
-        ),
-        (
-            {"metadata": "text"},
-            InvalidError,
-            "metadata must be a mapping of names to values, not str",
-        ),
+        ({"level": "v2", "compression": "zstd"}, "level 'v2' has no place for compressed values"),
+        ({"alignment": 0}, "alignment 0 is not a positive number of bytes"),
+        ({"alignment": -8}, "alignment -8 is not a positive number of bytes"),
+        ({"alignment": 2**63}, f"alignment {2**63} is not a positive number of byte"),
+        ({"alignment": 2**30 + 1}, "the alignment 1073741825 is not within 1 and 2^"),
+        ({"level": "v2", "metadata": {}}, "level 'v2' cannot store metadata: use 'v2+'"),
     ],
 )
-def test_refused_options(
-    tmp_path: Path, options: dict[str, Any], kind: type[Exception], message: str
-) -> None:
+def test_refused_options(tmp_path: Path, options: dict[str, Any], message: str) -> None:
     for make in (Writer, lambda prefix, **more: ckptfmt.save(prefix, {"x": [1]}, **more)):
-        with pytest.raises(kind) as caught:
+        with pytest.raises(InvalidError) as caught:
             make(tmp_path / "ck", **options)
         assert caught.value.message.startswith(message)
     assert listing(tmp_path) == []
@@ -459,18 +400,6 @@ def test_nothing_is_left_of_an_exception(tmp_path: Path, durability: str) -> Non
     assert contents(tmp_path) == before
 
 
-def test_nothing_is_visible_before_commit(tmp_path: Path) -> None:
-    ckptfmt.save(tmp_path / "ck", {"x": [1]})
-    before = contents(tmp_path)
-    writer = Writer(tmp_path / "ck")
-    writer.add("x", np.full(100_000, 2))
-    now = contents(tmp_path)
-    assert {name: now[name] for name in before} == before
-    assert ckptfmt.load(tmp_path / "ck")["x"].tolist() == [1]
-    writer.commit()
-    assert ckptfmt.load(tmp_path / "ck")["x"].tolist() == [2] * 100_000
-
-
 def test_generations(tmp_path: Path) -> None:
     """Each replaces the one before, under data file names that the one before did not have."""
     one = ["ck.data-00000-of-00001", "ck.index"]
@@ -485,14 +414,6 @@ def test_generations(tmp_path: Path) -> None:
             "x": bits(value),
         }
         assert ckptfmt.verify(tmp_path / "ck", strict=True).ok
-
-
-def test_a_reader_keeps_its_generation(tmp_path: Path) -> None:
-    ckptfmt.save(tmp_path / "ck", {"x": np.arange(5)})
-    with ckptfmt.open(tmp_path / "ck") as reader:
-        for generation in range(3):
-            ckptfmt.save(tmp_path / "ck", {"x": np.full(7, generation)})
-        assert reader["x"].read().tolist() == [0, 1, 2, 3, 4]
 
 
 @pytest.mark.parametrize("level", ["v2", "v2+"])
@@ -625,13 +546,6 @@ def test_save_v2(tmp_path: Path) -> None:
         ),
         (["x"], [""], [1, 2], "Got 1 tensor names but 2 tensors."),
         ([], [], [], "save_v2 needs at least one tensor, as SaveV2 does"),
-        (
-            ["x"],
-            ["4 0,2"],
-            [[1]],
-            "Slice in shape_and_slice specification does not match the shape of the tensor to "
-            "save: 4 0,2, tensor: [1]",
-        ),
     ],
 )
 def test_save_v2_refuses(
