@@ -596,8 +596,12 @@ def _casts_of(
     chosen = {name for name in chosen if drawn.values[name].dtype != dtype}
     if not chosen:
         refusals.append("no tensor changes")
-    if not given["allow_loss"] and any(
-        lost(values[name], values[name].astype(dtype)).any() for name in chosen if "O" not in kinds
-    ):
+    with np.errstate(all="ignore"):
+        losses = [
+            lost(values[name], values[name].astype(dtype)).any()
+            for name in chosen
+            if "O" not in kinds
+        ]
+    if not given["allow_loss"] and any(losses):
         refusals.append("by more than rounding")
     return dict.fromkeys(chosen, dtype)
