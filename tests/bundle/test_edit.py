@@ -58,9 +58,7 @@ def inodes(prefix: Path) -> list[int]:
 @pytest.mark.parametrize("level", LEVELS)
 def test_renaming_writes_an_index_only(tmp_path: Path, level: str, seed: int) -> None:
     values = save(tmp_path / "a", seed, level)
-    done = ckptfmt.editing.edit(
-        tmp_path / "a", tmp_path / "b", rename=[("^d/", "kinds/"), ("p", "q")]
-    )
+    done = edit(tmp_path / "a", tmp_path / "b", rename=[("^d/", "kinds/"), ("p", "q")])
     assert inodes(tmp_path / "b") == inodes(tmp_path / "a")
     assert (done.copied_nbytes, done.tensors, done.dropped) == (0, len(values), ())
     assert done.renamed["p"] == "q" and "w" not in done.renamed
@@ -75,21 +73,19 @@ def test_renaming_writes_an_index_only(tmp_path: Path, level: str, seed: int) ->
     assert not ckptfmt.verify(tmp_path / "b").problems
     # The same names again: the same bytes as before.
     back = {new: old for old, new in done.renamed.items()}
-    ckptfmt.editing.edit(tmp_path / "b", tmp_path / "c", rename=back)
+    edit(tmp_path / "b", tmp_path / "c", rename=back)
     assert (tmp_path / "c.index").read_bytes() == (tmp_path / "a.index").read_bytes()
 
 
 def test_what_is_dropped_frees_its_space(tmp_path: Path) -> None:
     values = {"w": np.ones(MiB // 8), "w/Adam": np.ones(MiB // 8), "step": np.int64(1)}
     ckptfmt.save(tmp_path / "a", values)
-    assert (
-        ckptfmt.editing.edit(tmp_path / "a", tmp_path / "b", drop="*/Adam").copied_nbytes == MiB + 8
-    )
+    assert edit(tmp_path / "a", tmp_path / "b", drop="*/Adam").copied_nbytes == MiB + 8
     assert sum(path.stat().st_size for path in data_files(tmp_path / "b")) < MiB + 4096
     # Not worth copying the others, unless it is asked for.
-    done = ckptfmt.editing.edit(tmp_path / "a", tmp_path / "c", drop=["step"])
+    done = edit(tmp_path / "a", tmp_path / "c", drop=["step"])
     assert done.copied_nbytes == 0 and inodes(tmp_path / "c") == inodes(tmp_path / "a")
-    done = ckptfmt.editing.edit(tmp_path / "a", tmp_path / "d", drop=["step"], compact=True)
+    done = edit(tmp_path / "a", tmp_path / "d", drop=["step"], compact=True)
     assert done.copied_nbytes == 2 * MiB
     for name in "cd":
         assert set(ckptfmt.load(tmp_path / name)) == {"w", "w/Adam"}
@@ -100,7 +96,7 @@ def test_only_files_that_lose_much_are_copied(tmp_path: Path) -> None:
     with ckptfmt.Writer(tmp_path / "a", shards=2) as writer:
         for name in ("w", "w/Adam", "v", "v/Adam"):
             writer.add(name, np.ones(5000))
-    done = ckptfmt.editing.edit(tmp_path / "a", tmp_path / "b", drop="w/Adam")
+    done = edit(tmp_path / "a", tmp_path / "b", drop="w/Adam")
     assert done.copied_nbytes == 40_000
     assert len(set(inodes(tmp_path / "b")) & set(inodes(tmp_path / "a"))) == 1
     assert set(ckptfmt.load(tmp_path / "b")) == {"w", "v", "v/Adam"}
@@ -122,7 +118,7 @@ def test_only_files_that_lose_much_are_copied(tmp_path: Path) -> None:
 def test_names(tmp_path: Path, options: dict[str, Any], left: list[str]) -> None:
     values = {"layer/w": np.ones(3), "layer/b": np.zeros(3), "step": np.int64(7)}
     ckptfmt.save(tmp_path / "a", values)
-    done = ckptfmt.editing.edit(tmp_path / "a", tmp_path / "b", drop_weights=True, **options)
+    done = edit(tmp_path / "a", tmp_path / "b", drop_weights=True, **options)
     loaded = ckptfmt.load(tmp_path / "b")
     assert list(loaded) == left
     for old in set(values) - set(done.dropped):
@@ -139,9 +135,9 @@ def test_casts(tmp_path: Path) -> None:
         writer.add_slice("p", rows[:1], rows.shape, (0, 0))
         writer.add_slice("p", rows[1:], rows.shape, (1, 0))
     with pytest.raises(InvalidError, match=r"'w'.* changes 4 elements .* -1000000\.0, at \[0\]"):
-        ckptfmt.editing.edit(tmp_path / "a", tmp_path / "b", cast="float16")
+        edit(tmp_path / "a", tmp_path / "b", cast="float16")
     assert not (tmp_path / "b.index").exists()
-    done = ckptfmt.editing.edit(tmp_path / "a", tmp_path / "b", cast="float16", allow_loss=True)
+    done = edit(tmp_path / "a", tmp_path / "b", cast="float16", allow_loss=True)
     assert done.casts == {
         "h": ("bfloat16", "float16"),
         "p": ("float64", "float16"),
@@ -153,21 +149,19 @@ def test_casts(tmp_path: Path) -> None:
         assert_same(reader["p"].read(), rows.astype("f2"))
         assert len(reader["p"].slices) == 2
         assert reader["n"].dtype == np.int64
-    done = ckptfmt.editing.edit(
-        tmp_path / "a", tmp_path / "c", cast={"n": "int8", "/w|h/": "float64"}
-    )
+    done = edit(tmp_path / "a", tmp_path / "c", cast={"n": "int8", "/w|h/": "float64"})
     assert set(done.casts) == {"n", "w", "h"}
     assert done.losses == {}
     assert_same(ckptfmt.load(tmp_path / "c")["n"], np.arange(5, dtype="i1"))
     ckptfmt.save(tmp_path / "i", {"n": np.array([127, 128, -129]), "f": np.array([2.9, np.nan])})
     for name, to in (("n", "int8"), ("f", "int64"), ("f", "bool"), ("f", "qint8")):
         with pytest.raises(InvalidError, match="by more than rounding") as caught:
-            ckptfmt.editing.edit(tmp_path / "i", tmp_path / "d", cast={name: to})
+            edit(tmp_path / "i", tmp_path / "d", cast={name: to})
         assert (caught.value.tensor, caught.value.argument) == (name, "allow_loss")
-    done = ckptfmt.editing.edit(tmp_path / "i", tmp_path / "d", cast="int8", allow_loss=True)
+    done = edit(tmp_path / "i", tmp_path / "d", cast="int8", allow_loss=True)
     assert (done.losses, done.zeros) == ({"n": 2}, {})
     ckptfmt.save(tmp_path / "z", {"w": np.array([1e-9, 0, 1, 1e4], "f4")})
-    done = ckptfmt.editing.edit(tmp_path / "z", tmp_path / "e", cast="float16")
+    done = edit(tmp_path / "z", tmp_path / "e", cast="float16")
     assert (done.losses, done.zeros) == ({}, {"w": 1})
 
 
@@ -181,7 +175,7 @@ def test_the_place_of_a_loss_is_that_in_the_tensor(
         writer.add_slice("p", rows[:1], rows.shape, (0, 0))
         writer.add_slice("p", rows[1:], rows.shape, (1, 0))
     with pytest.raises(InvalidError, match=r"at least 1 element .*at \[2, 5\]"):
-        ckptfmt.editing.edit(tmp_path / "a", tmp_path / "b", cast="float16")
+        edit(tmp_path / "a", tmp_path / "b", cast="float16")
 
 
 def test_a_dtype_casts_tensors_of_its_kind_with_dimensions(tmp_path: Path) -> None:
@@ -189,15 +183,13 @@ def test_a_dtype_casts_tensors_of_its_kind_with_dimensions(tmp_path: Path) -> No
         tmp_path / "a",
         {"w": np.ones(2), "w/Adam": np.ones(2), "beta1_power": np.float64(0.9), "x": 0.5},
     )
-    done = ckptfmt.editing.edit(tmp_path / "a", tmp_path / "b", cast="float32")
+    done = edit(tmp_path / "a", tmp_path / "b", cast="float32")
     assert set(done.casts) == {"w", "w/Adam"} and done.uncast == ("beta1_power", "x")
     with pytest.raises(InvalidError, match=r"casts integer tensors .* none matches"):
-        ckptfmt.editing.edit(tmp_path / "a", tmp_path / "b", cast="int8")
+        edit(tmp_path / "a", tmp_path / "b", cast="int8")
     with pytest.raises(InvalidError, match=r"cast=\{'beta1_power': 'float32'\} casts one"):
-        ckptfmt.editing.edit(
-            tmp_path / "a", tmp_path / "c", drop="w*", drop_weights=True, cast="float32"
-        )
-    done = ckptfmt.editing.edit(tmp_path / "a", tmp_path / "c", cast={"beta*": "float32"})
+        edit(tmp_path / "a", tmp_path / "c", drop="w*", drop_weights=True, cast="float32")
+    done = edit(tmp_path / "a", tmp_path / "c", cast={"beta*": "float32"})
     assert set(done.casts) == {"beta1_power"}
 
 
@@ -206,23 +198,23 @@ def test_large_values_are_cast_in_a_file(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr("ckptfmt.bundle.rewriting.STEP_BYTES", 1000)
     values = np.random.default_rng(1).normal(size=(70, 50))
     ckptfmt.save(tmp_path / "a", {"w": values})
-    ckptfmt.editing.edit(tmp_path / "a", tmp_path / "b", cast="float32")
+    edit(tmp_path / "a", tmp_path / "b", cast="float32")
     assert_same(ckptfmt.load(tmp_path / "b")["w"], values.astype("f4"))
     assert len(list(tmp_path.iterdir())) == 4
 
 
 def test_metadata(tmp_path: Path) -> None:
     ckptfmt.save(tmp_path / "a", {"w": np.ones(3)}, level="v2")
-    ckptfmt.editing.edit(tmp_path / "a", tmp_path / "b", metadata={"step": 7})
+    edit(tmp_path / "a", tmp_path / "b", metadata={"step": 7})
     with ckptfmt.open(tmp_path / "b") as reader:
         assert (reader.metadata, reader.level) == ({"step": 7}, "v2+")
-    ckptfmt.editing.edit(tmp_path / "b", tmp_path / "b", metadata={"by": "me"}, cast="float16")
+    edit(tmp_path / "b", tmp_path / "b", metadata={"by": "me"}, cast="float16")
     with ckptfmt.open(tmp_path / "b") as reader:
         assert reader.metadata == {"by": "me"}
-    ckptfmt.editing.edit(tmp_path / "b", tmp_path / "b", rename={"w": "v"}, cast="float32")
+    edit(tmp_path / "b", tmp_path / "b", rename={"w": "v"}, cast="float32")
     with ckptfmt.open(tmp_path / "b") as reader:
         assert (reader.metadata, list(reader)) == ({"by": "me"}, ["v"])
-    ckptfmt.editing.edit(tmp_path / "b", tmp_path / "b", metadata={})
+    edit(tmp_path / "b", tmp_path / "b", metadata={})
     with ckptfmt.open(tmp_path / "b") as reader:
         assert (reader.metadata, reader.level) == ({}, "v2")
 
@@ -230,7 +222,7 @@ def test_metadata(tmp_path: Path) -> None:
 def test_in_place(tmp_path: Path) -> None:
     ckptfmt.save(tmp_path / "a", {"w": np.ones(3), "v": np.zeros(3)})
     with ckptfmt.open(tmp_path / "a") as before:
-        ckptfmt.editing.edit(tmp_path / "a", tmp_path / "a", rename={"w": "u"})
+        edit(tmp_path / "a", tmp_path / "a", rename={"w": "u"})
         assert_same(before["w"].read(), np.ones(3))
     assert list(ckptfmt.load(tmp_path / "a")) == ["u", "v"]
     assert not ckptfmt.verify(tmp_path / "a").problems
@@ -239,14 +231,14 @@ def test_in_place(tmp_path: Path) -> None:
 
 def test_in_a_store() -> None:
     ckptfmt.save("memory://edit/a", {"w": np.ones(3)}, metadata={"step": 1})
-    done = ckptfmt.editing.edit("memory://edit/a", "memory://edit/b", rename={"w": "v"})
+    done = edit("memory://edit/a", "memory://edit/b", rename={"w": "v"})
     assert done.copied_nbytes == 24
     assert list(ckptfmt.load("memory://edit/b")) == ["v"]
 
 
 def test_between_a_store_and_files(tmp_path: Path) -> None:
     ckptfmt.save(tmp_path / "a", {"w": np.ones(3)}, metadata={"step": 1})
-    done = ckptfmt.editing.edit(tmp_path / "a", "memory://edit-2/b", rename={"w": "v"})
+    done = edit(tmp_path / "a", "memory://edit-2/b", rename={"w": "v"})
     assert done.copied_nbytes == 24
     with ckptfmt.open("memory://edit-2/b") as reader:
         assert (list(reader), reader.metadata) == (["v"], {"step": 1})
@@ -290,7 +282,7 @@ def test_mistakes(
     )
     before = contents(tmp_path)
     with pytest.raises(error, match=message):
-        ckptfmt.editing.edit(tmp_path / "a", tmp_path / "b", **options)
+        edit(tmp_path / "a", tmp_path / "b", **options)
     assert contents(tmp_path) == before
 
 
@@ -308,10 +300,10 @@ def test_how_to_drop_what_is_undecided(tmp_path: Path, names: list[str], glob: s
     """The refusal to strip names the arguments that do it."""
     ckptfmt.save(tmp_path / "a", {name: np.ones(3) for name in names})
     with pytest.raises(TensorNotFoundError) as caught:
-        ckptfmt.editing.edit(tmp_path / "a", tmp_path / "b", strip_optimizer=True)
+        edit(tmp_path / "a", tmp_path / "b", strip_optimizer=True)
     assert f"drop={glob!r}, drop_weights=True drops" in str(caught.value)
     if glob != "FILTER":
-        done = ckptfmt.editing.edit(tmp_path / "a", tmp_path / "b", drop=glob, drop_weights=True)
+        done = edit(tmp_path / "a", tmp_path / "b", drop=glob, drop_weights=True)
         assert done.tensors == 1 and list(ckptfmt.load(tmp_path / "b")) == ["w"]
 
 
@@ -320,19 +312,17 @@ def test_damage_is_found_in_what_is_copied(tmp_path: Path) -> None:
     flip(data_files(tmp_path / "a")[0], 70)
     before = contents(tmp_path)
     with pytest.raises(CorruptError, match=r"DAT-3|ENT-6|EXT-2|Checksum"):
-        ckptfmt.editing.edit(tmp_path / "a", tmp_path / "b", cast="float32")
+        edit(tmp_path / "a", tmp_path / "b", cast="float32")
     assert contents(tmp_path) == before
     # Links are not read: what is damaged stays so, and is found as before.
-    ckptfmt.editing.edit(tmp_path / "a", tmp_path / "b", rename=("$", "2"))
+    edit(tmp_path / "a", tmp_path / "b", rename=("$", "2"))
     assert len(ckptfmt.verify(tmp_path / "b").problems) == 1
 
 
 def test_progress(tmp_path: Path) -> None:
     ckptfmt.save(tmp_path / "a", {"w": np.ones(1000), "v": np.ones(1000)})
     calls: list[tuple[int, int]] = []
-    ckptfmt.editing.edit(
-        tmp_path / "a", tmp_path / "b", cast="float32", progress=lambda *call: calls.append(call)
-    )
+    edit(tmp_path / "a", tmp_path / "b", cast="float32", progress=lambda *call: calls.append(call))
     assert calls[-1] == (16000, 16000)
 
 

@@ -201,12 +201,13 @@ def test_metadata(tmp_path: Path) -> None:
     ("second", "message"),
     [
         (("whole", np.arange(4.0)), "MRG-3: Duplicate tensor keyed by this name"),
+        (("cut", np.arange(2.0), (4,), (0,)), "MRG-3: Duplicate tensor keyed by this name"),
         (("cut", np.arange(3.0), (4,), (1,)), "MRG-5: slices overlap"),
         (("cut", np.arange(2, dtype=np.float32), (4,), (2,)), "MRG-4: dtype or shape differ"),
         (("cut", np.arange(2.0), (5,), (2,)), "MRG-4: dtype or shape differ"),
         (("cut", np.arange(4.0).reshape(2, 2), (4, 2), (2, 0)), "MRG-4: dtype or shape differ"),
     ],
-    ids=["whole and cut", "overlap", "dtype", "shape", "rank"],
+    ids=["whole and cut", "twice", "overlap", "dtype", "shape", "rank"],
 )
 def test_conflicts(tmp_path: Path, second: Any, message: str, inputs: str) -> None:
     """Both inputs and the tensor are named, whichever comes first, and nothing changes."""
@@ -236,15 +237,6 @@ def test_the_same_whole_tensor(tmp_path: Path) -> None:
         ckptfmt.merge_v2_checkpoints([a, b], tmp_path / "m")
     assert caught.value.message == f"MRG-3: Duplicate tensor keyed by this name in {a} and {b}"
     assert caught.value.tensor == "x" and contents(tmp_path) == before
-
-
-def test_the_same_slice(tmp_path: Path) -> None:
-    a, b = (save_part(tmp_path / name, [1, 2], (4,), (0,)) for name in "ab")
-    before = contents(tmp_path)
-    with pytest.raises(MergeConflictError, match=rf" in {a} and {b}$") as caught:
-        ckptfmt.merge([a, b], tmp_path / "m")
-    assert caught.value.tensor == "cut"
-    assert contents(tmp_path) == before
 
 
 # ---- what is refused -----------------------------------------------------------------------------

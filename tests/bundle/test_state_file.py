@@ -93,9 +93,9 @@ def test_names_of_every_kind(tmp_path: Path) -> None:
     odd = [
         "größe",
         "日",
+        "'",
         '"',
         "a\\b",
-        "'",
         "line\nbreak",
         "\x1b",
         "*[?]",

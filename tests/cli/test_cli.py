@@ -142,12 +142,6 @@ def test_a_filter_says_of_how_many(command: Command, tmp_path: Path) -> None:
     assert "\n2 tensors (of 4 tensors), 10 elements, 10 B\n" in ran.out
 
 
-def test_reserved_names_are_left_out(command: Command, tmp_path: Path) -> None:
-    prefix = plus(tmp_path)
-    assert "_CKPTFMT_METADATA" not in names_in(command("inspect", "--json", prefix))
-    assert "_CKPTFMT_METADATA" in names_in(command("inspect", "--json", "--all", prefix))
-
-
 # ---- JSON
 
 
@@ -206,11 +200,6 @@ def test_json_document(made: str, command: Command, tmp_path: Path) -> None:
     assert [file["size"] for file in totals["files"]] == [
         Path(file["path"]).stat().st_size for file in totals["files"]
     ]
-
-
-def test_json_names_are_the_names(command: Command, tmp_path: Path) -> None:
-    found = names_in(command("inspect", "--json", odd(tmp_path)))
-    assert [name.encode("utf-8", "surrogateescape") for name in found] == sorted(ODD_NAMES)
 
 
 def test_verify_json(command: Command, tmp_path: Path) -> None:
@@ -326,13 +315,6 @@ def test_findings_and_errors_are_escaped(command: Command, tmp_path: Path) -> No
 def test_escape(given: str, expected: str) -> None:
     assert text.printable(given) == expected
     assert text.printable_all([given, "x"]) == [expected, "x"]
-
-
-def test_wide_names_keep_the_columns(command: Command, tmp_path: Path) -> None:
-    lines = command("inspect", odd(tmp_path)).out.splitlines()
-    title = next(line for line in lines if line.startswith("name"))
-    row = next(line for line in lines if line.startswith("検査点"))
-    assert text.cells_of(row[: row.index("int8")]) == title.index("dtype")
 
 
 # ---- exit status and damage

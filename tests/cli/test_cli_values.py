@@ -305,14 +305,6 @@ def test_diff(command: Command, tmp_path: Path) -> None:
     assert [found[name]["max_abs_difference"] for name in ("i", "s", "shape")] == [None] * 3
 
 
-def test_diff_of_metadata_only(command: Command, tmp_path: Path) -> None:
-    a = save(tmp_path / "a", {"x": [1]}, metadata={"step": 1})
-    b = save(tmp_path / "b", {"x": [1]}, metadata={"step": 2})
-    ran = command("diff", a, b)
-    assert ran.status == 1
-    assert ran.out == "metadata: not the same\ndifferent: other metadata, 1 tensor equal\n"
-
-
 @pytest.mark.parametrize("code", CODES, ids=NAMES.get)
 def test_diff_every_dtype(code: int, command: Command, tmp_path: Path, seed: int) -> None:
     """One element that differs is found, whatever the dtype; in pieces as well."""
@@ -334,18 +326,6 @@ def test_diff_every_dtype(code: int, command: Command, tmp_path: Path, seed: int
         assert ran.status == 1
         (found,) = json.loads(ran.out)["differences"]
         assert (found["kind"], found["elements"]) == ("values", 1)
-
-
-@pytest.mark.parametrize("shape", [(), (0, 3), (7,), (5, 4), (3, 4, 2), (2, 0, 5), (1, 1, 9)])
-def test_pieces(shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every element once, in pieces as small as they must be."""
-    for limit in (1, 4, 8, 12, 40, 1000):
-        monkeypatch.setattr(comparing, "PIECE_BYTES", limit)
-        seen = np.zeros(shape, np.int32)
-        for index in comparing.pieces(shape, 4):
-            assert seen[index].nbytes <= max(limit, 4)
-            seen[index] += 1
-        assert (seen == 1).all()
 
 
 def test_diff_memory_is_bounded(
@@ -451,11 +431,6 @@ def test_merge_into_what_is_there(command: Command, parts: list[Path], tmp_path:
         "it)\n"
     )
     assert contents(tmp_path) == before
-    destination = save(tmp_path / "whole", {"old": [1]})
-    assert command("merge", *parts, destination).status == 2
-    assert list(ckptfmt.load(destination)) == ["old"]
-    assert command("merge", "--overwrite", *parts, destination).status == 0
-    assert list(ckptfmt.load(destination)) == ["cut", "own0", "own1"]
 
 
 def test_merge_conflict(command: Command, parts: list[Path], tmp_path: Path) -> None:
@@ -486,18 +461,3 @@ def test_json_of_a_failure(command: Command, tmp_path: Path, arguments: list[str
     error = json.loads(ran.out)["error"]
     assert (error["status"], error["failure"]) == ("NOT_FOUND", "CHECKPOINT_NOT_FOUND")
     assert ran.err.startswith("ckptfmt: ")
-
-
-@pytest.mark.parametrize("name", ["y.safetensors", "y.npz", "y.h5", "y.pt", "y.index"])
-def test_destination_of_another_format(command: Command, tmp_path: Path, name: str) -> None:
-    """merge writes V2 checkpoints, and so does convert where it does not know the format; the name
-    of another format is a mistake."""
-    ckptfmt.save(tmp_path / "ck", {"x": np.arange(3)})
-    before = contents(tmp_path)
-    unknown = [] if name in ("y.safetensors", "y.npz", "y.h5") else [["convert", tmp_path / "ck"]]
-    for words in (*unknown, ["merge", tmp_path / "ck"]):
-        ran = command(*words, tmp_path / name)
-        assert (ran.status, ran.out) == (2, "")
-        reason = "pass the prefix alone" if name == "y.index" else "prefix without that extension"
-        assert reason in ran.err
-    assert contents(tmp_path) == before

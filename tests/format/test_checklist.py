@@ -159,7 +159,7 @@ N03 - manager/test_latest.py::test_a_dead_name
 N04 - bundle/test_checkpoint_state.py::test_what_is_refused
 N04 - manager/test_latest.py::test_a_state_file_of_a_gigabyte
 N04 - border/test_border.py::test_every_mutant_ends_well
-N05 - bundle/test_checkpoint_state.py::test_very_many_paths
+N05 - bundle/test_checkpoint_state.py::test_a_megabyte
 N06 - manager/test_latest.py::test_times_in_the_state_file_are_not_believed
 N06 - manager/test_retention.py::test_moments_that_are_none
 N07 - manager/test_manager_faults.py::test_retention_removes_files_of_exactly_its_names

@@ -165,16 +165,6 @@ def test_hostile_files(tmp_path: Path, seed: int) -> None:
     check_opener("HDF5", tmp_path, seed, mutants=60)
 
 
-def test_diff_with_a_checkpoint(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A file has neither an object graph nor metadata: they are not compared."""
-    paths = [str(tmp_path / "a"), str(tmp_path / "b.h5")]
-    ckptfmt.Checkpoint(w=np.ones(3), step=np.array(7)).write(paths[0])
-    ckptfmt.convert(*paths)
-    for pair in (paths, paths[::-1]):
-        assert cli.main(["diff", *pair]) == 0
-        assert capsys.readouterr().out == "equal: 2 tensors equal\n"
-
-
 def test_optimizers_of_keras_are_state(tmp_path: Path) -> None:
     """`convert` writes the path of an optimizer to the metadata, if the layout is that of Keras."""
     arrays = {

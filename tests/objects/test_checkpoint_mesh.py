@@ -469,12 +469,3 @@ def test_nothing_to_restore_in_all_processes() -> None:
         assert isinstance(status, ckptfmt.objects.status.InitializationOnlyStatus)
 
     all_good(run_team(2, work))
-
-
-def test_io_device_and_a_mesh(tmp_path: Path) -> None:
-    (prefix, *_) = saved(tmp_path / "ck", 1, FOUR)
-    options = ckptfmt.tf.CheckpointOptions(durability="none", io_device="/job:localhost")
-    checkpoint = checkpoint_of(SingleProcess(), FOUR)
-    for call in (checkpoint.write, checkpoint.read):
-        with pytest.raises(InvalidError, match="io_device '/job:localhost'"):
-            call(prefix, options)

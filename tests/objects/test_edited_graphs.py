@@ -20,6 +20,7 @@ import ckptfmt
 from ckptfmt import InvalidError
 from ckptfmt.bundle.graph import OBJECT_GRAPH_KEY, Attribute, Node, ObjectGraph, encode_graph
 from ckptfmt.bundle.graph_keys import graph_of, key_groups, missing_keys
+from ckptfmt.editing import edit
 from ckptfmt.editing.graphs import edited_graph
 
 VALUE = "/.ATTRIBUTES/VARIABLE_VALUE"
@@ -48,7 +49,7 @@ def test_new_keys_restore_the_same_objects(tmp_path: Path, case: dict[str, Any])
         one, other = Path(folder) / "one" / "ck", Path(folder) / "other" / "ck"
         first.checkpoint(case).write(one, OPTIONS)
         try:
-            ckptfmt.editing.edit(one, other, rename=lambda name: f"k/{name}", durability="none")
+            edit(one, other, rename=lambda name: f"k/{name}", durability="none")
         except ckptfmt.TensorNotFoundError:
             return  # no tensors
         except InvalidError as error:
@@ -61,9 +62,7 @@ def test_new_keys_restore_the_same_objects(tmp_path: Path, case: dict[str, Any])
 
 def test_objects_are_renamed_with_their_tensors(tmp_path: Path) -> None:
     ckptfmt.save_tree(tmp_path / "a", tree())
-    done = ckptfmt.editing.edit(
-        tmp_path / "a", tmp_path / "b", rename=("^model/dense", "model/hid")
-    )
+    done = edit(tmp_path / "a", tmp_path / "b", rename=("^model/dense", "model/hid"))
     assert done.renamed == {
         f"model/dense/{name}{VALUE}": f"model/hid/{name}{VALUE}" for name in "wb"
     }
@@ -72,15 +71,13 @@ def test_objects_are_renamed_with_their_tensors(tmp_path: Path) -> None:
 
 def test_moving_all_of_an_object(tmp_path: Path) -> None:
     ckptfmt.save_tree(tmp_path / "a", tree())
-    ckptfmt.editing.edit(
-        tmp_path / "a", tmp_path / "b", rename=[("^model/", "net/"), ("/dense/", "/a.Sb/")]
-    )
+    edit(tmp_path / "a", tmp_path / "b", rename=[("^model/", "net/"), ("/dense/", "/a.Sb/")])
     loaded = ckptfmt.load_tree(tmp_path / "b")
     assert set(loaded) == {"net", "step", "list"} and set(loaded["net"]) == {"a/b", "out"}
     assert np.array_equal(loaded["net"]["a/b"]["w"], np.ones((3, 2)))
     # Two objects change places.
     swapped = {"dense": "out", "out": "dense"}
-    ckptfmt.editing.edit(
+    edit(
         tmp_path / "a",
         tmp_path / "c",
         rename=lambda name: "/".join(swapped.get(part, part) for part in name.split("/")),
@@ -92,13 +89,13 @@ def test_half_of_an_object_cannot_move(tmp_path: Path) -> None:
     ckptfmt.save_tree(tmp_path / "a", tree())
     before = contents(tmp_path)
     with pytest.raises(InvalidError, match=r"object 'dense' .* different places: .* alike"):
-        ckptfmt.editing.edit(
+        edit(
             tmp_path / "a",
             tmp_path / "b",
             rename={f"model/dense/w{VALUE}": f"model/hidden/w{VALUE}"},
         )
     with pytest.raises(InvalidError, match="two objects of the object graph the path 'out'"):
-        ckptfmt.editing.edit(
+        edit(
             tmp_path / "a",
             tmp_path / "b",
             rename=("/dense/", "/out/"),
@@ -110,9 +107,7 @@ def test_half_of_an_object_cannot_move(tmp_path: Path) -> None:
 
 def test_other_names_are_keys_only(tmp_path: Path) -> None:
     ckptfmt.save_tree(tmp_path / "a", tree())
-    ckptfmt.editing.edit(
-        tmp_path / "a", tmp_path / "b", rename=(f"model/(.*){VALUE}", r"weights.\1")
-    )
+    edit(tmp_path / "a", tmp_path / "b", rename=(f"model/(.*){VALUE}", r"weights.\1"))
     assert "weights.dense/w" in ckptfmt.load(tmp_path / "b")
     loaded = ckptfmt.load_tree(tmp_path / "b")
     assert np.array_equal(loaded["model"]["dense"]["w"], np.ones((3, 2)))
@@ -120,36 +115,32 @@ def test_other_names_are_keys_only(tmp_path: Path) -> None:
 
 def test_dropped_objects(tmp_path: Path) -> None:
     ckptfmt.save_tree(tmp_path / "a", tree())
-    ckptfmt.editing.edit(
-        tmp_path / "a", tmp_path / "b", drop=["model/dense/*", "list/0/*"], drop_weights=True
-    )
+    edit(tmp_path / "a", tmp_path / "b", drop=["model/dense/*", "list/0/*"], drop_weights=True)
     loaded = ckptfmt.load_tree(tmp_path / "b")
     assert set(loaded["model"]) == {"out"} and loaded["step"] == 7
     assert loaded["list"][0] is None and loaded["list"][1].shape == (2,)
     assert len(graph_at(tmp_path / "b").nodes) == len(graph_at(tmp_path / "a").nodes) - 3
-    ckptfmt.editing.edit(tmp_path / "a", tmp_path / "c", keep="step/*", drop_weights=True)
+    edit(tmp_path / "a", tmp_path / "c", keep="step/*", drop_weights=True)
     assert ckptfmt.load_tree(tmp_path / "c")["step"] == 7
 
 
 def test_the_graph_is_dropped_by_its_name_only(tmp_path: Path) -> None:
     ckptfmt.save_tree(tmp_path / "a", tree())
-    ckptfmt.editing.edit(
-        tmp_path / "a", tmp_path / "b", keep="/./", drop="list/0/*", drop_weights=True
-    )
+    edit(tmp_path / "a", tmp_path / "b", keep="/./", drop="list/0/*", drop_weights=True)
     assert OBJECT_GRAPH_KEY in ckptfmt.load(tmp_path / "b")
-    ckptfmt.editing.edit(tmp_path / "a", tmp_path / "c", drop=OBJECT_GRAPH_KEY)
+    edit(tmp_path / "a", tmp_path / "c", drop=OBJECT_GRAPH_KEY)
     assert graph_at(tmp_path / "b") and OBJECT_GRAPH_KEY not in ckptfmt.load(tmp_path / "c")
     with pytest.raises(InvalidError, match="graph cannot be renamed"):
-        ckptfmt.editing.edit(tmp_path / "a", tmp_path / "d", rename={OBJECT_GRAPH_KEY: "g"})
+        edit(tmp_path / "a", tmp_path / "d", rename={OBJECT_GRAPH_KEY: "g"})
     with pytest.raises(InvalidError, match="no tensor would be left"):
-        ckptfmt.editing.edit(tmp_path / "a", tmp_path / "d", drop="*")
+        edit(tmp_path / "a", tmp_path / "d", drop="*")
 
 
 def test_saved_models(tmp_path: Path) -> None:
     """`saved_model.pb` refers to the objects of the checkpoint beside it."""
     prefix = tmp_path / "model" / "variables" / "variables"
     ckptfmt.save_tree(prefix, tree())
-    ckptfmt.editing.edit(prefix, prefix, drop="step/*")  # without a saved_model.pb
+    edit(prefix, prefix, drop="step/*")  # without a saved_model.pb
     (tmp_path / "model" / "saved_model.pb").touch()
     for options in (
         {"drop": "list/0/*", "drop_weights": True},
@@ -157,9 +148,9 @@ def test_saved_models(tmp_path: Path) -> None:
         {"rename": ("^model/", "net/")},
     ):
         with pytest.raises(InvalidError, match="belongs to a SavedModel"):
-            ckptfmt.editing.edit(prefix, prefix, **options)  # type: ignore[arg-type]
-        ckptfmt.editing.edit(prefix, tmp_path / "a", **options)  # type: ignore[arg-type]
-    ckptfmt.editing.edit(prefix, prefix, rename=("^model/", "the/model/"), metadata={"by": "me"})
+            edit(prefix, prefix, **options)  # type: ignore[arg-type]
+        edit(prefix, tmp_path / "a", **options)  # type: ignore[arg-type]
+    edit(prefix, prefix, rename=("^model/", "the/model/"), metadata={"by": "me"})
     assert "model" in ckptfmt.load_tree(tmp_path / "model")
 
 
@@ -184,7 +175,7 @@ def test_variables_at_paths_of_a_stripped_optimizer(tmp_path: Path) -> None:
     keys = [one.checkpoint_key for node in keras_3().nodes for one in node.attributes]
     values = {key: np.full(3, number) for number, key in enumerate(keys)}
     ckptfmt.save(tmp_path / "a", {**values, OBJECT_GRAPH_KEY: graph})
-    done = ckptfmt.editing.edit(tmp_path / "a", tmp_path / "b", strip_optimizer=True)
+    done = edit(tmp_path / "a", tmp_path / "b", strip_optimizer=True)
     assert done.renamed == {keys[0]: f"model/a..b{VALUE}", keys[1]: f"model/c{VALUE}"}
     assert done.dropped == (keys[2],)
     loaded = ckptfmt.load_tree(tmp_path / "b")
@@ -194,15 +185,15 @@ def test_variables_at_paths_of_a_stripped_optimizer(tmp_path: Path) -> None:
     ckptfmt.save(variables, {**values, OBJECT_GRAPH_KEY: graph})
     (tmp_path / "model" / "saved_model.pb").touch()
     with pytest.warns(ckptfmt.CkptfmtWarning, match="cannot replace the variables"):
-        ckptfmt.editing.edit(variables, tmp_path / "b", strip_optimizer=True)
+        edit(variables, tmp_path / "b", strip_optimizer=True)
     with pytest.raises(InvalidError, match="belongs to a SavedModel"):
-        ckptfmt.editing.edit(tmp_path / "a", variables, strip_optimizer=True)
+        edit(tmp_path / "a", variables, strip_optimizer=True)
     # A tensor that is found through the optimizer alone: nothing is cut.
     other = keras_3()
     other.nodes[1].children.pop()
     graph[()] = encode_graph(other)
     ckptfmt.save(tmp_path / "a", {**values, OBJECT_GRAPH_KEY: graph})
-    done = ckptfmt.editing.edit(tmp_path / "a", tmp_path / "b", strip_optimizer=True)
+    done = edit(tmp_path / "a", tmp_path / "b", strip_optimizer=True)
     assert (done.renamed, done.dropped) == ({}, (keys[2],))
     assert set(ckptfmt.load_tree(tmp_path / "b")) == {"model", "optimizer"}
 
@@ -217,7 +208,7 @@ def test_tables_at_paths_of_a_stripped_optimizer(tmp_path: Path) -> None:
     keys = [one.checkpoint_key for node in graph.nodes[5:] for one in node.attributes]
     names = [f"{table}-keys", f"{table}-values", *keys]
     ckptfmt.save(tmp_path / "a", {**dict.fromkeys(names, np.ones(3)), OBJECT_GRAPH_KEY: text})
-    done = ckptfmt.editing.edit(tmp_path / "a", tmp_path / "b", strip_optimizer=True)
+    done = edit(tmp_path / "a", tmp_path / "b", strip_optimizer=True)
     assert done.renamed == {keys[0]: f"model/c{VALUE}"}
     assert len(graph_at(tmp_path / "b").nodes) == 4
 
@@ -288,7 +279,7 @@ def test_random_drops_leave_a_sound_graph(tmp_path: Path, seed: int) -> None:
         names = [name for name in reader if name != OBJECT_GRAPH_KEY]
     for _ in range(20):
         dropped = chance.sample(names, chance.randrange(1, len(names)))
-        ckptfmt.editing.edit(
+        edit(
             tmp_path / "a",
             tmp_path / "b",
             drop=[name.__eq__ for name in dropped],

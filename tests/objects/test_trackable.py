@@ -96,34 +96,15 @@ def saved(tmp_path: Path, *args: Any, **objects: Any) -> str:
 # ---- roles and children --------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("value", "role"),
-    [
-        (1, Role.SCALAR),
-        (True, Role.SCALAR),
-        (1.5, Role.SCALAR),
-        (1j, Role.SCALAR),
-        ("t", Role.SCALAR),
-        (b"t", Role.SCALAR),
-        (np.float32(1), Role.SCALAR),
-        (ml_dtypes.bfloat16(1), Role.SCALAR),
-        (Level.LOW, Role.SCALAR),
-        (np.zeros(()), Role.ARRAY),
-        (np.array(["a"]), Role.ARRAY),
-        (ParallelVariable([np.zeros(1)]), Role.PARALLEL),
-        ({}, Role.NOTHING),
-        (collections.OrderedDict(), Role.NOTHING),
-        ([], Role.NOTHING),
-        ((), Role.NOTHING),
-        (Pair(1, 2), Role.NOTHING),
-        (Layer(1), Role.NOTHING),
-        (Module(), Role.NOTHING),
-        (Given(), Role.NOTHING),
-        (ckptfmt.Checkpoint(), Role.NOTHING),
-    ],
-)
-def test_role(value: Any, role: Role) -> None:
-    assert role_of(value) is role
+SCALARS = [1, True, 1.5, 1j, "t", b"t", np.float32(1), ml_dtypes.bfloat16(1), Level.LOW]
+HOLDERS = [{}, collections.OrderedDict(), [], (), Pair(1, 2), Layer(1), Module(), Given()]
+
+
+def test_role() -> None:
+    assert {role_of(value) for value in SCALARS} == {Role.SCALAR}
+    assert {role_of(value) for value in (np.zeros(()), np.array(["a"]))} == {Role.ARRAY}
+    assert role_of(ParallelVariable([np.zeros(1)])) is Role.PARALLEL
+    assert {role_of(value) for value in (*HOLDERS, ckptfmt.Checkpoint())} == {Role.NOTHING}
 
 
 @pytest.mark.parametrize(

@@ -75,14 +75,6 @@ def test_round_trips(tmp_path: Path, tree: Any, level: str) -> None:
     assert_same_tree(round_trip(tree, tmp_path, level=level), tree)
 
 
-def test_every_dtype(tmp_path: Path, seed: int) -> None:
-    chance = random.Random(f"trees {seed}")
-    tree = {str(code): random_array(chance, code, (3, 2)) for code in CODES}
-    found = round_trip(tree, tmp_path)
-    for name, array in tree.items():
-        assert_same(found[name], array)
-
-
 Point = namedtuple("Point", "x y")
 
 

@@ -188,15 +188,6 @@ def test_callables_are_asked_once_a_save(tmp_path: Path) -> None:
     assert len(asked) == 2
 
 
-def test_a_callable_that_was_asked_before_is_asked_again(tmp_path: Path) -> None:
-    values = iter([1.0, 2.0, 3.0])
-    spec = SaveSpec(lambda: next(values), "", "a", np.float64, "")
-    saver = Saver({"all": {"a": spec}})
-    assert spec.tensor == 1
-    for count in (2, 3):
-        assert ckptfmt.load(saver.save(tmp_path / "ckpt", QUICK))["a"] == count
-
-
 def test_the_layout_says_what_is_saved_and_restored(tmp_path: Path) -> None:
     mesh = Mesh([("x", 4)])
     layout = Layout(["x"], mesh)
@@ -481,14 +472,9 @@ def test_construction_refuses_what_is_no_mapping(tensors: Any) -> None:
         Saver(tensors)
 
 
-def test_reserved_and_empty_names() -> None:
-    for name, message in (
-        ("_CKPTFMT_METADATA", "names beginning with _CKPTFMT_ are reserved"),
-        ("", "TAB-12: a tensor's name is empty"),
-    ):
-        with pytest.raises(InvalidError) as caught:
-            Saver({"all": {name: np.ones(1)}})
-        assert (caught.value.message, caught.value.tensor) == (message, name)
+def test_an_empty_name() -> None:
+    with pytest.raises(InvalidError, match="TAB-12: a tensor's name is empty"):
+        Saver({"all": {"": np.ones(1)}})
 
 
 def test_restore_functions_are_checked() -> None:
@@ -510,17 +496,6 @@ def test_slices_of_one_dtype_in_two_byte_orders(tmp_path: Path) -> None:
     assert ckptfmt.load(prefix)["a"].tolist() == [1, 1, 1, 1]
 
 
-@pytest.mark.parametrize("prefix", ["", "folder/"])
-def test_a_prefix_has_a_last_part(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, prefix: str
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(InvalidError) as caught:
-        Saver({"all": {"a": np.ones(1)}}).save(prefix, QUICK)
-    assert caught.value.failure == "BAD_PATH"
-    assert files(tmp_path) == []
-
-
 @pytest.mark.parametrize("durability", ["full", "rename", "none"])
 @pytest.mark.parametrize("count", [1, 2])
 def test_the_durability_of_the_shards(
@@ -539,13 +514,6 @@ def test_the_durability_of_the_shards(
     Saver({"all": tensors}).save(tmp_path / "ckpt", CheckpointOptions(durability=durability))
     of_shards = "rename" if (durability, count) == ("full", 2) else durability
     assert seen == [of_shards] * count
-
-
-def test_options_must_be_options(tmp_path: Path) -> None:
-    for call in (Saver({}).save, Saver({}).restore):
-        with pytest.raises(InvalidError) as caught:
-            call(tmp_path / "ckpt", {"level": "v2"})
-        assert caught.value.message == "options must be a CheckpointOptions, not dict"
 
 
 def test_io_device_and_a_mesh(tmp_path: Path) -> None:

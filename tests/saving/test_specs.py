@@ -79,10 +79,6 @@ def test_a_fresh_spec_asks_again() -> None:
     assert SaveSpec(array, "", "w").fresh().tensor is array
 
 
-def test_a_function_may_give_nothing() -> None:
-    assert SaveSpec(lambda: None, "", "w", dtype="float32", device="").tensor is None
-
-
 def test_a_function_that_failed_is_called_again() -> None:
     answers: list[Any] = [RuntimeError("not yet"), 5]
 

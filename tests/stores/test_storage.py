@@ -55,40 +55,12 @@ def test_write_and_read() -> None:
     assert not [path for path in store.objects if "temp" in path]
 
 
-def test_overwriting_keeps_nothing_of_the_old_one() -> None:
-    store = DictStore()
-    write(store)
-    write(store, w=ARRAY * 2)
-    assert len(store.objects) == 3, "an index and the two data files of the second generation"
-    with reader(store) as handle:
-        assert np.array_equal(read(handle), ARRAY * 2)
-
-
 def test_a_replaced_object_is_noticed() -> None:
     store = DictStore()
     write(store)
     assert _core.index_count(f"{PREFIX}.index", store) == 1
     write(store, w=ARRAY * 2)
     assert _core.index_count(f"{PREFIX}.index", store) == 2
-
-
-def test_merge() -> None:
-    store = DictStore()
-    write(store, f"{PREFIX}-0", a=ARRAY)
-    write(store, f"{PREFIX}-1", b=ARRAY * 2)
-    _core.merge(
-        [f"{PREFIX}-0", f"{PREFIX}-1"],
-        PREFIX,
-        consume=True,
-        allow_missing=False,
-        durability=0,
-        limits=None,
-        store=store,
-    )
-    with reader(store) as handle:
-        assert handle.names() == ["a", "b"]
-        assert np.array_equal(read(handle, b"b"), ARRAY * 2)
-    assert len(store.objects) == 3
 
 
 def test_verify() -> None:
@@ -100,11 +72,6 @@ def test_verify() -> None:
 
 
 # ---- errors -------------------------------------------------------------------------------------
-
-
-def test_a_missing_checkpoint() -> None:
-    with pytest.raises(errors.CheckpointNotFoundError), reader(DictStore()):
-        pass
 
 
 @pytest.mark.parametrize("method", ["info", "list", "open", "create", "append", "finish"])
