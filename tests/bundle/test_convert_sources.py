@@ -265,7 +265,8 @@ def test_metadata_that_cannot_be_written_can_be_dropped(
     paths = [str(tmp_path / "a"), str(tmp_path / "b")]
     assert main(["convert", *paths]) == (1 if kind is CorruptError else 2)
     assert found.value.argument == "drop_metadata"
-    assert capsys.readouterr().err.startswith(f"ckptfmt: --drop-metadata: {found.value}"[:30])
+    said = str(found.value).replace("drop_metadata=True", "--drop-metadata")
+    assert capsys.readouterr().err == f"ckptfmt: {said}\n"
     assert not list(tmp_path.glob("b*"))
     assert main(["convert", "-q", "--drop-metadata", *paths]) == 0
     with ckptfmt.open(tmp_path / "b") as reader:
@@ -292,23 +293,6 @@ def test_metadata_that_are_damaged_are_not_dropped(tmp_path: Path) -> None:
 
 
 # ---- the destination of the command
-
-
-@pytest.mark.parametrize("command", ["convert", "merge"])
-@pytest.mark.parametrize("destination", [".", "..", "in/", "in/.", "./"])
-def test_commands_want_a_name_for_the_result(
-    tmp_path: Path,
-    command: str,
-    destination: str,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    ckptfmt.save("a", {"x": np.ones(3)})
-    assert main([command, "--overwrite", "a", destination]) == 2
-    said = capsys.readouterr().err
-    assert "has no file name" in said or "add a file name" in said
-    assert len(list(tmp_path.iterdir())) == 2
 
 
 def test_a_prefix_without_a_name_can_only_be_the_source(

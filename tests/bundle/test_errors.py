@@ -14,11 +14,12 @@ import pytest
 import ckptfmt
 from ckptfmt import _core, errors
 from ckptfmt._ckptfmt import ffi, lib
+from ckptfmt.errors import InvalidError, StorageError
 
 # Class, what it is besides a CkptfmtError, its status, its failures.
 TABLE = [
     (
-        ckptfmt.CorruptError,
+        errors.CorruptError,
         (),
         "CORRUPT",
         (
@@ -27,56 +28,28 @@ TABLE = [
             "BAD_CHUNK",
         ),
     ),
-    (ckptfmt.UnsupportedError, (), "UNSUPPORTED", ("UNSUPPORTED",)),
-    (ckptfmt.errors.LimitError, (), "LIMIT", ("LIMIT",)),
-    (ckptfmt.InvalidError, (ValueError,), "INVALID", ("ARGUMENT", "BAD_PATH")),
+    (errors.UnsupportedError, (), "UNSUPPORTED", ("UNSUPPORTED",)),
+    (errors.LimitError, (), "LIMIT", ("LIMIT",)),
+    (InvalidError, (ValueError,), "INVALID", ("ARGUMENT", "BAD_PATH")),
+    (errors.MatchError, (InvalidError, ValueError, AssertionError), "INVALID", ("MATCH",)),
+    (errors.ShardingError, (InvalidError, ValueError, RuntimeError), "INVALID", ("SHARDING",)),
+    (errors.TensorNotFoundError, (LookupError, KeyError), "NOT_FOUND", ("TENSOR_NOT_FOUND",)),
+    (StorageError, (OSError,), "IO", ("OS", "NOT_REMOVED")),
+    (errors.ShardMissingError, (StorageError, OSError), "IO", ("SHARD_MISSING",)),
+    (errors.GenerationGoneError, (StorageError, OSError), "IO", ("GENERATION_GONE",)),
+    (errors.DurabilityUnknownError, (StorageError, OSError), "IO", ("DURABILITY_UNKNOWN",)),
     (
-        ckptfmt.errors.MatchError,
-        (ckptfmt.InvalidError, ValueError, AssertionError),
-        "INVALID",
-        ("MATCH",),
-    ),
-    (
-        ckptfmt.errors.ShardingError,
-        (ckptfmt.InvalidError, ValueError, RuntimeError),
-        "INVALID",
-        ("SHARDING",),
-    ),
-    (ckptfmt.TensorNotFoundError, (LookupError, KeyError), "NOT_FOUND", ("TENSOR_NOT_FOUND",)),
-    (ckptfmt.StorageError, (OSError,), "IO", ("OS", "NOT_REMOVED")),
-    (ckptfmt.errors.ShardMissingError, (ckptfmt.StorageError, OSError), "IO", ("SHARD_MISSING",)),
-    (
-        ckptfmt.errors.GenerationGoneError,
-        (ckptfmt.StorageError, OSError),
-        "IO",
-        ("GENERATION_GONE",),
-    ),
-    (
-        ckptfmt.errors.DurabilityUnknownError,
-        (ckptfmt.StorageError, OSError),
-        "IO",
-        ("DURABILITY_UNKNOWN",),
-    ),
-    (
-        ckptfmt.CheckpointNotFoundError,
-        (ckptfmt.StorageError, FileNotFoundError, OSError),
+        errors.CheckpointNotFoundError,
+        (StorageError, FileNotFoundError, OSError),
         "NOT_FOUND",
         ("CHECKPOINT_NOT_FOUND",),
     ),
-    (ckptfmt.errors.MergeConflictError, (ValueError,), "CONFLICT", ("MERGE_CONFLICT",)),
-    (ckptfmt.errors.BusyError, (), "BUSY", ("BUSY",)),
+    (errors.MergeConflictError, (ValueError,), "CONFLICT", ("MERGE_CONFLICT",)),
+    (errors.BusyError, (), "BUSY", ("BUSY",)),
 ]
 CLASSES = [row[0] for row in TABLE]
-BUILTINS = (
-    ValueError,
-    AssertionError,
-    RuntimeError,
-    LookupError,
-    KeyError,
-    OSError,
-    FileNotFoundError,
-)
-BUILTINS += (ckptfmt.StorageError, ckptfmt.InvalidError)
+BUILTINS = (ValueError, AssertionError, RuntimeError, LookupError, KeyError, OSError)
+BUILTINS += (FileNotFoundError, StorageError, InvalidError)
 DETAILS = {
     "path": "/d/ck.index",
     "offset": 4097,
@@ -109,7 +82,7 @@ def test_the_table_is_complete() -> None:
 def test_bases_status_and_failures(
     kind: type[errors.CkptfmtError], also: tuple[type, ...], status: str, failures: tuple[str, ...]
 ) -> None:
-    assert issubclass(kind, ckptfmt.CkptfmtError)
+    assert issubclass(kind, errors.CkptfmtError)
     bases = {base for base in BUILTINS if issubclass(kind, base) and base is not kind}
     assert bases == set(also) - {kind}
     error = kind("m")
@@ -131,7 +104,7 @@ def test_every_failure_of_c_has_its_class() -> None:
     assert expected == _core.ERROR_BY_FAILURE
     statuses = {kind.default_status for kind in CLASSES}
     assert set(_core.ERROR_BY_STATUS) == statuses
-    assert _core.ERROR_BY_STATUS["IO"] is ckptfmt.StorageError
+    assert _core.ERROR_BY_STATUS["IO"] is StorageError
 
 
 def c_record(failure: int, status: int) -> object:
@@ -145,7 +118,7 @@ def c_record(failure: int, status: int) -> object:
 
 def test_record_of_c_becomes_attributes() -> None:
     error = _core.error_of(c_record(lib.CKPTFMT_FAIL_CHECKSUM, lib.CKPTFMT_CORRUPT))
-    assert type(error) is ckptfmt.CorruptError
+    assert type(error) is errors.CorruptError
     assert attributes(error) == {
         "message": "BLK-4: wrong",
         "status": "CORRUPT",
@@ -163,7 +136,7 @@ def test_record_of_c_without_details() -> None:
     record = c_record(lib.CKPTFMT_FAIL_ARGUMENT, lib.CKPTFMT_INVALID)
     record.offset, record.os_errno, record.tensor_size, record.path = _core.NO_OFFSET, 0, 0, b""
     error = _core.error_of(record)
-    assert type(error) is ckptfmt.InvalidError
+    assert type(error) is InvalidError
     assert (error.path, error.offset, error.tensor, error.errno) == (None, None, None, None)
     assert _core.error_of(record, "/where").path == "/where"
 
@@ -230,13 +203,13 @@ def test_storage_errors_are_os_errors(kind: type[errors.CkptfmtError]) -> None:
     ],
 )
 def test_message_parts(details: dict[str, object], text: str) -> None:
-    assert str(ckptfmt.CorruptError("m", **{"failure": "CHECKSUM", **details})) == text
+    assert str(errors.CorruptError("m", **{"failure": "CHECKSUM", **details})) == text
 
 
 def test_key_error_has_no_quotes_of_its_own() -> None:
     """A plain KeyError shows the repr of its argument."""
     assert str(KeyError("it's gone")) == '"it\'s gone"'
-    error = ckptfmt.TensorNotFoundError("it's gone", tensor="w")
+    error = errors.TensorNotFoundError("it's gone", tensor="w")
     assert str(error) == "tensor 'w': it's gone"
 
 
@@ -259,7 +232,7 @@ def test_nothing_drives_a_terminal(kind: type[errors.CkptfmtError]) -> None:
 
 def test_every_control_character_is_escaped() -> None:
     for point in [*range(0x20), *range(0x7F, 0xA0), 0x2028, 0x2029, 0x200E, 0x2066, 0xFEFF, 0xDC80]:
-        shown = str(ckptfmt.InvalidError(f"a{chr(point)}b"))
+        shown = str(InvalidError(f"a{chr(point)}b"))
         assert shown.isprintable() and shown.isascii(), hex(point)
         assert shown == f"a{chr(point).encode('unicode_escape').decode()}b"
 
@@ -285,10 +258,10 @@ def test_pickling(kind: type[errors.CkptfmtError], details: dict[str, object]) -
 
 def test_refused_by_the_system(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"")
-    with pytest.raises(ckptfmt.StorageError) as caught:
+    with pytest.raises(StorageError) as caught:
         ckptfmt.save(tmp_path / "file" / "ck", {"x": np.arange(3)})
     error = caught.value
-    assert type(error) is ckptfmt.StorageError
+    assert type(error) is StorageError
     assert error.errno in {errno.ENOTDIR, errno.EEXIST}
     assert error.filename is not None and error.filename.startswith(str(tmp_path / "file"))
     assert os.listdir(tmp_path) == ["file"]
@@ -297,7 +270,7 @@ def test_refused_by_the_system(tmp_path: Path) -> None:
 def test_long_names_are_cut_in_messages() -> None:
     """A message shows both ends of a name of 70 KB; the attribute has all of it."""
     name = "begin" + "n" * 70_000 + "end"
-    error = ckptfmt.CorruptError("the tensor is damaged", tensor=name)
+    error = errors.CorruptError("the tensor is damaged", tensor=name)
     assert len(str(error)) < 300
     assert "'beginnn" in str(error)
     assert "nnend'" in str(error)

@@ -212,17 +212,17 @@ def test_restore_v2_is_not_aliased(prefix: Path) -> None:
     assert_same(second, TENSORS["d"])
 
 
+TEXTS = "tensor_names and shape_and_slices"
+SHAPE = "tensor_name = d; shape in shape_and_slice spec"
+STORED = "does not match the shape stored in checkpoint:"
+
+
 @pytest.mark.parametrize(
     ("names", "specs", "dtypes", "message"),
     [
         ("d", [""], None, "tensor_names must be a sequence of texts, not one"),
         (["d"], "", None, "shape_and_slices must be a sequence of texts, not one"),
-        (
-            ["d"],
-            ["", ""],
-            None,
-            "tensor_names and shape_and_slices have different number of elements: 1 vs. 2",
-        ),
+        (["d"], ["", ""], None, f"{TEXTS} have different number of elements: 1 vs. 2"),
         (["d"], [""], [], "Got 1 tensor names, but 0 expected dtypes."),
         (
             ["d", "h", "i"],
@@ -232,20 +232,8 @@ def test_restore_v2_is_not_aliased(prefix: Path) -> None:
             'float64 ("double"); '
             "tensor_name = i; expected dtype int32 does not equal original dtype int64",
         ),
-        (
-            ["d"],
-            ["5 1,2"],
-            None,
-            "tensor_name = d; shape in shape_and_slice spec [5] does not match the shape stored in "
-            "checkpoint: [4]",
-        ),
-        (
-            ["d"],
-            ["4 1 0,1:-"],
-            None,
-            "tensor_name = d; shape in shape_and_slice spec [4,1] does not match the shape stored "
-            "in checkpoint: [4]",
-        ),
+        (["d"], ["5 1,2"], None, f"{SHAPE} [5] {STORED} [4]"),
+        (["d"], ["4 1 0,1:-"], None, f"{SHAPE} [4,1] {STORED} [4]"),
         (
             ["d"],
             ["4 1,9"],

@@ -92,13 +92,6 @@ def test_nothing(tmp_path: Path, prefix: Path) -> None:
     assert load_into(prefix, {}, strict=False).unexpected == ("d", "h", "i", "s")
 
 
-def test_progress(prefix: Path) -> None:
-    seen: list[tuple[int, int]] = []
-    load_into(prefix, blank(), progress=lambda done, total: seen.append((done, total)))
-    assert seen[-1][0] == seen[-1][1] > 0
-    refusal(ckptfmt.CheckpointNotFoundError, f"{prefix}x", blank())
-
-
 # ---- what does not match -------------------------------------------------------------------------
 
 MISSING = (

@@ -74,17 +74,12 @@ DISTANCES = [
 ]
 
 
-@pytest.mark.parametrize(("a", "b", "largest", "relative"), DISTANCES)
+@pytest.mark.parametrize("case", DISTANCES)
 @pytest.mark.parametrize("options", [[], ["--rtol", "0.1"]])
 def test_the_largest_differences(
-    a: complex,
-    b: complex,
-    largest: str,
-    relative: str,
-    options: list[str],
-    tmp_path: Path,
-    command: Command,
+    case: tuple[complex, complex, str, str], options: list[str], tmp_path: Path, command: Command
 ) -> None:
+    a, b, largest, relative = case
     for name, value in (("a", a), ("b", b)):
         ckptfmt.save(tmp_path / name, {"x": np.array([1.0, value])})
     ran = command("diff", *options, tmp_path / "a", tmp_path / "b")

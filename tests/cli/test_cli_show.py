@@ -56,19 +56,6 @@ def test_statistics(
     assert (ran.status, ran.out) == (2, "") and "needs numbers" in ran.err
 
 
-@given(
-    arrays(np.float64, array_shapes(max_dims=1, max_side=40), elements=st.floats(-1e6, 1e6)),
-    st.integers(1, 7),
-)
-def test_statistics_of_pieces_are_those_of_the_whole(whole: np.ndarray, count: int) -> None:
-    found = statistics_of(lambda: np.array_split(whole, count))
-    assert found is not None
-    assert (found.low, found.high) == (whole.min(), whole.max())
-    assert math.isclose(found.mean, whole.mean(), rel_tol=1e-9, abs_tol=1e-6)
-    assert math.isclose(found.deviation, whole.std(), rel_tol=1e-6, abs_tol=1e-3)
-    assert sum(found.counts) == found.count == whole.size
-
-
 @given(arrays(np.float64, array_shapes(max_dims=1, max_side=40)), st.integers(1, 3))
 def test_statistics_of_any_numbers(whole: np.ndarray, count: int) -> None:
     """NaN, infinities, and finite numbers whose sums or differences are infinite or vanish."""

@@ -191,14 +191,6 @@ def test_data_cut_at_every_length(sample: Sample) -> None:
             assert found[name].tensor == name
 
 
-def test_data_missing(sample: Sample) -> None:
-    Path(sample.data_path).unlink()
-    found = outcome(sample)
-    for name in sample.values:
-        assert found[name].failure == "SHARD_MISSING", found[name]
-        assert found[name].path == sample.data_path
-
-
 def test_every_bit_of_the_data(sample: Sample, flips: Flips) -> None:
     stored = places(sample)
     for position in range(len(sample.data)):

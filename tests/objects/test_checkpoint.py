@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 from support.background import PATIENCE, Gate
-from support.objects import Module
+from support.objects import Module, Optimizer
 
 import ckptfmt
 from ckptfmt.bundle.graph import OBJECT_GRAPH_KEY, ObjectGraph, decode_graph
@@ -50,23 +50,6 @@ class State:
 
     def deserialize(self, value: bytes) -> None:
         self.value = value
-
-
-class Optimizer(Module):
-    untracked = ("slots",)
-
-    def __init__(self, slots: dict[str, list[tuple[Any, Any]]], **attributes: Any) -> None:
-        self.slots = slots
-        super().__init__(**attributes)
-
-    def get_slot_names(self) -> list[str]:
-        return list(self.slots)
-
-    def get_slot(self, variable: Any, name: str) -> Any:
-        for owner, slot in self.slots[name]:
-            if owner is variable:
-                return slot
-        raise KeyError(name)
 
 
 def in_order(path: str) -> list[str]:
@@ -427,9 +410,8 @@ def test_parallel_variables(tmp_path: Path) -> None:
 
 def test_slot_variables(tmp_path: Path) -> None:
     v, w = np.zeros(1), np.zeros(2)
-    optimizer = Optimizer(
-        {"momentum": [(w, np.ones(2)), (v, np.ones(1))], "x/y": [(v, np.ones(3))]}
-    )
+    slots = (w, "momentum", np.ones(2)), (v, "momentum", np.ones(1)), (v, "x/y", np.ones(3))
+    optimizer = Optimizer(*slots)
     path = ckptfmt.Checkpoint(o=optimizer, m={"w": w}, v=v).write(tmp_path / "ck")
     assert in_order(path) == [
         f"v{VALUE}",
@@ -450,7 +432,7 @@ def test_slot_variables(tmp_path: Path) -> None:
 )
 def test_slot_variables_that_cannot_be(tmp_path: Path, slot: Any, words: str) -> None:
     v = np.zeros(1)
-    optimizer = Optimizer({"m": [(v, v if slot == "itself" else slot)]})
+    optimizer = Optimizer((v, "m", v if slot == "itself" else slot))
     with pytest.raises(ckptfmt.InvalidError, match=words) as caught:
         ckptfmt.Checkpoint(o=optimizer, v=v).write(tmp_path / "ck")
     assert "the slot variable 'm' of the object at 'v'" in caught.value.message

@@ -36,6 +36,16 @@ class Graph:
         self.nodes[number].attributes.append(Attribute("VARIABLE_VALUE", "", self.keys[-1]))
         return number
 
+    def spread(self, owner: int, path: str, names: tuple[str, ...]) -> dict[str, int]:
+        """Add variables at these paths below a node; return the numbers of all that is there."""
+        numbers = {"": owner}
+        for name in names:
+            folder, _, last = name.rpartition("/")
+            if folder not in numbers:
+                numbers[folder] = self.add(owner, folder)
+            numbers[name] = self.leaf(numbers[folder], last, f"{path}/{name}")
+        return numbers
+
     def link(self, parent: int, name: str, child: int) -> None:
         self.nodes[parent].children.append((name, child))
 
@@ -175,16 +185,10 @@ def test_lists_of_variables_are_not_state(children: tuple[str, ...]) -> None:
     graph = Graph()
     graph.leaf(graph.add(0, "model"), "w", "model/w")
     owner = graph.add(0, "o")
-    places = {"": owner}
-    for name in children:
-        folder, _, last = name.rpartition("/")
-        if folder not in places:
-            places[folder] = graph.add(owner, folder)
-        graph.leaf(places[folder], last, f"o/{name}")
+    graph.spread(owner, "o", children)
     if {"step_counter", "loss_scale"} & set(children):
         inner = graph.add(owner, "optimizer")
-        for name in ("iter", "decay", "learning_rate"):
-            graph.leaf(inner, name, f"o/optimizer/{name}")
+        graph.spread(inner, "o/optimizer", ("iter", "decay", "learning_rate"))
     assert not {f"o/{name}" for name in children} & set(graph.optimizer_paths())
 
 
@@ -205,22 +209,15 @@ def test_known_optimizers(names: tuple[str, ...], wrapper: bool) -> None:
     graph = Graph()
     graph.leaf(graph.add(0, "model"), "w", "model/w")
     optimizer = graph.add(0, "o")
-    places = {"": optimizer}
-    for name in names:
-        folder, _, last = name.rpartition("/")
-        if folder not in places:
-            places[folder] = graph.add(optimizer, folder)
-        number = graph.leaf(places[folder], last, f"o/{name}")
-        if folder == "_variables" and last == "0":
-            graph.link(optimizer, "_iterations", number)
-        if folder == "_velocities":
-            graph.link(places["_variables"], "9", number)
+    places = graph.spread(optimizer, "o", names)
+    if "_velocities/0" in places:
+        graph.link(optimizer, "_iterations", places["_variables/0"])
+        graph.link(places["_variables"], "9", places["_velocities/0"])
     expected = [f"o/{name}" for name in names]
     if wrapper:
         inner = graph.add(optimizer, "inner_optimizer")
-        for name in ("iter", "decay", "learning_rate"):
-            graph.leaf(inner, name, f"o/inner_optimizer/{name}")
-            expected.append(f"o/inner_optimizer/{name}")
+        graph.spread(inner, "o/inner_optimizer", ("iter", "decay", "learning_rate"))
+        expected += [f"o/inner_optimizer/{name}" for name in ("iter", "decay", "learning_rate")]
     assert graph.optimizer_paths() == sorted(expected)
     assert graph.paths("weight") == ["model/w"] and graph.paths("unknown") == []
 

@@ -13,12 +13,9 @@ from ckptfmt.errors import InvalidError
 from ckptfmt.saving.devices import canonical, device_of, task_of
 
 # Name; full form; CPU of its task.
+WORKER = "/job:worker/replica:0/task:1/device:"
 NAMES = [
-    (
-        "/job:worker/replica:0/task:1/device:GPU:3",
-        "/job:worker/replica:0/task:1/device:GPU:3",
-        "/job:worker/replica:0/task:1/device:CPU:0",
-    ),
+    (f"{WORKER}GPU:3", f"{WORKER}GPU:3", f"{WORKER}CPU:0"),
     ("/job:ps/task:2", "/job:ps/task:2", "/job:ps/task:2/device:CPU:0"),
     ("/task:02/job:ps", "/job:ps/task:2", "/job:ps/task:2/device:CPU:0"),
     ("/cpu:0", "/device:CPU:0", "/device:CPU:0"),
@@ -36,16 +33,8 @@ NAMES = [
 ]
 # TensorFlow raises for these: here they are the caller's own.
 NO_NAMES = [
-    "my accelerator",
-    "/job",
-    "/task:one",
-    "/replica:*",
-    "/device:GPU:x",
-    "/cpu:0/gpu:0",
-    "/device:CPU:0/device:GPU:0",
-    "/xla_gpu:0",
-    "/job:a/shelf:3",
-    "/device:GPU",
+    *("my accelerator", "/job", "/task:one", "/replica:*", "/device:GPU:x", "/cpu:0/gpu:0"),
+    *("/device:CPU:0/device:GPU:0", "/xla_gpu:0", "/job:a/shelf:3", "/device:GPU"),
 ]
 
 

@@ -427,34 +427,28 @@ def test_two_savers_of_one_prefix(tmp_path: Path) -> None:
 # ---- construction --------------------------------------------------------------------------------
 
 
+ONE, TWO, THREE, FOUR = (np.ones(count) for count in (1, 2, 3, 4))
+
+
 @pytest.mark.parametrize(
     ("tensors", "words"),
     [
-        ({1: {"a": np.ones(1)}, 2: {"a": np.ones(2)}}, "'' is given twice"),
-        (
-            {1: {"a": {"4 0,2": np.ones(2)}}, 2: {b"a": {" 4 0,2 ": np.ones(2)}}},
-            "'4 0,2' is given twice",
-        ),
-        ({1: {"a": {"4 0,4": np.ones(4), "4 1,2": np.ones(2)}}}, "'4 0,4' and '4 1,2' overlap"),
-        (
-            {1: {"a": {"4 0,3": np.ones(3)}}, 2: {"a": {"4 2,2": np.ones(2)}}},
-            "'4 0,3' and '4 2,2' overlap",
-        ),
-        ({1: {"a": np.ones(4)}, 2: {"a": {"4 0,4": np.ones(4)}}}, "'' and '4 0,4' overlap"),
-        (
-            {1: {"a": {"4 -": np.ones(4)}}, 2: {"a": {"4 0,4": np.ones(4)}}},
-            "'4 -' and '4 0,4' overlap",
-        ),
+        ({1: {"a": ONE}, 2: {"a": TWO}}, "'' is given twice"),
+        ({1: {"a": {"4 0,2": TWO}}, 2: {b"a": {" 4 0,2 ": TWO}}}, "'4 0,2' is given twice"),
+        ({1: {"a": {"4 0,4": FOUR, "4 1,2": TWO}}}, "'4 0,4' and '4 1,2' overlap"),
+        ({1: {"a": {"4 0,3": THREE}}, 2: {"a": {"4 2,2": TWO}}}, "'4 0,3' and '4 2,2' overlap"),
+        ({1: {"a": FOUR}, 2: {"a": {"4 0,4": FOUR}}}, "'' and '4 0,4' overlap"),
+        ({1: {"a": {"4 -": FOUR}}, 2: {"a": {"4 0,4": FOUR}}}, "'4 -' and '4 0,4' overlap"),
         (
             {1: {"a": {"0 4 -:0,2": np.ones((0, 2)), "0 4 -:0,2 ": np.ones((0, 2))}}},
             "'0 4 -:0,2' is given twice",
         ),
-        ({1: {"a": {"4 0,2": np.ones(2), "5 2,2": np.ones(2)}}}, "of different shapes"),
-        ({1: {"a": {"4 0,2": np.ones(2), "4 2,2": np.ones(2, "f4")}}}, "of different dtypes"),
-        ({1: {"a": {3: np.ones(2)}}}, "a slice text must be a str, not 3"),
-        ({1: {"a": SaveSpec(np.ones(1), "", "b")}}, "'' has the SaveSpec of 'b', slice ''"),
+        ({1: {"a": {"4 0,2": TWO, "5 2,2": TWO}}}, "of different shapes"),
+        ({1: {"a": {"4 0,2": TWO, "4 2,2": np.ones(2, "f4")}}}, "of different dtypes"),
+        ({1: {"a": {3: TWO}}}, "a slice text must be a str, not 3"),
+        ({1: {"a": SaveSpec(ONE, "", "b")}}, "'' has the SaveSpec of 'b', slice ''"),
         (
-            {1: {"a": {"4 0,2": SaveSpec(np.ones(2), "4 2,2", "a")}}},
+            {1: {"a": {"4 0,2": SaveSpec(TWO, "4 2,2", "a")}}},
             "'4 0,2' has the SaveSpec of 'a', slice '4 2,2'",
         ),
         ({1: {"a": {"4 0,9": np.ones(9)}}}, ""),
