@@ -145,7 +145,8 @@ def _in_directory(directory: str) -> str:
     if named is not None and is_file(named):
         raise _refused_file(named, prefixes)
     if named is not None:
-        message = f"its `checkpoint` file names '{os.path.basename(named)}', which is not there"
+        name = named.removeprefix(os.path.join(directory, ""))
+        message = f"its `checkpoint` file names '{name}', which is not there"
     elif len(prefixes) == 1:
         return os.path.join(directory, prefixes[0])
     elif prefixes:

@@ -4,10 +4,11 @@
 from __future__ import annotations
 
 import argparse
+import os
 
 from ckptfmt._base.names import path_text
 from ckptfmt.cli import text
-from ckptfmt.cli.output import Output
+from ckptfmt.cli.output import Output, complain
 from ckptfmt.errors import UnsupportedError
 from ckptfmt.manager.directory import CheckpointDirectory
 
@@ -52,7 +53,10 @@ def run(options: argparse.Namespace) -> int:
                 path=path,
             )
         found = place.sweep(None, dry_run=options.dry_run)
+        left = [] if options.dry_run else place.sweep(None, dry_run=True)
     output = Output()
     for name in sorted(found):
         output.line(text.printable(name))
-    return 0
+    for name in sorted(left):
+        complain(f"ckptfmt: {text.printable(os.path.join(path, name))} cannot be removed")
+    return 2 if left else 0

@@ -50,7 +50,7 @@ from ckptfmt.bundle.rewriting import (
     rewrite,
 )
 from ckptfmt.bundle.selecting import Rename, filter_function, near
-from ckptfmt.bundle.temporary import make_directory, open_directory, replacing_file
+from ckptfmt.bundle.temporary import make_directory, open_directory, permissions, replacing_file
 from ckptfmt.bundle.writer import Writer
 from ckptfmt.errors import InvalidError, TensorNotFoundError, masked_repr
 from ckptfmt.formats import safetensors
@@ -624,6 +624,7 @@ class _Export:
                 opened = replacing_file(directory, path, self._durability)
                 return stack.enter_context(opened)[0]
 
+            old = None
             files = [_Result(self._path, kinds)]
             path, parts = self._path, [kinds]
             if self._most is not None:
@@ -635,6 +636,7 @@ class _Export:
             if is_split:
                 path = base + safetensors.INDEX
                 index = new(path)  # entered first, so that it becomes visible last
+                old = permissions(path)
                 paths = safetensors.shard_names(path, len(parts))
                 files = [_Result(*one) for one in zip(paths, parts, strict=True)]
                 with open(index, "wb") as out:
@@ -642,9 +644,19 @@ class _Export:
                     out.write(safetensors.index_json(by_file))
             for file in files:
                 temporary = new(file.path)
+                if old is not None:
+                    os.chmod(temporary, old)
                 self._module.write(temporary, file.kinds, metadata, read)
                 if again is not None:
                     self._check(temporary, file.kinds, again)
+            if is_split:
+                # Never an index of old shards and new ones. It is not there until the last is.
+                gone = safetensors.shards_of(path) - {os.path.basename(one.path) for one in files}
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(os.path.basename(path), dir_fd=directory)
+                for name in sorted(gone):
+                    with contextlib.suppress(FileNotFoundError):
+                        os.unlink(name, dir_fd=directory)
         return path
 
     def _check(self, path: str, kinds: list[Kind], read: Read) -> None:

@@ -13,6 +13,7 @@ import functools
 import json
 import math
 import os
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -23,7 +24,13 @@ from ckptfmt._base import dtypes, foreign
 from ckptfmt._base.untrusted import checked_shape, parsed_json
 from ckptfmt.bundle.comparing import pieces
 from ckptfmt.bundle.locate import kind_of_file
-from ckptfmt.errors import CorruptError, InvalidError, LimitError, UnsupportedError
+from ckptfmt.errors import (
+    CkptfmtError,
+    CorruptError,
+    InvalidError,
+    LimitError,
+    UnsupportedError,
+)
 from ckptfmt.formats.tensors import Box, ByteFile, Kind, Places, Read
 
 INDEX = ".safetensors.index.json"
@@ -367,6 +374,18 @@ def shard_names(path: str, count: int) -> list[str]:
     """Return the files of a model whose index, or only file, is `path`."""
     stem = path.removesuffix(INDEX).removesuffix(".safetensors")
     return [f"{stem}-{shard + 1:05}-of-{count:05}.safetensors" for shard in range(count)]
+
+
+def shards_of(path: str) -> set[str]:
+    """Return the names of the files of an index, as `shard_names` gives them; none if there is no
+    index, or it cannot be read."""
+    stem = re.escape(os.path.basename(path.removesuffix(INDEX)))
+    try:
+        found = _index(path).values()
+    except CkptfmtError:
+        return set()
+    ours = re.compile(stem + r"-[0-9]{5,}-of-[0-9]{5,}\.safetensors")
+    return {name for name in found if ours.fullmatch(name)}
 
 
 def refuse_beside(path: str, *, is_split: bool) -> None:

@@ -32,7 +32,7 @@ from ckptfmt import _core
 from ckptfmt._base.adapters import adapter_for, named_type
 from ckptfmt._base.arguments import check_number, check_switch, invalid, is_positive, whole, wrong
 from ckptfmt._base.background import SaveQueue
-from ckptfmt._base.names import absolute, is_url, path_text
+from ckptfmt._base.names import absolute, index_name, is_url, path_text
 from ckptfmt.bundle.completeness import proves_damage
 from ckptfmt.bundle.orphans import INDEX, number_of, of_managed
 from ckptfmt.bundle.state_file import STATE_NAME
@@ -106,9 +106,9 @@ class CheckpointManager:
     that cannot be removed stays in the list, with a warning, and is tried again after the next
     save. Orphaned files are removed by a save if they provably belong to a killed writer.
 
-    A manager that restored nothing warns once before it replaces a checkpoint of an earlier run, or
-    removes one with a larger number: the run began again. Where `checkpoint.ckptfmt`, the records,
-    is damaged, nothing that was saved before is removed.
+    A manager warns before it replaces a checkpoint that it did not save. One that restored nothing
+    warns before it removes a checkpoint of an earlier run with a larger number. Where
+    `checkpoint.ckptfmt`, the records, is damaged, nothing that was saved before is removed.
 
     A manager takes no lock and changes nothing in the directory until it saves.
 
@@ -222,6 +222,7 @@ class CheckpointManager:
         self._records = Records(self._directory)
         self._latest: str | None = None
         self._earlier: set[str] = set()  # managed checkpoints of an earlier run, until a restore
+        self._saved: frozenset[str] = frozenset()
         # The last problem that was reported of the directory ("") and of each checkpoint.
         self._reported: dict[str, str] = {}
         self._look()
@@ -420,8 +421,7 @@ class CheckpointManager:
                 if counter is not None:
                     counter[...] = counter + 1
             save = _Save(absolute(self._directory), name, self._path(name), given)
-            if name in self._earlier:
-                self._warn_of_earlier(name, "replaced", name)
+            self._warn_of_others(name)
             if self._decisions.is_first and not is_url(self._directory):
                 # First, because the disk may be full of what killed saves of other numbers left.
                 _core.sweep_before_save(self._path(self._name), numbered=True)
@@ -521,9 +521,11 @@ class CheckpointManager:
             save.recorded = True
             if self._remove_old(place):
                 self._records.write(place, save.name)
-            gone = [name for name in self._records.scored if not place.exists(name)]
+            known = self._records.scored | self._records.changed
+            gone = [name for name in known if not place.exists(name)]
             for name in gone:
-                del self._records.scored[name]
+                self._records.scored.pop(name, None)
+                self._records.changed.pop(name, None)
             # Best effort: the next save does it as well.
             if gone:
                 with contextlib.suppress(StorageError):
@@ -545,7 +547,12 @@ class CheckpointManager:
         for one in decided.deleted:
             ours = one.name in self._earlier and self._is_named(one.name)
             if ours and (one.step or 0) >= (saved.step or 0):
-                self._warn_of_earlier(one.name, "removed", saved.name)
+                self._warn(
+                    self._directory,
+                    f"'{self._path(one.name)}' of an earlier run is removed: this run restored "
+                    f"nothing, and saved '{saved.name}'",
+                )
+                self._earlier.clear()
         failed = place.remove_all([one.name for one in decided.deleted])
         for one in decided.deleted:
             # Once the index is removed, the sweep removes the rest.
@@ -555,14 +562,18 @@ class CheckpointManager:
             warn(f"{error}; the checkpoint '{name}' is removed after a later save")
         return True
 
-    def _warn_of_earlier(self, name: str, fate: str, saved: str) -> None:
-        """Warn, once, of a run that begins again."""
-        self._earlier.clear()
-        self._warn(
-            self._directory,
-            f"'{self._path(name)}' of an earlier run is {fate}: this run restored nothing, and "
-            f"saves '{saved}'",
-        )
+    def _warn_of_others(self, name: str) -> None:
+        """Warn before the checkpoint of an earlier run or of another manager is replaced."""
+        prefix = self._path(name)
+        saved, self._saved = name in self._saved, self._saved | {name}
+        is_there = not is_url(prefix) and os.path.exists(index_name(prefix))
+        if not saved and (is_there or (is_url(prefix) and name in self._records.managed)):
+            self._earlier.clear()
+            self._warn(
+                name,
+                f"'{prefix}' is replaced, and this manager did not save it: restore first, "
+                "or give each manager a checkpoint_name of its own",
+            )
 
     def _rate(self) -> None:
         """Record what this manager retains besides the newest. What it does not say of the best and

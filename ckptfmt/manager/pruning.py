@@ -274,6 +274,7 @@ def _remove(place: Directory, records: Records, going: list[str]) -> dict[str, S
         if name not in failed or not place.exists(name):
             records.managed.pop(name, None)
             records.scored.pop(name, None)
+            records.changed.pop(name, None)
     records.write(place, records.newest or records.state.model_checkpoint_path)
     records.write_metrics(place)
     return failed

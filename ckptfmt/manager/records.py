@@ -52,6 +52,8 @@ class Records:
     Attributes:
         managed: timestamps of the managed checkpoints by name, oldest first.
         scored: metrics of checkpoints by name, managed or not.
+        changed: the same of those that another program has replaced since, so that nothing says how
+            good they are: they stay.
         policy: what managers of the directory retain besides the newest.
         problem: why the file of metrics cannot be read; None if it can, or is missing.
         timeless: whether the state file has no times, and checkpoints are managed by its order.
@@ -69,6 +71,7 @@ class Records:
         """Forget everything, because the directory is missing or was replaced."""
         self.managed: dict[str, float] = {}
         self.scored: dict[str, Record] = {}
+        self.changed: dict[str, Record] = {}
         self.policy = Policy()
         self.problem: str | None = None
         self.timeless = False
@@ -97,11 +100,13 @@ class Records:
         content = directory.read(STATE_NAME)
         if is_first or content != self._content:
             records = self.scored | self._read_metrics(directory)
+            there = {n: one for n, one in records.items() if index_name(n) in existing}
             self.scored = {
                 name: record
-                for name, record in records.items()
-                if index_name(name) in existing and _fingerprint(directory, name) == record.index
+                for name, record in there.items()
+                if _fingerprint(directory, name) == record.index
             }
+            self.changed = {n: one for n, one in there.items() if n not in self.scored}
             self.timeless = False
             self.state, self._content = self._parse(content), content
             # A state without last_preserved_timestamp was not written by a manager. As in
@@ -115,7 +120,7 @@ class Records:
                         f"the clock is {behind:f} seconds behind the moment when a checkpoint of "
                         f"{self._path} was preserved last"
                     )
-        for known in (self.managed, self.scored):
+        for known in (self.managed, self.scored, self.changed):
             for name in [one for one in known if f"{one}{INDEX}" not in existing]:
                 del known[name]
 
@@ -171,12 +176,14 @@ class Records:
 
     def best(self, broken: Collection[str] = ()) -> set[str]:
         """Return the best checkpoints, managed or not: by their scores as many as are retained;
-        and the extremes of those with metrics that nobody could compare."""
+        the extremes of those with metrics that nobody could compare; and those that were replaced
+        since they got theirs."""
         kept = (name for name in self.scored if name not in self.managed)
         names = [n for n in (*kept, *self.managed) if n in self.scored and n not in broken]
         unscored = [name for name in names if self.scored[name].score is None]
         ends = extremes({name: self.scored[name].metrics for name in unscored})
-        return {one.name for one in best_of([*map(self.queued, names)], self.policy.best)} | ends
+        best = {one.name for one in best_of([*map(self.queued, names)], self.policy.best)}
+        return best | ends | (self.changed.keys() - set(broken))
 
     @property
     def newest(self) -> str | None:
@@ -216,6 +223,7 @@ class Records:
         self.managed.pop(name, None)
         self.managed[name] = time.time()
         self.scored.pop(name, None)
+        self.changed.pop(name, None)
         if metrics is not None:
             self.scored[name] = Record(metrics, _fingerprint(directory, name))
 
@@ -247,7 +255,7 @@ class Records:
             return
         checkpoints = {
             name: {key: value for key, value in vars(record).items() if value is not None}
-            for name, record in self.scored.items()
+            for name, record in (self.changed | self.scored).items()
         }
         document = {_HEAD: _VERSION, "keep": keep, "checkpoints": checkpoints}
         content = f"{json.dumps(document, indent=1)}\n".encode()

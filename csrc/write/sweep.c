@@ -95,11 +95,16 @@ static size_t parse_data(text name, int64_t *shard, int64_t *count)
 /* A temporary file: the size of the final name; `name.size` of any other name. */
 static size_t parse_temporary(text name, bool *foreign)
 {
-	size_t mark = find_mark(name, TEMPORARY_MARK), at = mark + sizeof TEMPORARY_MARK - 1;
+	bool ignored;
+	size_t first, mark = find_mark(name, TEMPORARY_MARK), at = mark + sizeof TEMPORARY_MARK - 1;
 	size_t size = mark == name.size ? 0 : name.size - at;
 	bool ours = size == TEMPORARY_DIGITS && name.at[at] >= 'a' && digits_from(name, at, "0123456789abcdef") == size;
 	*foreign = size > 0 && size <= FOREIGN_DIGITS_MAX && digits_from(name, at, "0123456789") == size;
-	return mark != 0 && (ours || *foreign) ? mark : name.size;
+	if (mark == 0 || (!ours && !*foreign))
+		return name.size;
+	/* A temporary file of a temporary file belongs to the file of the latter. */
+	first = parse_temporary((text){name.at, mark}, &ignored);
+	return first != mark && !ignored ? first : mark;
 }
 
 static row parse_file(text name)

@@ -178,6 +178,10 @@ static void before_a_save(void)
 	os_fault_clear();
 	CHECK_EQ(file_count(), 2);
 	close(other);
+	/* A temporary file of a temporary file, as HDF5 is written. */
+	shell("cd '%s' && touch out.h5.tempstate" HEX ".tempstate" HEX);
+	ckptfmt_sweep_before_save(path_of("out.h5"), CKPTFMT_SWEEP_ONE);
+	CHECK_EQ(file_count(), 2);
 	/* Paths that lead nowhere. */
 	ckptfmt_sweep_before_save("", CKPTFMT_SWEEP_ONE);
 	ckptfmt_sweep_before_save("/nowhere/ck", CKPTFMT_SWEEP_ONE);

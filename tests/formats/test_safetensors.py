@@ -327,3 +327,31 @@ def test_page(tmp_path: Path) -> None:
     assert (tmp_path / "big.safetensors.index.json").exists()
     run_console("docs/safetensors.md", tmp_path)
     assert "float32" in run_page("docs/safetensors.md", tmp_path)
+
+
+def test_an_overwrite_of_several_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Killed between any two renames there is no index; old files go; permissions stay."""
+    for value in (1, 2):
+        ckptfmt.save(tmp_path / f"m{value}", {f"t{n}": np.full(9, value) for n in range(6)})
+    index = tmp_path / "x.safetensors.index.json"
+
+    def convert(value: int, most: int) -> None:
+        ckptfmt.convert(tmp_path / f"m{value}", index, max_shard_bytes=most)
+
+    convert(1, 80)
+    for path in tmp_path.glob("x*"):
+        path.chmod(0o640)
+    real, names = os.rename, list[str]()
+
+    def rename(old: str, new: str, **where: int) -> None:
+        names.append(new)
+        assert not index.exists() and all(Path(tmp_path, one).exists() for one in names[:-1])
+        real(old, new, **where)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "rename", rename)
+        convert(2, 160)
+    assert names[-1] == index.name and len(names) == 4
+    assert {path.name for path in tmp_path.glob("x*")} == set(names)
+    assert {path.stat().st_mode & 0o777 for path in tmp_path.glob("x*")} == {0o640}
+    assert all((one == 2).all() for one in load_file(index).values())

@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import time
 import types
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -396,3 +397,12 @@ def test_a_run_that_begins_again(tmp_path: Path, restored: bool) -> None:
             again.save(1)
         assert there(tmp_path) == ["ckpt-1", "ckpt-2", "ckpt-3"]
     other.save(1)
+
+
+def test_what_another_manager_saved_is_replaced(tmp_path: Path) -> None:
+    one, other = manager_of(tmp_path, 5), manager_of(tmp_path, 5)
+    one.save(3)
+    one.save(3)
+    with warnings.catch_warnings(), pytest.raises(CkptfmtWarning, match="ckpt-3' is replaced, and"):
+        warnings.simplefilter("error")
+        other.save(3)

@@ -386,12 +386,14 @@ def test_metrics_go_with_their_checkpoints(tmp_path: Path) -> None:
     for one in range(3):
         manager.save(metrics={"a": one})
     assert manager.best_checkpoint == str(tmp_path / "ckpt-1")
-    # Saved anew without metrics: those of the old one count no longer.
+    # Replaced by another program: nothing says how good it is, and it stays.
     ckptfmt.save(tmp_path / "ckpt-1", {"v": [1]}, durability="none")
     again = manager_of(tmp_path, 2, keep_best=KeepBest("a", "max"))
     assert again.best_checkpoint == str(tmp_path / "ckpt-4")
     again.save(9)
-    assert there(tmp_path) == ["ckpt-4", "ckpt-9"]
+    assert there(tmp_path) == ["ckpt-1", "ckpt-4", "ckpt-9"]
+    (tmp_path / "ckpt-1.index").unlink()
+    manager_of(tmp_path, 2).save(10)
     content = (tmp_path / "checkpoint.ckptfmt").read_text()
     assert "ckpt-4" in content
     assert "ckpt-1" not in content

@@ -457,3 +457,12 @@ def test_a_score_of_a_replaced_checkpoint_does_not_count(tmp_path: Path) -> None
     manager().save(1)
     ours.save(2, metrics={"loss": 2})
     assert ours.best_checkpoint == str(tmp_path / "ckpt-2")
+
+
+def test_a_best_one_that_was_edited_stays(tmp_path: Path) -> None:
+    best = ckptfmt.KeepBest("loss", "min")
+    save_losses(tmp_path, [1.0, 5.0, 4.0], keep_best=best)
+    ckptfmt.editing.edit(tmp_path / "ckpt-1", tmp_path / "ckpt-1", metadata={"by": "me"})
+    assert numbers(prune(str(tmp_path), 1).removed) == [2]
+    save_losses(tmp_path, [6.0, 7.0], 1, keep_best=best)
+    assert (tmp_path / "ckpt-1.index").exists() and (tmp_path / "ckpt-3.index").exists()
