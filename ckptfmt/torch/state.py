@@ -156,7 +156,7 @@ def load(
         names, filter: as in `ckptfmt.load_into`, by path. Dicts omit the tensors that are left out,
             lists and tuples have None in their place.
         rename: as in `ckptfmt.load_into`, for a state dict and what other programs wrote.
-        cast: as in `ckptfmt.load_into`: a dtype of torch or NumPy, or a mapping to these.
+        cast, allow_loss: as in `ckptfmt.load_into`; dtypes may be those of torch.
         verify: as in `ckptfmt.open`.
         progress: as in `ckptfmt.load`.
 
