@@ -9,6 +9,7 @@ import os
 import re
 import threading
 import weakref
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -274,11 +275,8 @@ def test_many_threads(tmp_path: Path) -> None:
             save_async(tmp_path / f"{number}", values, durability="none")
             values["x"][:] = -1
 
-    threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(4) as pool:
+        assert len(list(pool.map(work, range(4)))) == 4
     wait_for_saves()
     for number in range(4):
         assert set(ckptfmt.load(tmp_path / f"{number}")["x"].tolist()) == {number * 10 + 4}

@@ -198,8 +198,6 @@ def test_command(tmp_path: Path, seed: int, capsys: pytest.CaptureFixture[str]) 
     assert capsys.readouterr().out == f"converted {source} into {target}\n"
     with ckptfmt.open(target) as reader:
         assert reader.level == "ckptfmt"
-    assert main(["convert", "-q", target, source]) == 2
-    assert "--overwrite replaces it" in capsys.readouterr().err
     assert main(["convert", "-q", "--overwrite", "--level", "v2", target, source]) == 2
     assert "has no place for the metadata" in capsys.readouterr().err
     arguments = ["--overwrite", "--level", "v2", "--drop-metadata", "--no-verify"]

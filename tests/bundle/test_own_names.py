@@ -29,10 +29,6 @@ def add_slice(prefix: Path, name: str) -> None:
         writer.add_slice(name, ONE, [2], [0])
 
 
-def save_upon(prefix: Path, name: str) -> None:
-    ckptfmt.save(prefix, {name: ONE}, base=VECTORS / "good" / "header-only")
-
-
 WAYS: dict[str, Callable[[Path, str], object]] = {
     "Writer.add": add,
     "Writer.add_slice": add_slice,
@@ -40,7 +36,9 @@ WAYS: dict[str, Callable[[Path, str], object]] = {
     "save of many": lambda prefix, name: ckptfmt.save(prefix, {"a": ONE, name: ONE, "b": ONE}),
     "save at v2": lambda prefix, name: ckptfmt.save(prefix, {name: ONE}, level="v2"),
     "save compressed": lambda p, name: ckptfmt.save(p, {name: np.zeros(9999)}, level="ckptfmt"),
-    "save upon a base": save_upon,
+    "save upon a base": lambda prefix, name: ckptfmt.save(
+        prefix, {name: ONE}, base=VECTORS / "good" / "header-only"
+    ),
     "save_v2": lambda prefix, name: ckptfmt.save_v2(prefix, ["x", name], ["", ""], [ONE, ONE]),
     "save_async": lambda prefix, name: ckptfmt.save_async(prefix, {name: ONE}),
     "save_tree": lambda prefix, name: ckptfmt.save_tree(prefix, {name: ONE}),

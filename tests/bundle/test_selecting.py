@@ -118,6 +118,7 @@ def test_rename_that_is_none(prefix: Path, rename: Any, message: str) -> None:
         ("*kernel", ["a/kernel", "b/kernel"]),
         ("[!a]*", ["b/kernel", "step"]),
         ("step", ["step"]),
+        ("/^a.(b|k)/", ["a/bias", "a/kernel"]),
         (re.compile("kernel"), ["a/kernel", "b/kernel"]),
         (re.compile("^B", re.I), ["b/kernel"]),
         (lambda name: len(name) == 8, ["a/kernel", "b/kernel"]),
@@ -134,6 +135,11 @@ def test_filter(prefix: Path, wish: Any, expected: list[str]) -> None:
         (b"a*", "filter must be a glob pattern, /REGEX/, compiled regex or function, not bytes"),
         (["a*"], "filter must be a glob pattern, /REGEX/, compiled regex or function, not list"),
         (re.compile(b"a"), "filter: re.compile(b'a') is for bytes: names are str"),
+        (
+            "/(/",
+            "filter: '(' is not a regular expression: missing ), unterminated subpattern at "
+            "position 0",
+        ),
     ],
 )
 def test_filter_that_is_none(prefix: Path, wish: Any, message: str) -> None:
@@ -145,13 +151,6 @@ def test_filter_that_is_none(prefix: Path, wish: Any, message: str) -> None:
 def test_filter_goes_by_stored_names(prefix: Path) -> None:
     wanted = {"b/bias": "a/bias", "b/kernel": "a/kernel"}
     assert select(prefix, wanted, filter="a/*", rename=("^./", "b/")) == wanted
-
-
-def test_filter_as_the_command_takes_it(prefix: Path) -> None:
-    names = ["a/bias", "a/kernel"]
-    assert list(select(prefix, names, filter="/^a.(b|k)/")) == names
-    with pytest.raises(ckptfmt.InvalidError, match="not a regular expression"):
-        select(prefix, [], filter="/(/")
 
 
 @pytest.mark.parametrize(

@@ -98,19 +98,22 @@ def names_in(ran: Ran) -> list[str]:
     return [tensor["name"] for tensor in json.loads(ran.out)["tensors"]]
 
 
+KERNEL, NONE, WORDS = "model/dense/kernel", "model/none", "model/words"
+
+
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
-        ([], ["model/dense/kernel", "model/none", "model/words", "scale", "step"]),
-        (["--filter", "model/*"], ["model/dense/kernel", "model/none", "model/words"]),
+        ([], [KERNEL, NONE, WORDS, "scale", "step"]),
+        (["--filter", "model/*"], [KERNEL, NONE, WORDS]),
         (["--filter", "s*"], ["scale", "step"]),
-        (["--filter", "/e(p|l)$/"], ["model/dense/kernel", "step"]),
-        (["--filter", "step", "--filter", "/WORDS|none/"], ["model/none", "step"]),
+        (["--filter", "/e(p|l)$/"], [KERNEL, "step"]),
+        (["--filter", "step", "--filter", "/WORDS|none/"], [NONE, "step"]),
         (["--filter", "[sS]tep"], ["step"]),
-        (["--sort", "size"], ["model/dense/kernel", "model/words", "step", "scale", "model/none"]),
-        (["--sort", "dtype"], ["model/none", "scale", "model/dense/kernel", "step", "model/words"]),
-        (["--sort", "shard"], ["model/dense/kernel", "scale", "model/words", "model/none", "step"]),
-        (["--limit", "2"], ["model/dense/kernel", "model/none"]),
+        (["--sort", "size"], [KERNEL, WORDS, "step", "scale", NONE]),
+        (["--sort", "dtype"], [NONE, "scale", KERNEL, "step", WORDS]),
+        (["--sort", "shard"], [KERNEL, "scale", WORDS, NONE, "step"]),
+        (["--limit", "2"], [KERNEL, NONE]),
         (["--limit", "0"], []),
         (["--sort", "size", "--limit", "1", "--filter", "s*"], ["step"]),
     ],
@@ -145,12 +148,10 @@ def test_a_filter_says_of_how_many(command: Command, tmp_path: Path) -> None:
 # ---- JSON
 
 
-def check_types(value: dict[str, Any], **types: Any) -> None:
-    assert {key: type(value[key]) for key in value} == types
-
-
-WHOLE_TENSOR = {"shard": int, "offset": int, "crc32c": int}
-NONE = type(None)
+def check_types(value: dict[str, Any], **names: str) -> None:
+    """The keys are these, by the name of the type of their values."""
+    wanted = {name: kind for kind, some in names.items() for name in some.split()}
+    assert {key: type(one).__name__ for key, one in value.items()} == wanted
 
 
 @pytest.mark.parametrize("made", MADE)
@@ -159,19 +160,8 @@ def test_json_document(made: str, command: Command, tmp_path: Path) -> None:
     ran = command("inspect", "--json", "--all", prefix)
     assert ran.out.isascii()
     document = json.loads(ran.out)
-    check_types(
-        document,
-        schema=int,
-        path=str,
-        prefix=str,
-        format=str,
-        level=str,
-        header=dict,
-        metadata=dict,
-        tensors=list,
-        totals=dict,
-        problems=list,
-    )
+    strings, dicts = "path prefix format level", "header metadata totals"
+    check_types(document, int="schema", str=strings, dict=dicts, list="tensors problems")
     assert document["schema"] == 1
     assert document["problems"] == []
     with ckptfmt.open(prefix) as reader:
@@ -183,9 +173,11 @@ def test_json_document(made: str, command: Command, tmp_path: Path) -> None:
         assert len(document["tensors"]) == len(table)
         for tensor, row in zip(document["tensors"], table, strict=True):
             handle = reader[row["name"]]
-            place = dict.fromkeys(WHOLE_TENSOR, NONE) if handle.slices else WHOLE_TENSOR
-            sizes = {"nbytes": int, "stored_nbytes": int}
-            check_types(tensor, name=str, dtype=str, shape=list, **sizes, **place, slices=list)
+            sizes, place = "nbytes stored_nbytes", "shard offset crc32c"
+            ints = (
+                {"int": sizes, "NoneType": place} if handle.slices else {"int": f"{sizes} {place}"}
+            )
+            check_types(tensor, str="name dtype", list="shape slices", **ints)
             for key in ("name", "nbytes", "stored_nbytes", "shard", "offset", "crc32c"):
                 assert tensor[key] == getattr(handle, key)
             assert tuple(tensor["shape"]) == handle.shape
@@ -210,19 +202,10 @@ def test_verify_json(command: Command, tmp_path: Path) -> None:
     ran = command("verify", "--json", prefix)
     assert ran.status == 1
     document = json.loads(ran.out)
-    check_types(
-        document,
-        schema=int,
-        path=str,
-        prefix=str,
-        format=str,
-        ok=bool,
-        verified=bool,
-        strict=bool,
-        findings=list,
-        checked=dict,
-    )
-    check_types(document["checked"], blocks=int, tensors=int, bytes=int, seconds=float)
+    flags = "ok verified strict"
+    strings = "path prefix format"
+    check_types(document, int="schema", str=strings, bool=flags, list="findings", dict="checked")
+    check_types(document["checked"], int="blocks tensors bytes", float="seconds")
     (finding,) = document["findings"]
     assert finding["message"].startswith("DAT-6: ")
     assert {**finding, "message": ""} == {

@@ -243,20 +243,13 @@ def test_verify_finds_tensors_that_the_graph_lost(
     assert list(ckptfmt.load_tree(tmp_path / "c")) == ["a"]
 
 
-def save_graph(prefix: Path, nodes: list[Node], tensors: dict[str, Any]) -> None:
-    graph = np.array(encode_graph(ObjectGraph(nodes)), object)
-    stored = sorted({**tensors, OBJECT_GRAPH_KEY: graph}.items())
-    names, values = zip(*stored, strict=True)
-    ckptfmt.save_v2(prefix, names, [""] * len(names), values)
-
-
 def test_slots_with_equal_labels(tmp_path: Path, command: Command) -> None:
     """Two slots of one label to one object expand it once, not twice per level."""
     count = 20
     nodes = [Node() for _ in range(count + 2)]
     for i in range(count - 1):
         nodes[i].slot_variables = [SlotVariable(count + k, "m", i + 1) for k in range(2)]
-    save_graph(tmp_path / "m", nodes, {})
+    write(tmp_path / "m", ObjectGraph(nodes))
     assert len(tree_in(command(tmp_path / "m"))) < 10 * count
 
 
@@ -266,5 +259,5 @@ def test_one_group_in_many_nodes(tmp_path: Path, command: Command) -> None:
     nodes = [Node(attributes=[Attribute("VARIABLE_VALUE", "", "p/x")]) for _ in range(count)]
     nodes[0].children = [(str(i), i) for i in range(1, count)]
     tensors = {f"p/x{i}": np.zeros((), np.int8) for i in range(count)}
-    save_graph(tmp_path / "m", nodes, tensors)
+    write(tmp_path / "m", ObjectGraph(nodes), **tensors)
     assert len(tree_in(command(tmp_path / "m"))) < 4 * count

@@ -251,8 +251,6 @@ def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "int4" in capsys.readouterr().err
     assert main(["convert", source, result, "--cast", "b=int8"]) == 0
     assert "cast b from int4 to int8" in capsys.readouterr().out
-    assert main(["convert", source, result, "--cast", "b=int8"]) == 2
-    assert "--overwrite" in capsys.readouterr().err
     words = ["convert", source, result, "-q", "--cast", "int8", "--overwrite"]
     assert main(words) == 2
     assert "tensor 'a': a cast from int64 to int8" in capsys.readouterr().err
@@ -262,8 +260,6 @@ def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     sharded = str(tmp_path / "s.safetensors")
     words = ["convert", source, sharded, "--cast", "b=int8", "--max-shard-size", "1kB"]
     assert main(words) == 0
-    assert main(words) == 2
-    assert "s.safetensors.index.json" in capsys.readouterr().err
     assert (tmp_path / "s.safetensors.index.json").exists()
     assert main(["convert", sharded + ".index.json", str(tmp_path / "back")]) == 0
     assert ckptfmt.load(tmp_path / "back")["a"].tolist() == list(range(300))

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 from support.files import flip
-from support.objects import Module, Optimizer
+from support.objects import Module, Optimizer, State
 
 import ckptfmt
 from ckptfmt.bundle.graph import (
@@ -33,12 +33,6 @@ from ckptfmt.saving.parallel import ParallelVariable
 VALUE = "/.ATTRIBUTES/VARIABLE_VALUE"
 
 
-def text(content: bytes) -> Any:
-    array = np.empty((), object)
-    array[()] = content
-    return array
-
-
 def written(tmp_path: Path, **objects: Any) -> str:
     path: str = ckptfmt.Checkpoint(**objects).write(tmp_path / "ck")
     return path
@@ -46,7 +40,7 @@ def written(tmp_path: Path, **objects: Any) -> str:
 
 def forged(tmp_path: Path, nodes: list[Node], **tensors: Any) -> str:
     """A checkpoint with this object graph."""
-    graph = {OBJECT_GRAPH_KEY: text(encode_graph(ObjectGraph(nodes)))}
+    graph = {OBJECT_GRAPH_KEY: np.array(encode_graph(ObjectGraph(nodes)), object)}
     ckptfmt.save(tmp_path / "forged", {**tensors, **graph})
     return str(tmp_path / "forged")
 
@@ -83,22 +77,13 @@ def test_arrays_are_restored_in_place(tmp_path: Path) -> None:
 def test_nothing_is_written_where_one_thing_does_not_fit(
     tmp_path: Path, target: Any, words: str
 ) -> None:
-    class State:
-        value = "new"
-
-        def serialize(self) -> str:
-            return "old"
-
-        def deserialize(self, value: bytes) -> None:
-            self.value = value.decode()
-
-    path = written(tmp_path, a=np.ones(2), d={"b": np.ones(2)}, s=State(), n=1)
-    first, state = np.zeros(2), State()
+    path = written(tmp_path, a=np.ones(2), d={"b": np.ones(2)}, s=State("old"), n=1)
+    first, state = np.zeros(2), State("new")
     checkpoint = ckptfmt.Checkpoint(a=first, d={"b": target}, s=state, n=0)
     with pytest.raises(ckptfmt.InvalidError, match=f"the object at 'd/b': {words}") as caught:
         checkpoint.read(path)
     assert (caught.value.tensor, caught.value.path) == (f"d/b{VALUE}", path)
-    assert (first.tolist(), state.value, checkpoint.n) == ([0.0, 0.0], "new", 0)
+    assert (first.tolist(), state.text, checkpoint.n) == ([0.0, 0.0], "new", 0)
 
 
 @pytest.mark.parametrize(
@@ -394,7 +379,7 @@ def test_paths_that_mean_a_checkpoint(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("content", [b"\xff", b"", b"\x0a\x04\x0a\x02\x08\x05"])
 def test_a_graph_that_is_none(tmp_path: Path, content: bytes) -> None:
-    ckptfmt.save(tmp_path / "ck", {OBJECT_GRAPH_KEY: text(content)})
+    ckptfmt.save(tmp_path / "ck", {OBJECT_GRAPH_KEY: np.array(content, object)})
     with pytest.raises(ckptfmt.CorruptError) as caught:
         ckptfmt.Checkpoint(w=np.zeros(1)).restore(tmp_path / "ck")
     assert (caught.value.tensor, caught.value.failure) == (OBJECT_GRAPH_KEY, "BAD_PROTO")
@@ -465,10 +450,7 @@ def random_nodes(rng: random.Random) -> list[Node]:
 
 
 def test_whatever_a_graph_says_there_is_an_answer(tmp_path: Path, seed: int) -> None:
-    class State:
-        def serialize(self) -> str:
-            return ""
-
+    class Noted(State):
         def deserialize(self, value: bytes) -> None:
             assert isinstance(value, bytes)
 
@@ -484,7 +466,7 @@ def test_whatever_a_graph_says_there_is_an_answer(tmp_path: Path, seed: int) -> 
             d=holder,
             n=0,
             o=Optimizer((array, "m", np.zeros(()))),
-            s=State(),
+            s=Noted(""),
             t=(0.0, [array], ParallelVariable([np.zeros(2), np.zeros(2)])),
         )
         with warnings.catch_warnings():
@@ -502,17 +484,13 @@ def test_whatever_a_graph_says_there_is_an_answer(tmp_path: Path, seed: int) -> 
 
 
 def test_values_of_other_kinds_than_their_objects(tmp_path: Path) -> None:
-    class State:
-        def serialize(self) -> str:
-            return ""
-
-        def deserialize(self, value: bytes) -> None:
-            raise AssertionError
-
-    path = forged(tmp_path, [Node(children=[("s", 1)]), leaf("k", "py_state")], k=1.0)
+    path, state = (
+        forged(tmp_path, [Node(children=[("s", 1)]), leaf("k", "py_state")], k=1.0),
+        State(""),
+    )
     with pytest.raises(ckptfmt.InvalidError, match="the object at 's': ") as caught:
-        ckptfmt.Checkpoint(s=State()).read(path)
-    assert caught.value.tensor == "k"
+        ckptfmt.Checkpoint(s=state).read(path)
+    assert caught.value.tensor == "k" and state.text == ""
 
 
 def test_a_registered_saver_that_is_not_here(tmp_path: Path) -> None:

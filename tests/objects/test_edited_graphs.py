@@ -170,8 +170,7 @@ def keras_3() -> ObjectGraph:
 
 
 def test_variables_at_paths_of_a_stripped_optimizer(tmp_path: Path) -> None:
-    graph = np.empty((), object)
-    graph[()] = encode_graph(keras_3())
+    graph = np.array(encode_graph(keras_3()), object)
     keys = [one.checkpoint_key for node in keras_3().nodes for one in node.attributes]
     values = {key: np.full(3, number) for number, key in enumerate(keys)}
     ckptfmt.save(tmp_path / "a", {**values, OBJECT_GRAPH_KEY: graph})
@@ -203,8 +202,7 @@ def test_tables_at_paths_of_a_stripped_optimizer(tmp_path: Path) -> None:
     graph = keras_3()
     table = "optimizer/_trainable_variables/0/.ATTRIBUTES/table"
     graph.nodes[4].attributes = [Attribute("table", "", table)]
-    text = np.empty((), object)
-    text[()] = encode_graph(graph)
+    text = np.array(encode_graph(graph), object)
     keys = [one.checkpoint_key for node in graph.nodes[5:] for one in node.attributes]
     names = [f"{table}-keys", f"{table}-values", *keys]
     ckptfmt.save(tmp_path / "a", {**dict.fromkeys(names, np.ones(3)), OBJECT_GRAPH_KEY: text})

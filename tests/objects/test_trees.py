@@ -436,16 +436,9 @@ def test_without_a_graph(tmp_path: Path) -> None:
         np.testing.assert_array_equal(found[name], array)
     cycle: dict[str, Any] = {"a": {}}
     cycle["a"]["b"] = cycle
-    trees: list[Any] = [
-        [1],
-        {"a": [1]},
-        {"a": None},
-        {1: np.ones(1)},
-        np.ones(1),
-        {"a": TreeNode(attributes={"other": np.ones(1)})},
-        cycle,
-    ]
-    for tree in trees:
+    other = TreeNode(attributes={"other": np.ones(1)})
+    trees: list[Any] = [[1], {"a": [1]}, {"a": None}, {1: np.ones(1)}, np.ones(1), {"a": other}]
+    for tree in (*trees, cycle):
         with pytest.raises(InvalidError, match="needs an object graph"):
             save_tree(tmp_path / "c", tree, graph=False)
     with pytest.raises(InvalidError, match="two arrays of the tree have this name") as caught:

@@ -12,8 +12,8 @@ import pytest
 from ckptfmt.errors import InvalidError
 from ckptfmt.saving.devices import canonical, device_of, task_of
 
-# Name; full form; CPU of its task.
 WORKER = "/job:worker/replica:0/task:1/device:"
+# Name; full form; CPU of its task.
 NAMES = [
     (f"{WORKER}GPU:3", f"{WORKER}GPU:3", f"{WORKER}CPU:0"),
     ("/job:ps/task:2", "/job:ps/task:2", "/job:ps/task:2/device:CPU:0"),

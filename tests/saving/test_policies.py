@@ -319,10 +319,6 @@ def test_files_are_as_large_as_counted(
 # ---- balanced ------------------------------------------------------------------------------------
 
 
-def sizes_of(shards: Sequence[Shard]) -> list[int]:
-    return [bytes_of(shard) for shard in shards]
-
-
 def piece_count(shards: Sequence[Shard]) -> int:
     return sum(len(parts) for shard in shards for parts in shard.values())
 
@@ -386,7 +382,7 @@ def test_balance(seed: int) -> None:
         shards = policy(tensors)
         validate_shards(policy, tensors, shards)
         put_together(tensors, shards)
-        sizes = sizes_of(shards)
+        sizes = [bytes_of(shard) for shard in shards]
         total = sum(sizes)
         assert len(shards) == min(count, total // 4), seed
         assert max(sizes) <= math.ceil(total / count) * 1.01 + 4, seed

@@ -271,15 +271,11 @@ def test_failing_callbacks(tmp_path: Path) -> None:
 # ---- failures ------------------------------------------------------------------------------------
 
 
-def fixed_hex(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(secrets, "token_hex", lambda size: "ab" * size)
-
-
 def test_an_error_in_one_shard_is_raised_as_it_is_and_stops_the_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = previous(tmp_path)
-    fixed_hex(monkeypatch)
+    monkeypatch.setattr(secrets, "token_hex", lambda size: "ab" * size)
     # It blocks the second shard's index.
     blocked = tmp_path / f"ckpt_temp_{'ab' * 8}" / "part-00001-of-00003.index"
     (blocked / "full").mkdir(parents=True)

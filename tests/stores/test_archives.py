@@ -10,9 +10,9 @@ import pickle
 import random
 import struct
 import tarfile
-import threading
 import zipfile
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -225,21 +225,13 @@ def test_the_last_of_equal_names_is_in_force(tmp_path: Path, files: Files) -> No
 def test_threads(tmp_path: Path, files: Files, kind: str) -> None:
     path = tmp_path / f"a.{kind}"
     path.write_bytes(MAKERS[kind](files))
-    failed = []
 
-    def load() -> None:
-        try:
-            for _ in range(5):
-                same(ckptfmt.load(path))
-        except BaseException as error:
-            failed.append(error)
+    def load(_number: int) -> None:
+        for _ in range(5):
+            same(ckptfmt.load(path))
 
-    threads = [threading.Thread(target=load) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not failed
+    with ThreadPoolExecutor(8) as pool:
+        assert len(list(pool.map(load, range(8)))) == 8
     assert not [name for name in os.listdir("/proc/self/fd") if str(path) in _target(name)]
 
 

@@ -471,14 +471,17 @@ def test_trees(client: DictClient) -> None:
     assert ckptfmt.load_tree(URL)["layers"][0]["w"].tolist() == [1, 1, 1]
 
 
-def test_sharded(client: DictClient) -> None:
+def save_sharded() -> ckptfmt.sharded.Layout:
     mesh = ckptfmt.sharded.Mesh({"x": 2}, devices=["a", "b"])
     layout = ckptfmt.sharded.Layout(["x"], mesh)
-    alone = SingleProcess()
     local = {"a": np.arange(2), "b": np.arange(2, 4)}
-    ckptfmt.sharded.save(URL, {"w": local}, {"w": layout}, alone)
+    ckptfmt.sharded.save(URL, {"w": local}, {"w": layout}, SingleProcess())
     same(ckptfmt.load(URL), {"w": np.arange(4)})
-    found = ckptfmt.sharded.restore(URL, {"w": layout}, alone)
+    return layout
+
+
+def test_sharded(client: DictClient) -> None:
+    found = ckptfmt.sharded.restore(URL, {"w": save_sharded()}, SingleProcess())
     assert found["w"]["b"].tolist() == [2, 3]
     assert all(key.startswith("model.") for key in keys(client))
 
@@ -492,11 +495,7 @@ def test_parts_that_cannot_be_removed_fail_no_save(client: DictClient) -> None:
             raise PermissionError(errno.EACCES, "denied", key)
 
     client.before = before
-    mesh = ckptfmt.sharded.Mesh({"x": 2}, devices=["a", "b"])
-    layout = ckptfmt.sharded.Layout(["x"], mesh)
-    local = {"a": np.arange(2), "b": np.arange(2, 4)}
-    ckptfmt.sharded.save(URL, {"w": local}, {"w": layout}, SingleProcess())
-    same(ckptfmt.load(URL), {"w": np.arange(4)})
+    save_sharded()
     ckptfmt.save(f"{URL}/part", SMALL)
     with pytest.raises(ckptfmt.StorageError) as caught:
         ckptfmt.merge([f"{URL}/part"], f"{URL}/whole", inputs="consume")

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -167,17 +167,11 @@ def test_readers_close_what_they_opened() -> None:
 def test_many_threads() -> None:
     store = DictStore()
     write(store, **{f"w{i}": ARRAY + i for i in range(8)})
-    failed = []
     with reader(store) as handle:
 
-        def work(number: int) -> None:
-            for _ in range(20):
-                if not np.array_equal(read(handle, b"w%d" % number), ARRAY + number):
-                    failed.append(number)
+        def work(number: int) -> bool:
+            found = [read(handle, b"w%d" % number) for _ in range(20)]
+            return all(np.array_equal(one, ARRAY + number) for one in found)
 
-        threads = [threading.Thread(target=work, args=(number,)) for number in range(8)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-    assert not failed
+        with ThreadPoolExecutor(8) as pool:
+            assert list(pool.map(work, range(8))) == [True] * 8
