@@ -17,6 +17,7 @@ from support.files import contents, flip
 import ckptfmt
 from ckptfmt import CorruptError, InvalidError, TensorNotFoundError
 from ckptfmt.editing import edit
+from ckptfmt.objects.roles import model_roles
 
 LEVELS = ("v2", "v2+", "ckptfmt")
 MiB = 1 << 20
@@ -284,6 +285,22 @@ def test_mistakes(
     with pytest.raises(error, match=message):
         edit(tmp_path / "a", tmp_path / "b", **options)
     assert contents(tmp_path) == before
+
+
+def test_what_may_be_a_weight_is_dropped_only_on_demand(tmp_path: Path) -> None:
+    arrays = {"w": np.ones(3), "optimizer/scale": np.ones(2), "w/Momentum": np.ones(3)}
+    ckptfmt.save(tmp_path / "a", arrays)
+    with ckptfmt.open(tmp_path / "a") as reader:
+        roles = model_roles(reader)
+    assert roles == {"w": "weight", "optimizer/scale": "unknown", "w/Momentum": "optimizer"}
+    for name in ("w", "optimizer/scale"):
+        with pytest.raises(InvalidError, match="are weights"):
+            edit(tmp_path / "a", tmp_path / "b", drop=name)
+        assert not (tmp_path / "b.index").exists()
+    edit(tmp_path / "a", tmp_path / "b", drop="w/Momentum")
+    assert sorted(ckptfmt.load(tmp_path / "b")) == ["optimizer/scale", "w"]
+    edit(tmp_path / "a", tmp_path / "c", drop="optimizer/scale", drop_weights=True)
+    assert sorted(ckptfmt.load(tmp_path / "c")) == ["w", "w/Momentum"]
 
 
 @pytest.mark.parametrize(

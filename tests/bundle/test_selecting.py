@@ -118,7 +118,11 @@ def test_rename_that_is_none(prefix: Path, rename: Any, message: str) -> None:
         ("*kernel", ["a/kernel", "b/kernel"]),
         ("[!a]*", ["b/kernel", "step"]),
         ("step", ["step"]),
+        ("?/kernel", ["a/kernel", "b/kernel"]),
         ("/^a.(b|k)/", ["a/bias", "a/kernel"]),
+        ("/kernel/", ["a/kernel", "b/kernel"]),  # anywhere in a name
+        ("/s$/", ["a/bias"]),
+        ("/.b/", ["a/bias"]),
         (re.compile("kernel"), ["a/kernel", "b/kernel"]),
         (re.compile("^B", re.I), ["b/kernel"]),
         (lambda name: len(name) == 8, ["a/kernel", "b/kernel"]),
@@ -154,7 +158,7 @@ def test_filter_goes_by_stored_names(prefix: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "wish", ["kernel", "STEP", "/none$/", re.compile("none$"), lambda _: False]
+    "wish", ["kernel", "STEP", "ste", "a/k", "/", "/none$/", re.compile("none$"), lambda _: False]
 )
 def test_a_filter_that_matches_nothing(prefix: Path, wish: Any) -> None:
     """It is misspelt: an empty result would hide that."""

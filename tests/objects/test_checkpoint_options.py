@@ -33,12 +33,6 @@ def path(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     return made
 
 
-def key(path: str, name: str) -> str:
-    """The key of a value in this checkpoint."""
-    with ckptfmt.open(path) as reader:
-        return name if name in reader else name + VALUE
-
-
 def blank() -> dict[str, Any]:
     return {"enc": {"w": np.zeros(2), "b": np.zeros(1)}, "dec": {"w": np.zeros(2)}, "n": 0}
 
