@@ -34,12 +34,9 @@ def arrays(*sizes: float) -> dict[str, Any]:
     return {f"w{i:02}": random.random(int(size * MIB / 8)) for i, size in enumerate(sizes)}
 
 
-def data_files(prefix: Path) -> list[str]:
-    return sorted(path.name for path in prefix.parent.glob(f"{prefix.name}.data-*"))
-
-
 def check(prefix: Path, tensors: dict[str, Any], count: int) -> None:
-    assert data_files(prefix) == [f"{prefix.name}.data-{i:05}-of-{count:05}" for i in range(count)]
+    files = sorted(path.name for path in prefix.parent.glob(f"{prefix.name}.data-*"))
+    assert files == [f"{prefix.name}.data-{i:05}-of-{count:05}" for i in range(count)]
     assert not ckptfmt.verify(prefix).problems
     found = ckptfmt.load(prefix)
     assert list(found) == list(tensors)

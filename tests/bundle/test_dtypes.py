@@ -46,10 +46,16 @@ def test_codes_are_those_of_the_format() -> None:
 
 
 @pytest.mark.parametrize("code", [case(code) for code in NUMERIC])
-def test_sizes(code: int) -> None:
+def test_numbers(code: int) -> None:
     kind, info = KINDS[code], dtypes.info_of(code)
     used = kind.used_bits if kind.used_bits and kind.name != "bool" else 8 * kind.size
     assert info == (kind.name, code, _core.STORAGE_FIXED, kind.size, kind.unit, used)
+    assert dtypes.numpy_dtype(code) == kind.numpy_type
+    assert kind.numpy_type.itemsize == kind.size
+    assert dtypes.code_of_array(kind.numpy_type) == (code, False)
+    assert dtypes.name_of(code) == kind.name
+    for spelling in (code, kind.name, kind.numpy_type, TensorFlowType(code)):
+        assert dtypes.code_of(spelling) == code
 
 
 def test_what_has_no_fixed_size() -> None:
@@ -71,25 +77,10 @@ def test_codes_that_nobody_knows(code: int) -> None:
 # ---- numpy ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("code", [case(code) for code in NUMERIC])
-def test_numpy_dtype(code: int) -> None:
-    assert dtypes.numpy_dtype(code) == KINDS[code].numpy_type
-    assert dtypes.numpy_dtype(code).itemsize == KINDS[code].size
-    assert dtypes.code_of_array(KINDS[code].numpy_type) == (code, False)
-
-
 def test_numpy_dtypes_of_the_others() -> None:
     assert dtypes.numpy_dtype(STRING) == np.dtype(object)
     assert dtypes.numpy_dtype(VARIANT) == np.dtype(object)
     assert dtypes.numpy_dtype(RESOURCE) is None
-
-
-@pytest.mark.parametrize("code", [case(code) for code in NUMERIC])
-def test_names_and_back(code: int) -> None:
-    kind = KINDS[code]
-    assert dtypes.name_of(code) == kind.name
-    for spelling in (code, kind.name, kind.numpy_type, TensorFlowType(code)):
-        assert dtypes.code_of(spelling) == code
 
 
 SPELLINGS: dict[int, list[Any]] = {

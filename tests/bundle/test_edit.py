@@ -230,17 +230,11 @@ def test_in_place(tmp_path: Path) -> None:
     assert not list(tmp_path.glob("*temp*"))
 
 
-def test_in_a_store() -> None:
-    ckptfmt.save("memory://edit/a", {"w": np.ones(3)}, metadata={"step": 1})
-    done = edit("memory://edit/a", "memory://edit/b", rename={"w": "v"})
-    assert done.copied_nbytes == 24
-    assert list(ckptfmt.load("memory://edit/b")) == ["v"]
-
-
-def test_between_a_store_and_files(tmp_path: Path) -> None:
-    ckptfmt.save(tmp_path / "a", {"w": np.ones(3)}, metadata={"step": 1})
-    done = edit(tmp_path / "a", "memory://edit-2/b", rename={"w": "v"})
-    assert done.copied_nbytes == 24
+@pytest.mark.parametrize("folder", ["{}", "memory://edit"])
+def test_into_a_store(tmp_path: Path, folder: str) -> None:
+    source = f"{folder.format(tmp_path)}/a"
+    ckptfmt.save(source, {"w": np.ones(3)}, metadata={"step": 1})
+    assert edit(source, "memory://edit-2/b", rename={"w": "v"}).copied_nbytes == 24
     with ckptfmt.open("memory://edit-2/b") as reader:
         assert (list(reader), reader.metadata) == (["v"], {"step": 1})
 

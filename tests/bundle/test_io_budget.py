@@ -67,15 +67,3 @@ def test_rows_cost_rows(tmp_path: Path) -> None:
             assert np.array_equal(got, value[500:508])
             assert read == expected
             assert reader["x"].partial_reads_verified == (level == "v2+")
-
-
-def test_pieces_of_a_partitioned_tensor(tmp_path: Path) -> None:
-    """Only the slices that the request meets are read, and of those only what it needs."""
-    value = np.arange(1 << 21, dtype=np.float32).reshape(2048, 1024)
-    with ckptfmt.Writer(tmp_path / "ck", level="v2", durability="none") as writer:
-        for row in range(0, 2048, 512):
-            writer.add_slice("x", value[row : row + 512], shape=value.shape, offset=(row, 0))
-    with ckptfmt.open(tmp_path / "ck") as reader:
-        read, got = bytes_read(reader["x"], (slice(510, 514), slice(0, 1024)))
-        assert np.array_equal(got, value[510:514])
-        assert read == 4 * 4096

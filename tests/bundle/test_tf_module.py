@@ -114,21 +114,11 @@ def test_load_variable(ck: str) -> None:
     empty = tf.load_variable(ck, "b/empty")
     assert (empty.shape, empty.dtype) == ((0, 4), np.uint8)
     assert tf.load_variable(ck, "text").tolist() == [b"x", b"\xff\0"]
-
-
-def test_scalars_are_no_arrays(ck: str) -> None:
-    number = tf.load_variable(ck, "a")
-    assert type(number) is np.int64
-    assert number == 7
-    word = tf.load_variable(ck, "word")
-    assert type(word) is bytes
-    assert word == b"hello"
-
-
-def test_quantized_types_give_plain_integers(ck: str) -> None:
-    array = tf.load_variable(ck, "Z")
-    assert array.dtype == np.int8
-    assert array.tolist() == [1, -2]
+    # Scalars are no arrays, and quantized types plain integers.
+    number, word = tf.load_variable(ck, "a"), tf.load_variable(ck, "word")
+    assert (type(number), number, type(word), word) == (np.int64, 7, bytes, b"hello")
+    quantized = tf.load_variable(ck, "Z")
+    assert (quantized.dtype, quantized.tolist()) == (np.int8, [1, -2])
 
 
 @pytest.mark.parametrize("name", ["a:0", "a"])

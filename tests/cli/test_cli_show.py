@@ -115,20 +115,6 @@ def test_raw(tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes]) -> None:
     assert out == b"" and b"not strings" in err
 
 
-def test_names_as_the_tree_prints_them(command: Command, tmp_path: Path) -> None:
-    checkpoint = ckptfmt.Checkpoint(layer={"kernel": np.ones(3)})
-    prefix = checkpoint.write(tmp_path / "m")
-    ran = command("show", prefix, "layer/kernel")
-    assert ran.status == 0 and ran.out.endswith("double [3]\n[1. 1. 1.]\n")
-    assert command("show", prefix, "layer/kernel[0]").status == 0
-
-
-def test_wrong_indexes(command: Command, tmp_path: Path) -> None:
-    ran = command("show", small(tmp_path), "scale[1:x, 2]")
-    assert (ran.status, ran.out) == (2, "")
-    assert "invalid index [1:x, 2]: '1:x' must be an integer, a slice" in ran.err
-
-
 def test_a_name_as_it_is_printed(tmp_path: Path, command: Command) -> None:
     ckptfmt.save(tmp_path / "m", {"a\n\x1b[1mb": np.arange(3)})
     ran = command("show", str(tmp_path / "m"), r"a\n\x1b[1mb")
