@@ -105,7 +105,8 @@ def mean(source: str, prefix: str, tensors: dict[str, Any]) -> Edited:
         ckptfmt.editing.average([source, source], prefix)
         return prefix, tensors
     stored = {name: str(value.dtype) for name, value in floats.items()}
-    ckptfmt.editing.edit(source, f"{prefix}-half", cast="float16")
+    half = dict.fromkeys(floats, "float16")
+    ckptfmt.editing.edit(source, f"{prefix}-half", cast=half, allow_loss=True)
     ckptfmt.editing.edit(f"{prefix}-half", f"{prefix}-second", cast=stored)
     ckptfmt.editing.average([source, f"{prefix}-second"], prefix)
     second = ckptfmt.load(f"{prefix}-second")
