@@ -244,15 +244,17 @@ def permissions(path: str, directory_fd: int | None = None) -> int | None:
         return None
 
 
-def make_file(name: str, directory_fd: int) -> tuple[str, OwnDescriptor]:
+def make_file(name: str, directory_fd: int, like: str | None = None) -> tuple[str, OwnDescriptor]:
     """Create a file that is to be renamed to `name`, with the permissions of the one that it
-    replaces. Returns its temporary name and a descriptor, which holds its lock.
+    replaces, else of `like`. Returns its temporary name and a descriptor, which holds its lock.
 
     Raises:
         OSError.
     """
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
     old = permissions(name, directory_fd)
+    if old is None and like is not None:
+        old = permissions(like, directory_fd)
     for _ in range(TRIES):
         temporary = temporary_name(name)
         mode = 0o666 if old is None else old
@@ -340,7 +342,9 @@ def replace_file(directory_fd: int, path: str, content: bytes, durability: str) 
 
 
 @contextlib.contextmanager
-def replacing_file(directory_fd: int, path: str, durability: str) -> Iterator[tuple[str, int]]:
+def replacing_file(
+    directory_fd: int, path: str, durability: str, like: str | None = None
+) -> Iterator[tuple[str, int]]:
     """Replace a file by rename when the `with` block ends; an exception leaves the old one. First,
     what killed saves to this path left is removed.
 
@@ -348,6 +352,7 @@ def replacing_file(directory_fd: int, path: str, durability: str) -> Iterator[tu
         directory_fd: descriptor of the directory.
         path: of the file; only the last component is opened, the rest is for errors.
         durability: as in `update_checkpoint_state`.
+        like: name of the file in the directory whose permissions a new file gets.
 
     Yields:
         The path of the new file, and its descriptor.
@@ -357,15 +362,17 @@ def replacing_file(directory_fd: int, path: str, durability: str) -> Iterator[tu
         DurabilityUnknownError: it is, but a power cut may bring the old one back.
     """
     _core.sweep_before_save(path)
-    with _replacing(directory_fd, path, durability) as new:
+    with _replacing(directory_fd, path, durability, like) as new:
         yield new
 
 
 @contextlib.contextmanager
-def _replacing(directory_fd: int, path: str, durability: str) -> Iterator[tuple[str, int]]:
+def _replacing(
+    directory_fd: int, path: str, durability: str, like: str | None = None
+) -> Iterator[tuple[str, int]]:
     directory, name = os.path.split(path)
     try:
-        temporary, lock = make_file(name, directory_fd)
+        temporary, lock = make_file(name, directory_fd, like)
         try:
             yield os.path.join(directory, temporary), lock.fd
             if durability == "full":

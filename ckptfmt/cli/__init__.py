@@ -214,7 +214,7 @@ def _with_options(message: str, actions: Iterable[argparse.Action]) -> str:
         for option in action.option_strings[-1:]:
             argument = rf"\b{action.dest}="
             for value, words in (
-                ("True\\b", ""),
+                (r"True\b", ""),
                 (r"\{'([^']*)': '?(\w+)'?\}", r" '\1=\2'"),
                 (r"('[^']*')", r" \1"),
                 ("(?=[ ,])", ""),

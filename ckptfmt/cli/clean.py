@@ -25,7 +25,7 @@ examples:
 
 exit status:
   0  done
-  2  wrong usage, or the directory could not be read or is refused
+  2  wrong usage, or the directory could not be read or is refused, or a file cannot be removed
 """
 
 

@@ -50,7 +50,12 @@ from ckptfmt.bundle.rewriting import (
     rewrite,
 )
 from ckptfmt.bundle.selecting import Rename, filter_function, near
-from ckptfmt.bundle.temporary import make_directory, open_directory, permissions, replacing_file
+from ckptfmt.bundle.temporary import (
+    make_directory,
+    open_directory,
+    raise_storage,
+    replacing_file,
+)
 from ckptfmt.bundle.writer import Writer
 from ckptfmt.errors import InvalidError, TensorNotFoundError, masked_repr
 from ckptfmt.formats import safetensors
@@ -620,11 +625,11 @@ class _Export:
         make_directory(folder, self._durability)
         with open_directory(folder) as directory, contextlib.ExitStack() as stack:
 
-            def new(path: str) -> str:
-                opened = replacing_file(directory, path, self._durability)
+            def new(path: str, like: str | None = None) -> str:
+                opened = replacing_file(directory, path, self._durability, like)
                 return stack.enter_context(opened)[0]
 
-            old = None
+            index_name = None
             files = [_Result(self._path, kinds)]
             path, parts = self._path, [kinds]
             if self._most is not None:
@@ -636,28 +641,34 @@ class _Export:
             if is_split:
                 path = base + safetensors.INDEX
                 index = new(path)  # entered first, so that it becomes visible last
-                old = permissions(path)
+                index_name = os.path.basename(path)
                 paths = safetensors.shard_names(path, len(parts))
                 files = [_Result(*one) for one in zip(paths, parts, strict=True)]
                 with open(index, "wb") as out:
                     by_file = {os.path.basename(one.path): one.kinds for one in files}
                     out.write(safetensors.index_json(by_file))
             for file in files:
-                temporary = new(file.path)
-                if old is not None:
-                    os.chmod(temporary, old)
+                temporary = new(file.path, index_name)
                 self._module.write(temporary, file.kinds, metadata, read)
                 if again is not None:
                     self._check(temporary, file.kinds, again)
-            if is_split:
-                # Never an index of old shards and new ones. It is not there until the last is.
+            if index_name is not None:
+                # Never an index of old files and new ones, after a power cut either.
                 gone = safetensors.shards_of(path) - {os.path.basename(one.path) for one in files}
-                with contextlib.suppress(FileNotFoundError):
-                    os.unlink(os.path.basename(path), dir_fd=directory)
-                for name in sorted(gone):
-                    with contextlib.suppress(FileNotFoundError):
-                        os.unlink(name, dir_fd=directory)
+                self._remove(directory, index_name, *sorted(gone))
         return path
+
+    def _remove(self, directory: int, *names: str) -> None:
+        """Remove files of the directory, the first one durably before the others."""
+        for name in names:
+            try:
+                os.unlink(name, dir_fd=directory)
+                if name == names[0] and self._durability == "full":
+                    os.fsync(directory)
+            except FileNotFoundError:
+                pass
+            except OSError as error:
+                raise_storage(error, os.path.join(os.path.dirname(self._path), name))
 
     def _check(self, path: str, kinds: list[Kind], read: Read) -> None:
         with self._module.open_tensors(path) as (tensors, _):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`ckptfmt prune`, `latest` and `digest`."""
+"""`ckptfmt prune`, `clean`, `latest` and `digest`."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import pytest
 from support.files import flip
 
 import ckptfmt
+from ckptfmt.manager.directory import CheckpointDirectory
 from cli.commands import Command, data_file, small
 
 
@@ -24,6 +25,21 @@ def run_of(directory: Path | str, count: int) -> ckptfmt.CheckpointManager:
 
 def names(directory: Path) -> list[str]:
     return sorted(path.stem for path in directory.glob("*.index"))
+
+
+def test_what_clean_cannot_remove(
+    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such as a file of another user in a directory with the sticky bit."""
+    left = tmp_path / f"ck.index.tempstatea{'0' * 15}"
+    left.touch()
+    sweep = CheckpointDirectory.sweep
+    with monkeypatch.context() as patch:
+        look = lambda place, name, **_: sweep(place, name, dry_run=True)  # noqa: E731
+        patch.setattr(CheckpointDirectory, "sweep", look)
+        ran = command("clean", tmp_path)
+    assert ran.status == 2 and str(left) in ran.err and left.exists()
+    assert command("clean", tmp_path).status == 0 and not left.exists()
 
 
 # ---- prune

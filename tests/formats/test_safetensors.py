@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
+import stat
 from pathlib import Path
 from typing import Any
 
@@ -341,15 +343,32 @@ def test_an_overwrite_of_several_files(tmp_path: Path, monkeypatch: pytest.Monke
     convert(1, 80)
     for path in tmp_path.glob("x*"):
         path.chmod(0o640)
-    real, names = os.rename, list[str]()
+    real, names, syncs = os.rename, list[str](), list[bool]()
+    sync, unlink = os.fsync, os.unlink
 
     def rename(old: str, new: str, **where: int) -> None:
         names.append(new)
         assert not index.exists() and all(Path(tmp_path, one).exists() for one in names[:-1])
+        assert True in syncs, "a power cut does not bring the index back"
         real(old, new, **where)
 
+    def fsync(fd: int) -> None:
+        sync(fd)
+        syncs.append(stat.S_ISDIR(os.fstat(fd).st_mode) and not index.exists())
+
+    def refuse(path: str, **_: int) -> None:
+        raise PermissionError(errno.EACCES, "no")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(
+            os, "unlink", lambda name, **at: (unlink if ".temp" in name else refuse)(name, **at)
+        )
+        with pytest.raises(ckptfmt.StorageError):
+            convert(2, 160)
+    assert all((one == 1).all() for one in load_file(index).values())
     with monkeypatch.context() as patch:
         patch.setattr(os, "rename", rename)
+        patch.setattr(os, "fsync", fsync)
         convert(2, 160)
     assert names[-1] == index.name and len(names) == 4
     assert {path.name for path in tmp_path.glob("x*")} == set(names)
