@@ -30,13 +30,13 @@ typedef enum kind {
  * checkpoint has it. */
 typedef enum step { KEPT, AT_ONCE, PROVEN, LAST } step;
 
-typedef struct row {
+typedef struct entry {
 	const char *name;
-	size_t owner_size;          /* the name of its checkpoint, or of the other file, is the begin of `name` */
+	size_t owner_size;          /* the name of its checkpoint, or of the other file, is the beginning of `name` */
 	kind kind;
 	int32_t count;              /* N of a data file, or of the header of a temporary index; 0: none */
 	step step;
-} row;
+} entry;
 
 /* A part of a name. */
 typedef struct text {
@@ -68,7 +68,7 @@ static size_t find_mark(text name, const char *mark)
 	return name.size;
 }
 
-/* A number as writers spell it; -1 if it is none. */
+/* A number as writers spell it; -1 of other text. */
 static int64_t take_number(text name, size_t *at)
 {
 	size_t digits = digits_from(name, *at, "0123456789");
@@ -107,9 +107,9 @@ static size_t parse_temporary(text name, bool *foreign)
 	return first != mark && !ignored ? first : mark;
 }
 
-static row parse_file(text name)
+static entry parse_file(text name)
 {
-	row out = {.name = name.at, .kind = NO_KIND};
+	entry out = {.name = name.at, .kind = NO_KIND};
 	int64_t shard = 0, count = 0;
 	out.owner_size = parse_data(name, &shard, &count);
 	if (out.owner_size != name.size) {
@@ -128,16 +128,16 @@ static row parse_file(text name)
 }
 
 /* What a name is, and of which checkpoint. Names are taken literally; no file is opened. */
-static row parse(const char *name)
+static entry parse(const char *name)
 {
 	text all = {name, strlen(name)};
 	bool foreign = false;
 	size_t mark = parse_temporary(all, &foreign);
-	row out;
+	entry out;
 	if (mark != all.size) {
 		out = parse_file((text){name, mark});
 		if (out.kind == NO_KIND)
-			return (row){.name = name, .owner_size = mark, .kind = foreign ? NO_KIND : OTHER_TEMPORARY};
+			return (entry){.name = name, .owner_size = mark, .kind = foreign ? NO_KIND : OTHER_TEMPORARY};
 		out.kind = foreign ? FOREIGN : TEMPORARY;
 		out.count = 0;
 		return out;
@@ -145,13 +145,13 @@ static row parse(const char *name)
 	mark = find_mark(all, DIRECTORY_MARK);
 	if (mark != 0 && all.size - mark == sizeof DIRECTORY_MARK - 1 + TEMPORARY_DIGITS &&
 		digits_from(all, all.size - TEMPORARY_DIGITS, "0123456789abcdef") == TEMPORARY_DIGITS)
-		return (row){.name = name, .owner_size = mark, .kind = DIRECTORY};
+		return (entry){.name = name, .owner_size = mark, .kind = DIRECTORY};
 	if (ends_with(all, "_temp") && all.size > 5)
-		return (row){.name = name, .owner_size = all.size - 5, .kind = FOREIGN};
+		return (entry){.name = name, .owner_size = all.size - 5, .kind = FOREIGN};
 	return parse_file(all);
 }
 
-/* The size of "<name>-<n>" at the begin of `from`, n as managers spell it, if `end` follows; 0 of another name. */
+/* The size of "<name>-<n>" at the beginning of `from`, n as managers spell it, if `end` follows; 0 of another name. */
 static size_t numbered(text from, const char *name, char end)
 {
 	size_t at = strlen(name), digits;
@@ -175,7 +175,7 @@ typedef struct sweep {
 	int32_t scope;              /* ckptfmt_sweep_scope */
 	bool directories, dry_run, sync;
 	cf_buffer names;
-	cf_buffer rows;             /* row: the names that belong to the scope */
+	cf_buffer entries;             /* entry: the names that belong to the scope */
 	cf_buffer gone;             /* bytes of names, */
 	cf_buffer ends;             /* uint64_t: and where each name ends in them */
 } sweep;
@@ -183,7 +183,7 @@ typedef struct sweep {
 static void free_sweep(sweep *s)
 {
 	cf_buffer_free(&s->names);
-	cf_buffer_free(&s->rows);
+	cf_buffer_free(&s->entries);
 	cf_buffer_free(&s->gone);
 	cf_buffer_free(&s->ends);
 }
@@ -193,7 +193,7 @@ static bool is_name(text given, const char *name)
 	return given.size == strlen(name) && memcmp(given.at, name, given.size) == 0;
 }
 
-static bool in_scope(const sweep *s, row *r)
+static bool in_scope(const sweep *s, entry *r)
 {
 	text all = {r->name, strlen(r->name)}, owner = {r->name, r->owner_size};
 	if (s->scope == CKPTFMT_SWEEP_ALL)
@@ -215,16 +215,16 @@ static bool take_names(sweep *s)
 	const char *name = (const char *)cf_buffer_items(&s->names);
 	size_t size = s->scope == CKPTFMT_SWEEP_ONE ? strlen(s->name) : 0;
 	bool found = false;
-	cf_buffer_clear(&s->rows);
+	cf_buffer_clear(&s->entries);
 	for (uint64_t at = 0; at < s->names.size; at += strlen(name + at) + 1) {
-		row r;
+		entry r;
 		/* Most names in a directory belong to other checkpoints. */
 		if (size != 0 && strncmp(name + at, s->name, size) != 0)
 			continue;
 		r = parse(name + at);
 		if (!in_scope(s, &r) || (r.kind == DIRECTORY && !s->directories))
 			continue;
-		cf_put_bytes(&s->rows, &r, sizeof r);
+		cf_put_bytes(&s->entries, &r, sizeof r);
 		found = found || r.kind == TEMPORARY || r.kind == OTHER_TEMPORARY || r.kind == CLAIM ||
 			r.kind == DIRECTORY;
 	}
@@ -262,14 +262,14 @@ static void note(sweep *s, const char *name)
 
 /* Removes the files of one step, the last name first: while the first data file exists, writers see the number as
  * taken. Returns whether all are gone. */
-static bool remove_step(sweep *s, const row *rows, uint64_t count, step which)
+static bool remove_step(sweep *s, const entry *entries, uint64_t count, step which)
 {
 	bool all = true;
 	for (uint64_t i = count; i > 0; i--) {
-		if (rows[i - 1].step != which)
+		if (entries[i - 1].step != which)
 			continue;
-		if (s->dry_run || remove_file(s->directory, rows[i - 1].name))
-			note(s, rows[i - 1].name);
+		if (s->dry_run || remove_file(s->directory, entries[i - 1].name))
+			note(s, entries[i - 1].name);
 		else
 			all = false;
 	}
@@ -288,14 +288,14 @@ static bool is_after(const cf_file_info *a, const cf_file_info *b)
 		: a->mtime_nanoseconds > b->mtime_nanoseconds;
 }
 
-/* The youngest index under a temporary name with this N that has no other name: one that has may be in force. */
-static bool find_proof(const sweep *s, const row *rows, uint64_t count, int32_t number, cf_file_info *proof)
+/* The latest index under a temporary name with this N that has no other name: one that has may be in force. */
+static bool find_proof(const sweep *s, const entry *entries, uint64_t count, int32_t number, cf_file_info *proof)
 {
 	bool found = false;
 	memset(proof, 0, sizeof *proof);
 	for (uint64_t i = 0; i < count; i++) {
 		cf_file_info info;
-		if (rows[i].kind == TEMPORARY && rows[i].count == number && look_up(s, rows[i].name, &info) &&
+		if (entries[i].kind == TEMPORARY && entries[i].count == number && look_up(s, entries[i].name, &info) &&
 			info.link_count == 1 && (!found || is_after(&info, proof))) {
 			*proof = info;
 			found = true;
@@ -306,52 +306,52 @@ static bool find_proof(const sweep *s, const row *rows, uint64_t count, int32_t 
 
 /* Decides on the indexes under temporary names with this N, and on the data files with it. `index`: there is an index
  * in force, with N `in_force`; 0: unreadable. */
-static void decide(const sweep *s, row *rows, uint64_t count, int32_t number, bool index, int32_t in_force)
+static void decide(const sweep *s, entry *entries, uint64_t count, int32_t number, bool index, int32_t in_force)
 {
 	cf_file_info proof, info;
 	bool has_data = false;
 	for (uint64_t i = 0; i < count; i++)
-		has_data = has_data || (rows[i].kind == DATA && rows[i].count == number);
+		has_data = has_data || (entries[i].kind == DATA && entries[i].count == number);
 	if (has_data && number != in_force) {
-		if (!find_proof(s, rows, count, number, &proof) || (index && in_force == 0))
+		if (!find_proof(s, entries, count, number, &proof) || (index && in_force == 0))
 			return;
 		/* A file that was changed since the index was written belongs to another program. */
 		for (uint64_t i = 0; i < count; i++)
-			if (rows[i].kind == DATA && rows[i].count == number && look_up(s, rows[i].name, &info) &&
+			if (entries[i].kind == DATA && entries[i].count == number && look_up(s, entries[i].name, &info) &&
 				!is_after(&info, &proof))
-				rows[i].step = PROVEN;
+				entries[i].step = PROVEN;
 	}
 	for (uint64_t i = 0; i < count; i++)
-		if (rows[i].kind == TEMPORARY && rows[i].count == number)
-			rows[i].step = LAST;
+		if (entries[i].kind == TEMPORARY && entries[i].count == number)
+			entries[i].step = LAST;
 }
 
-static bool has_step(const row *rows, uint64_t count, step which)
+static bool has_step(const entry *entries, uint64_t count, step which)
 {
 	for (uint64_t i = 0; i < count; i++)
-		if (rows[i].step == which)
+		if (entries[i].step == which)
 			return true;
 	return false;
 }
 
 /* Decides on the files of one checkpoint. */
-static ckptfmt_status decide_all(const sweep *s, row *rows, uint64_t count, ckptfmt_error *err)
+static ckptfmt_status decide_all(const sweep *s, entry *entries, uint64_t count, ckptfmt_error *err)
 {
 	char index[CF_NAME_SIZE];
-	size_t index_size = rows[0].owner_size + sizeof INDEX_END - 1;
+	size_t index_size = entries[0].owner_size + sizeof INDEX_END - 1;
 	cf_file_info info;
 	int32_t in_force = 0;
 	bool exists, others = false;
 	if (index_size >= sizeof index)
 		return CKPTFMT_OK;
-	memcpy(index, rows[0].name, rows[0].owner_size);
-	memcpy(index + rows[0].owner_size, INDEX_END, sizeof INDEX_END);
+	memcpy(index, entries[0].name, entries[0].owner_size);
+	memcpy(index + entries[0].owner_size, INDEX_END, sizeof INDEX_END);
 	if (cf_os_lstat(s->directory, index, &info, &exists, NULL) != CKPTFMT_OK)
 		exists = true;
 	if (exists)
 		CF_TRY(cf_commit_count(s->directory, index, &in_force, NULL, err));
 	for (uint64_t i = 0; i < count; i++) {
-		row *r = &rows[i];
+		entry *r = &entries[i];
 		if (r->kind == TEMPORARY && strncmp(r->name, index, index_size) == 0)
 			CF_TRY(cf_commit_count(s->directory, r->name, &r->count, NULL, err));
 		if ((r->kind == TEMPORARY && r->count == 0) ||
@@ -359,41 +359,41 @@ static ckptfmt_status decide_all(const sweep *s, row *rows, uint64_t count, ckpt
 			r->step = AT_ONCE;
 	}
 	for (uint64_t i = 0; i < count; i++)
-		if (rows[i].kind == TEMPORARY && rows[i].count != 0 && rows[i].step == KEPT)
-			decide(s, rows, count, rows[i].count, exists, in_force);
+		if (entries[i].kind == TEMPORARY && entries[i].count != 0 && entries[i].step == KEPT)
+			decide(s, entries, count, entries[i].count, exists, in_force);
 	for (uint64_t i = 0; i < count; i++)
-		others = others || (rows[i].kind == DATA && rows[i].count != 0 && rows[i].step == KEPT);
+		others = others || (entries[i].kind == DATA && entries[i].count != 0 && entries[i].step == KEPT);
 	for (uint64_t i = 0; i < count; i++)
-		if (rows[i].kind == INTENT && !exists && !others && has_step(rows, count, LAST))
-			rows[i].step = PROVEN;
+		if (entries[i].kind == INTENT && !exists && !others && has_step(entries, count, LAST))
+			entries[i].step = PROVEN;
 	return CKPTFMT_OK;
 }
 
 /* A live writer releases a lock only with its file or after its commit, which needs the directory's lock: checking one
  * after the other is enough. */
-static bool is_alive(const sweep *s, const row *rows, uint64_t count)
+static bool is_alive(const sweep *s, const entry *entries, uint64_t count)
 {
 	for (uint64_t i = 0; i < count; i++)
-		if ((rows[i].kind == TEMPORARY || rows[i].step != KEPT) && is_held(s->directory, rows[i].name))
+		if ((entries[i].kind == TEMPORARY || entries[i].step != KEPT) && is_held(s->directory, entries[i].name))
 			return true;
 	return false;
 }
 
-static ckptfmt_status sweep_checkpoint(sweep *s, row *rows, uint64_t count, ckptfmt_error *err)
+static ckptfmt_status sweep_checkpoint(sweep *s, entry *entries, uint64_t count, ckptfmt_error *err)
 {
 	for (uint64_t i = 0; i < count; i++)
-		if (rows[i].kind == FOREIGN)
+		if (entries[i].kind == FOREIGN)
 			return CKPTFMT_OK;
-	CF_TRY(decide_all(s, rows, count, err));
-	if (is_alive(s, rows, count))
+	CF_TRY(decide_all(s, entries, count, err));
+	if (is_alive(s, entries, count))
 		return CKPTFMT_OK;
 	/* A power cut must not bring back an index whose data files are gone. */
-	if (s->sync && !s->dry_run && has_step(rows, count, PROVEN))
+	if (s->sync && !s->dry_run && has_step(entries, count, PROVEN))
 		CF_TRY(cf_os_directory_sync(s->directory, err));
-	(void)remove_step(s, rows, count, AT_ONCE);
+	(void)remove_step(s, entries, count, AT_ONCE);
 	/* While the proofs exist, another remover can continue. */
-	if (remove_step(s, rows, count, PROVEN))
-		(void)remove_step(s, rows, count, LAST);
+	if (remove_step(s, entries, count, PROVEN))
+		(void)remove_step(s, entries, count, LAST);
 	return CKPTFMT_OK;
 }
 
@@ -402,7 +402,7 @@ static ckptfmt_status sweep_checkpoint(sweep *s, row *rows, uint64_t count, ckpt
 /* A file that a save writes to its temporary directory: of a bundle "part-SSSSS-of-NNNNN". */
 static bool is_part(const char *name)
 {
-	row r = parse(name);
+	entry r = parse(name);
 	text owner = {name, r.owner_size};
 	size_t at = 5, shard, count;
 	if ((r.kind != INDEX && r.kind != DATA && r.kind != INTENT && r.kind != TEMPORARY) || owner.size < at ||
@@ -434,18 +434,18 @@ static void sweep_directory(sweep *s, const char *name)
 	cf_directory place;
 	cf_file lock;
 	cf_buffer inside = CF_BUFFER_EMPTY;
-	bool locked, empty, goes;
+	bool locked, empty, removed;
 	if (!cf_os_directory_open_in(s->directory, name, &place))
 		return;
 	locked = cf_os_take(&place, LOCK_NAME, &lock);
 	/* Listed under the lock: no process creates a file there any more. */
-	goes = cf_os_directory_list(&place, &inside, NULL) == CKPTFMT_OK;
+	removed = cf_os_directory_list(&place, &inside, NULL) == CKPTFMT_OK;
 	empty = inside.size == 0;
-	goes = goes && (empty || (locked && empty_directory(&place, &inside, s->dry_run)));
-	if (goes && !s->dry_run)
-		goes = (empty || cf_os_unlink(&place, LOCK_NAME, NULL) == CKPTFMT_OK) &&
+	removed = removed && (empty || (locked && empty_directory(&place, &inside, s->dry_run)));
+	if (removed && !s->dry_run)
+		removed = (empty || cf_os_unlink(&place, LOCK_NAME, NULL) == CKPTFMT_OK) &&
 			cf_os_directory_remove_in(s->directory, name);
-	if (goes)
+	if (removed)
 		note(s, name);
 	if (locked)
 		cf_os_close_quietly(&lock);
@@ -455,40 +455,40 @@ static void sweep_directory(sweep *s, const char *name)
 
 /* ---- all ------------------------------------------------------------------------------------------------- */
 
-static int compare_owners(const row *a, const row *b)
+static int compare_owners(const entry *a, const entry *b)
 {
 	size_t size = a->owner_size < b->owner_size ? a->owner_size : b->owner_size;
 	int order = memcmp(a->name, b->name, size);
 	return order != 0 ? order : (a->owner_size > b->owner_size) - (a->owner_size < b->owner_size);
 }
 
-static int compare_rows(const void *a, const void *b)
+static int compare_entries(const void *a, const void *b)
 {
 	int order = compare_owners(a, b);
-	return order != 0 ? order : strcmp(((const row *)a)->name, ((const row *)b)->name);
+	return order != 0 ? order : strcmp(((const entry *)a)->name, ((const entry *)b)->name);
 }
 
-/* Removes what the rows allow. REQUIRES: the directory's lock, taken before it was listed. */
-static ckptfmt_status sweep_rows(sweep *s, ckptfmt_error *err)
+/* Removes what the entries allow. REQUIRES: the directory's lock, taken before it was listed. */
+static ckptfmt_status sweep_entries(sweep *s, ckptfmt_error *err)
 {
-	row *rows = (row *)cf_buffer_items(&s->rows);
-	uint64_t total = s->rows.size / sizeof *rows, count = 0, end;
-	CF_TRY(cf_buffer_status(&s->rows, err));
+	entry *entries = (entry *)cf_buffer_items(&s->entries);
+	uint64_t total = s->entries.size / sizeof *entries, count = 0, end;
+	CF_TRY(cf_buffer_status(&s->entries, err));
 	for (uint64_t i = 0; i < total; i++) {
-		row r = rows[i];
+		entry r = entries[i];
 		if (r.kind == DIRECTORY)
 			sweep_directory(s, r.name);
 		else if (r.kind == OTHER_TEMPORARY && (s->dry_run ? !is_held(s->directory, r.name)
 			: remove_file(s->directory, r.name)))
 			note(s, r.name);
 		else if (r.kind != OTHER_TEMPORARY)
-			rows[count++] = r;
+			entries[count++] = r;
 	}
-	qsort(rows, (size_t)count, sizeof *rows, compare_rows);
+	qsort(entries, (size_t)count, sizeof *entries, compare_entries);
 	for (uint64_t first = 0; first < count; first = end) {
-		for (end = first + 1; end < count && compare_owners(&rows[first], &rows[end]) == 0; end++)
+		for (end = first + 1; end < count && compare_owners(&entries[first], &entries[end]) == 0; end++)
 			continue;
-		CF_TRY(sweep_checkpoint(s, rows + first, end - first, err));
+		CF_TRY(sweep_checkpoint(s, entries + first, end - first, err));
 	}
 	return CKPTFMT_OK;
 }
@@ -497,7 +497,7 @@ static ckptfmt_status sweep_rows(sweep *s, ckptfmt_error *err)
 static ckptfmt_status run(sweep *s, ckptfmt_error *err)
 {
 	CF_TRY(cf_os_directory_list(s->directory, &s->names, err));
-	return take_names(s) ? sweep_rows(s, err) : CKPTFMT_OK;
+	return take_names(s) ? sweep_entries(s, err) : CKPTFMT_OK;
 }
 
 static void before_save(sweep *s, uint64_t names_max)
