@@ -325,10 +325,12 @@ def test_what_another_manager_keeps_permanently_stays(tmp_path: Path) -> None:
 
 
 def test_managers_of_many_threads(tmp_path: Path) -> None:
+    # Made first: one that finds the checkpoints of others warns before it removes larger numbers.
+    managers = [manager_of(tmp_path, 3) for _ in range(4)]
+
     def work(number: int) -> None:
-        manager = manager_of(tmp_path, 3)
         for turn in range(10):
-            manager.save(10 * number + turn)
+            managers[number].save(10 * number + turn)
 
     threads = [threading.Thread(target=work, args=[number]) for number in range(4)]
     for thread in threads:
