@@ -14,6 +14,8 @@ from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis.internal.conjecture import providers
+from hypothesis.internal.constants_ast import Constants
 from support import strategies
 from support.background import Gate
 
@@ -22,6 +24,10 @@ from ckptfmt._base import background
 VARIABLE = "CKPTFMT_TEST_SEED"
 LONG_TESTS = Path(__file__).with_name("long_tests.txt")  # a line each: test, reason
 BEGAN = pytest.StashKey[float]()
+
+# Hypothesis also draws numbers and texts that it finds in the modules loaded by then, which depend
+# on the tests that ran before in the same process: one seed would draw this here and that there.
+providers._get_local_constants = Constants
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -584,23 +584,21 @@ def _casts_of(
     dtype = np.dtype(ml_dtypes.bfloat16 if to == "bfloat16" else to)
     chosen = rest & drawn.matching(pattern)
     if not isinstance(cast, dict):
-        kind = "i" if to == "int8" else "f"
-        chosen = {name for name in chosen if values[name].dtype.kind == kind and values[name].ndim}
+        kinds = "iu" if to == "int8" else "f"
+        chosen = {name for name in chosen if values[name].dtype.kind in kinds and values[name].ndim}
         if not chosen:
             refusals.append(f"cast={to!r}")
     elif not chosen:
         refusals.append("cast: ")
-    kinds = {drawn.values[name].dtype.kind for name in chosen}
-    if "O" in kinds:
+    strings = any(values[name].dtype.kind == "O" for name in chosen)
+    if strings:
         refusals.append("cannot cast")
     chosen = {name for name in chosen if drawn.values[name].dtype != dtype}
     if not chosen:
         refusals.append("no tensor changes")
     with np.errstate(all="ignore"):
         losses = [
-            lost(values[name], values[name].astype(dtype)).any()
-            for name in chosen
-            if "O" not in kinds
+            lost(values[name], values[name].astype(dtype)).any() for name in chosen if not strings
         ]
     if not given["allow_loss"] and any(losses):
         refusals.append("by more than rounding")
