@@ -29,11 +29,13 @@ _NNX = _calls(
     "ckptfmt.jax.save(prefix, nnx.state(it))",
     "nnx.update(it, ckptfmt.jax.load(prefix, nnx.state(it)))",
 )
-_TENSORFLOW = "save and load it with tf.train.Checkpoint, whose checkpoints ckptfmt reads"
-_TENSORFLOW_CHECKPOINT = (
+TENSORFLOW = "save and load it with tf.train.Checkpoint, whose checkpoints ckptfmt reads"
+_TF_CHECKPOINT = (
     "save and load it with its own methods or a tf.train.CheckpointManager: ckptfmt reads its "
     "checkpoints and can continue that directory"
 )
+
+_SAVEABLES = "tensorflow.python.training.saving.saveable_object"
 
 # Module, class, and the calls for its instances. Keras is first: its layers are
 # modules of its backend as well.
@@ -53,10 +55,28 @@ _KNOWN = (
     ("haiku", "Transformed", _INIT),
     ("haiku", "TransformedWithState", _INIT),
     ("optax", "GradientTransformation", _INIT),
-    ("tensorflow.python.checkpoint.checkpoint", "Checkpoint", _TENSORFLOW_CHECKPOINT),
-    ("tensorflow.python.trackable.base", "Trackable", _TENSORFLOW),
+    ("tensorflow.python.checkpoint.checkpoint", "Checkpoint", _TF_CHECKPOINT),
+    ("tensorflow.python.trackable.base", "Trackable", TENSORFLOW),
+    (_SAVEABLES, "SaveSpec", "pass ckptfmt.tf.SaveSpec(tensor, slice_spec, name)"),
+    (_SAVEABLES, "SaveableObject", "save the object that makes it, or its tensors"),
+)
+# Classes with the methods of variables or of objects that give their own tensors, whose tensors
+# mean nothing outside of TensorFlow.
+_REFUSED = (
+    ("tensorflow.python.data.ops.iterator_ops", "IteratorBase"),
+    ("tensorflow.python.data.ops.iterator_ops", "Iterator"),
+    ("tensorflow.dtensor.python.d_variable", "DVariable"),
 )
 _DEPTH = 8
+
+
+def is_refused(kind: type) -> bool:
+    """Return whether objects of this type are refused in spite of their methods."""
+    return any(
+        isinstance(one := getattr(sys.modules.get(module), name, None), type)
+        and issubclass(kind, one)
+        for module, name in _REFUSED
+    )
 
 
 def adapter_for(value: object) -> str | None:

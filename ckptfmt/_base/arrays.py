@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from ckptfmt import _core
 from ckptfmt._base import dtypes, names
-from ckptfmt._base.adapters import refused
+from ckptfmt._base.adapters import TENSORFLOW, adapter_for, refused
 from ckptfmt._core import BYTES, SOURCE
 from ckptfmt.errors import InvalidError, about
 
@@ -74,6 +74,10 @@ def as_source(data: Any, code: int | None = None) -> NDArray[Any]:
         scalar = np.empty((), object)
         scalar[()] = data
         return scalar
+    if _dtype_name(data) in _REFERENCES:
+        raise InvalidError(
+            f"{describe(data)} refers to an object of TensorFlow and holds no values: {TENSORFLOW}"
+        )
     if has_dlpack(data):
         return dlpack_array(data, way_out=": pass a copy, for example tensor.cpu()")[0]
     try:
@@ -88,6 +92,9 @@ def as_source(data: Any, code: int | None = None) -> NDArray[Any]:
         raise
     except Exception as error:  # whatever the object's own __array__ raises
         raise InvalidError(f"{describe(data)} is not an array: {error}") from error
+    if array.shape == () and array.dtype == object and array[()] is data:
+        calls = adapter_for(data) or "save the arrays that it consists of"
+        raise InvalidError(f"{describe(data)} is not one array: {calls}")
     return array
 
 
@@ -117,11 +124,20 @@ def refuse_masked(data: Any, above: tuple[int, ...] = ()) -> None:
                 refuse_masked(one, (*above, id(data)))
 
 
+# TensorFlow's dtypes of tensors that refer to its own objects. If asked to export these, or
+# strings, through DLPack, it aborts the process.
+_REFERENCES = (dtypes.VARIANT, "resource")
+
+
 def has_dlpack(data: Any) -> bool:
-    """Return whether to use DLPack. TensorFlow aborts the process if asked to export strings."""
+    """Return whether to use DLPack."""
     if not hasattr(data, "__dlpack__") or isinstance(data, np.generic):
         return False
-    return getattr(getattr(data, "dtype", None), "name", None) != dtypes.STRING
+    return _dtype_name(data) not in (dtypes.STRING, *_REFERENCES)
+
+
+def _dtype_name(data: Any) -> str | None:
+    return getattr(getattr(data, "dtype", None), "name", None)
 
 
 def dlpack_array(

@@ -64,12 +64,12 @@ def as_target(data: Any) -> Target:
         if reason is None:
             tensor = data.detach()
             array, _ = _exported(data, tensor)
+    elif (reason := _other_refusal(data)) is not None:
+        array = np.empty(0)
     elif has_dlpack(data):
-        reason = _other_refusal(data)
-        if reason is None:
-            array, copied = _exported(data, data)
-            if copied or not array.flags.writeable:
-                reason = READ_ONLY
+        array, copied = _exported(data, data)
+        if copied or not array.flags.writeable:
+            reason = READ_ONLY
     elif hasattr(data, "__array_interface__") and not isinstance(data, np.generic):
         array = np.asarray(data)
         reason = None if array.flags.writeable else READ_ONLY

@@ -43,7 +43,7 @@ from ckptfmt._base.targets import (
 )
 from ckptfmt.bundle.batch import box_of_text, select_batch
 from ckptfmt.bundle.choosing import Choice
-from ckptfmt.bundle.graph import PY_STATE, VARIABLE_VALUE, Node, escape
+from ckptfmt.bundle.graph import PY_STATE, VARIABLE_VALUE, Node
 from ckptfmt.bundle.load import Mismatch
 from ckptfmt.bundle.reader import Reader
 from ckptfmt.bundle.selecting import Transform, transformed, transformed_kind
@@ -52,7 +52,7 @@ from ckptfmt.objects.choice import refuse_casts_of_scalars
 from ckptfmt.objects.nodes import TreeNode
 from ckptfmt.objects.serializing import own_tensors
 from ckptfmt.objects.trackable import Trackable
-from ckptfmt.objects.traversal import Local, Role, described, is_array, is_value, method_of
+from ckptfmt.objects.traversal import Local, Role, described, is_array, is_value
 from ckptfmt.saving.mesh import Layout
 from ckptfmt.saving.registration import get_registered_saver, validate_restore_function
 from ckptfmt.saving.specs import SaveSpec
@@ -165,7 +165,7 @@ def plan_tensors(local: Local, keys: Mapping[str, str]) -> Assignment | None:
         if is_variable(type(value)):
             dtype, shape = variable_kind(value)
             wanted = Wanted(key, shape=shape, dtype=dtype)
-            return Assignment(local, (wanted,), lambda arrays: value.assign(arrays[0]), _VALUE)
+            return Assignment(local, (wanted,), lambda arrays: _assign(local, arrays[0]), _VALUE)
         if not is_immutable(value):
             return Assignment(local, (_wanted_array(key, value),), None, _VALUE)
         return _plan_replaced(local, *_replacing(key, value))
@@ -174,6 +174,14 @@ def plan_tensors(local: Local, keys: Mapping[str, str]) -> Assignment | None:
     if role is Role.MESH:
         return _plan_mesh(local, key)
     return None
+
+
+def _assign(local: Local, array: NDArray[Any]) -> None:
+    """Give a variable of a framework its value."""
+    try:
+        local.value.assign(array)
+    except Exception as error:  # whatever the framework raises
+        raise InvalidError(f"{described(local)} does not take its value: {error}") from error
 
 
 def _wanted_array(key: str, value: Any) -> Wanted:
@@ -343,35 +351,23 @@ def _plan_node(local: Local, keys: Mapping[str, str]) -> Assignment | None:
 
 def _plan_own(local: Local, keys: Mapping[str, str]) -> Assignment | None:
     """An object with methods of its own takes what it would save now."""
+    own = own_tensors(local, keys)
+    used = {one.attribute for one in own.tensors if one.attribute in keys}
+    if not used:
+        return None
     wanted: list[Wanted] = []
-    places: list[tuple[str, str | None]] = []
-    used: list[str] = []
-    for name, given in own_tensors(local).items():
-        attribute = escape(name)
-        if attribute not in keys:
-            continue
-        used.append(attribute)
-        key = keys[attribute]
-        slices = given if isinstance(given, Mapping) else {None: given}
-        for text, value in slices.items():
+    places: list[tuple[str, str]] = []
+    for one in own.tensors:
+        for text, value in one.parts():
             spec = value if isinstance(value, SaveSpec) else None
             where = text or (spec.slice_spec if spec is not None else "")
             dtype = spec.dtype if spec is not None else getattr(value, "dtype", None)
             known = dtype if isinstance(dtype, np.dtype) and dtype.kind not in "SU" else None
-            wanted.append(Wanted(key, where.strip(), dtype=known))
-            places.append((name, text))
-    if not used:
-        return None
-    restore = method_of(local.value, "restore_from_tensors")
+            wanted.append(Wanted(one.key, where.strip(), dtype=known))
+            places.append((one.key, text))
 
     def done(arrays: list[NDArray[Any]]) -> None:
-        restored: dict[str, Any] = {}
-        for (name, text), array in zip(places, arrays, strict=True):
-            if text is None:
-                restored[name] = array
-            else:
-                restored.setdefault(name, {})[text] = array
-        restore(restored)
+        own.restore(dict(zip(places, arrays, strict=True)))
 
     return Assignment(local, wanted, done, used)
 

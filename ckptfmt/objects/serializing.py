@@ -8,9 +8,9 @@ nodes, then the states of Python objects; the graph itself is the last.
 from __future__ import annotations
 
 import copy
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,6 +36,7 @@ from ckptfmt.bundle.graph import (
 from ckptfmt.errors import InvalidError, UnsupportedError, about
 from ckptfmt.objects.nodes import NONE, TreeNode, scalar_array, scalar_kind
 from ckptfmt.objects.traversal import (
+    GATHER,
     Local,
     Role,
     View,
@@ -143,23 +144,103 @@ def stored_scalar(value: Any) -> NDArray[Any]:
     return np.array(value) if kind is None else scalar_array(kind, value)
 
 
-def own_tensors(local: Local) -> dict[str, Any]:
-    """Return what an object's `serialize_to_tensors` returns: name to array, SaveSpec or mapping
-    from slices.
+class OwnTensor(NamedTuple):
+    """A tensor that an object gives.
+
+    Attributes:
+        attribute, attribute_key: its attribute in the graph, and the key that the graph has for it.
+        key: its name; several tensors may belong to one attribute.
+        value: an array, a SaveSpec, or a mapping of these by slice.
+    """
+
+    attribute: str
+    attribute_key: str
+    key: str
+    value: Any
+
+    def parts(self) -> list[tuple[str, Any]]:
+        """Return the arrays and SaveSpecs by slice, "" for the whole tensor."""
+        return list(self.value.items()) if isinstance(self.value, Mapping) else [("", self.value)]
+
+
+class OwnTensors(NamedTuple):
+    """The tensors that an object gives, and the function that gives it back arrays by key and
+    slice."""
+
+    tensors: list[OwnTensor]
+    restore: Callable[[Mapping[tuple[str, str], NDArray[Any]]], object]
+
+
+def own_tensors(local: Local, keys: Mapping[str, str] | None = None) -> OwnTensors:
+    """Return the tensors that an object gives by `serialize_to_tensors`, or by TensorFlow's methods
+    for that.
+
+    Args:
+        local: the object.
+        keys: by attribute, the keys of a checkpoint that it is restored from; default those that
+            it is saved under.
 
     Raises:
-        InvalidError: it is not such a mapping.
+        InvalidError: it does not give what it must.
     """
-    tensors = called(method_of(local.value, "serialize_to_tensors"), local.value, local)
-    if not isinstance(tensors, Mapping):
-        raise wrong(f"serialize_to_tensors() of {described(local)}", "a mapping", tensors)
-    for name in tensors:
+    given = method_of(local.value, "serialize_to_tensors")
+    restore = method_of(local.value, "restore_from_tensors")
+    if given is None or restore is None:
+        return _saveables(local, keys or {})
+    named = called(given, local.value, local)
+    if not isinstance(named, Mapping):
+        raise wrong(f"serialize_to_tensors() of {described(local)}", "a mapping", named)
+    # TensorFlow's tables have one attribute for several tensors, whose keys begin with its key.
+    common = getattr(local.value, "_LEGACY_SAVEABLE_NAME", "")
+    found: dict[str, OwnTensor] = {}
+    for name, value in named.items():
         if not isinstance(name, str) or not name:
             raise InvalidError(
                 f"serialize_to_tensors() of {described(local)} has the name {name!r}: names must "
                 "be nonempty str"
             )
-    return dict(tensors)
+        attribute = common or escape(name)
+        start = _key_of(local, attribute, keys or {})
+        key = start + escape(name) if common else start
+        found[name] = OwnTensor(attribute, start, key, value)
+
+    def give(arrays: Mapping[tuple[str, str], NDArray[Any]]) -> None:
+        restored: dict[str, Any] = {}
+        for name, own in found.items():
+            parts = {text: arrays[own.key, text] for text, _ in own.parts()}
+            restored[name] = parts if isinstance(own.value, Mapping) else parts[""]
+        restore(restored)
+
+    return OwnTensors(list(found.values()), give)
+
+
+def _key_of(local: Local, attribute: str, keys: Mapping[str, str]) -> str:
+    return keys.get(attribute) or attribute_key(local.key_path, attribute)
+
+
+def _saveables(local: Local, keys: Mapping[str, str]) -> OwnTensors:
+    """Return the tensors of an object that gives TensorFlow's SaveableObjects by attribute."""
+    found: list[OwnTensor] = []
+    saveables = []
+    for attribute, make in called(getattr(local.value, GATHER), local.value, local).items():
+        start = _key_of(local, attribute, keys)
+        made = make(name=start) if callable(make) else make
+        parts: dict[str, dict[str, Any]] = {}
+        for saveable in made if isinstance(made, (list, tuple)) else [made]:
+            if not hasattr(saveable, "specs") or not hasattr(saveable, "restore"):
+                raise wrong(f"{GATHER}() of {described(local)}", "SaveableObjects", saveable)
+            saveables.append(saveable)
+            for spec in saveable.specs:
+                parts.setdefault(spec.name, {})[spec.slice_spec] = spec.tensor
+        found += [
+            OwnTensor(attribute, start, key, value.get("", value)) for key, value in parts.items()
+        ]
+
+    def give(arrays: Mapping[tuple[str, str], NDArray[Any]]) -> None:
+        for one in saveables:
+            one.restore([arrays[spec.name, spec.slice_spec] for spec in one.specs], None)
+
+    return OwnTensors(found, give)
 
 
 def _tensors(local: Local, role: Role) -> tuple[list[Attribute], dict[str, Any]]:
@@ -190,14 +271,13 @@ def _tensors(local: Local, role: Role) -> tuple[list[Attribute], dict[str, Any]]
         with about(key):
             return [Attribute(PY_STATE, "", key)], {key: stored_scalar(state)}
     if role is Role.TENSORS:
-        attributes, tensors = [], {}
-        for own, given in own_tensors(local).items():
-            escaped = escape(own)  # the key escapes it once more
-            key = attribute_key(path, escaped)
-            full_name = name if escaped == VARIABLE_VALUE else ""
-            attributes.append(Attribute(escaped, full_name, key))
-            tensors[key] = _under(key, given)
-        return attributes, tensors
+        attributes: dict[str, Attribute] = {}
+        tensors = {}
+        for own in own_tensors(local).tensors:
+            full_name = name if own.attribute == VARIABLE_VALUE else ""
+            attributes[own.attribute] = Attribute(own.attribute, full_name, own.attribute_key)
+            tensors[own.key] = _under(own.key, own.value)
+        return list(attributes.values()), tensors
     return [], {}
 
 

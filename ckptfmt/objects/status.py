@@ -255,7 +255,7 @@ NameBasedSaverStatus.__module__ = "ckptfmt.types"
 def _has_values(local: Local) -> bool:
     """Return whether an object has something to be restored."""
     if local.role is Role.TENSORS:
-        return local.saver_name is not None or bool(own_tensors(local))
+        return local.saver_name is not None or bool(own_tensors(local).tensors)
     if local.role is Role.NODE:
         return bool(local.value.attributes)
     return local.role is not Role.NOTHING or local.saver_name is not None

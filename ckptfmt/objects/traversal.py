@@ -17,7 +17,9 @@ what is saved of the object itself.
     Trackable, Checkpoint               its attributes                  none
     with trackable_children()           the mapping it returns          none
     with serialize_to_tensors() and     as above                        the mapping it returns
-      restore_from_tensors(tensors)
+      restore_from_tensors(tensors),
+      or TensorFlow's
+      _gather_saveables_for_checkpoint()
     with serialize() and                as above, without fields        py_state
       deserialize(value)
     with get_slot_names() and           as above                        (slot variables)
@@ -48,7 +50,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from ckptfmt._base.adapters import adapter_for, named_type
+from ckptfmt._base.adapters import adapter_for, is_refused, named_type
 from ckptfmt._base.arguments import invalid
 from ckptfmt._base.targets import is_variable
 from ckptfmt.bundle.graph import object_path
@@ -80,6 +82,8 @@ class Role(enum.Enum):
 _SCALARS = (bool, int, float, complex, str, bytes, np.generic)
 _CONTAINERS = (Mapping, list, tuple)
 _TF_BASE = "tensorflow.python.trackable.base"
+# TensorFlow's method of objects that give SaveableObjects.
+GATHER = "_gather_saveables_for_checkpoint"
 _BUFFERS = (bytearray, memoryview, array.array)
 _Answer = TypeVar("_Answer")
 
@@ -104,16 +108,22 @@ def method_of(value: Any, name: str) -> Any:
     """Return a method under our name or TensorFlow's (with an underscore); None if missing."""
     for spelling in (name, f"_{name}"):
         method = getattr(value, spelling, None)
-        if callable(method):
+        if _implements(method):
             return method
     return None
 
 
 def _has_tensors(kind: type) -> bool:
-    return any(
+    return _has(kind, GATHER) or any(
         _has(kind, f"{mark}serialize_to_tensors", f"{mark}restore_from_tensors")
         for mark in ("", "_")
     )
+
+
+def _has_more(value: Any) -> bool:
+    """Return whether an object of TensorFlow has children, beside what its methods give."""
+    children = getattr(value, "_trackable_children", None)
+    return callable(children) and bool(children())
 
 
 def has_slots(value: Any) -> bool:
@@ -149,6 +159,8 @@ def is_array(value: object) -> bool:
 @_of_type
 def _role_of(kind: Any) -> Role | None:
     """Return the role of objects of this type; None if the type does not decide it."""
+    if is_refused(kind):
+        return None
     roles = (
         (Role.ARRAY, issubclass(kind, np.ndarray) or is_variable(kind)),
         (Role.SCALAR, issubclass(kind, _SCALARS)),
@@ -170,8 +182,10 @@ def role_of(value: Any, path: Iterable[str] = ()) -> Role:
     Raises:
         InvalidError: objects of this type cannot be saved; the message names the path.
     """
-    if not isinstance(value, type):
+    if not isinstance(value, type) and not is_refused(type(value)):
         role = _role_of(type(value))
+        if role in (Role.TENSORS, Role.PYTHON) and _has_more(value):
+            raise refusal(value, path, "has children and cannot be saved")
         if role is not None:
             return role
         if get_registered_saver_name(value) is not None:
