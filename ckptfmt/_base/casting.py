@@ -9,6 +9,7 @@ becomes infinite are losses.
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -131,16 +132,18 @@ def cast(
         return values, None
     old, to = dtypes.plain_quantized(values), _element(dtype).newbyteorder("=")
     if not old.size or _is_widening(old.dtype, to):
-        return _with(_as(old, to), dtype), None
-    flat = old.reshape(-1)
+        return _with(_castable(old, to).astype(to, copy=False), dtype), None
+    flat = old.ravel()  # contiguous
     new = np.empty(flat.shape, to)
     count = zeros = first = 0
     with np.errstate(all="ignore"):
         # In parts that stay in the caches of the processor, which looks at each value twice.
         for begin in range(0, flat.size, _PART):
             part = flat[begin : begin + _PART]
-            new[begin : begin + _PART] = cut = _as(part, to)
-            if _is_safe(part, to):
+            cut = new[begin : begin + _PART]
+            cut[...] = _castable(part, to)
+            if (rounded := _zeros(part, cut)) is not None:
+                zeros += rounded
                 continue
             lost = _lost(part, cut)
             if not count and lost.any():
@@ -198,13 +201,13 @@ def _loss(
     )
 
 
-def _as(old: NDArray[Any], to: np.dtype[Any]) -> NDArray[Any]:
-    """Convert values; what is lost is unspecified."""
+def _castable(old: NDArray[Any], to: np.dtype[Any]) -> NDArray[Any]:
+    """Return the values with a dtype that NumPy casts to the other one, which may be that one."""
     if old.dtype.kind == "c" and to.kind != "c":
         old = old.real
     if not {old.dtype.kind, to.kind} & set("biuc") and old.dtype != np.float64:
         old = old.astype(np.float32, copy=False)
-    return _native(old).astype(to)  # ml_dtypes has no casts between some of its dtypes
+    return _native(old)  # ml_dtypes has no casts between some of its dtypes
 
 
 def _native(values: NDArray[Any]) -> NDArray[Any]:
@@ -254,9 +257,13 @@ def _finfo(dtype: np.dtype[Any]) -> Any:
 
 
 @functools.cache
-def _smallest(dtype: np.dtype[Any]) -> float:
-    """Return a number to which no larger one is rounded to 0."""
-    return float(_finfo(dtype).smallest_subnormal) / 2
+def _exact(dtype: np.dtype[Any]) -> tuple[int, int]:
+    """Return the first and last integer of those from which on all are values of a dtype."""
+    if kind_of(dtype) != "f":
+        return _bounds(dtype)
+    info = _finfo(dtype)
+    bound = 2 ** (info.nmant + 1)
+    return max(-bound, math.ceil(float(info.min))), min(bound, math.floor(float(info.max)))
 
 
 @functools.cache
@@ -265,28 +272,42 @@ def _saturates(dtype: np.dtype[Any]) -> bool:
     return bool(np.isfinite(np.array(np.inf).astype(dtype)))
 
 
-def _is_safe(old: NDArray[Any], to: np.dtype[Any]) -> bool:
-    """Return whether nothing is lost or becomes 0, which the least and the largest value can show
-    but for fractions; False where that takes a look at each value."""
+@functools.cache
+def _largest(dtype: np.dtype[Any]) -> int | None:
+    """Return the bits of the largest number of a dtype of floating-point numbers, if those of
+    infinity and NaN are larger without the sign."""
+    largest = int(np.array(_finfo(dtype).max, dtype).view(f"u{dtype.itemsize}"))
+    others = _magnitudes(np.array([np.inf, np.nan]).astype(dtype))
+    return largest if largest < int(others.min()) else None
+
+
+def _magnitudes(values: NDArray[Any]) -> NDArray[Any]:
+    """Return the bits of floating-point numbers without the sign."""
+    bits: NDArray[Any] = values.view(f"u{values.itemsize}")
+    return bits & ((1 << 8 * values.itemsize - 1) - 1)
+
+
+def _zeros(old: NDArray[Any], new: NDArray[Any]) -> int | None:
+    """Return how many values became 0 if none was lost, by the least and the largest one; None
+    where that takes a look at each value."""
+    if old.dtype.kind == "c" and new.dtype.kind == "c":
+        zeros = _zeros(old.view(old.real.dtype), new.view(new.real.dtype))
+        return None if zeros else zeros
     if old.dtype.kind == "c":
-        return to.kind == "c" and _is_safe(old.real, to) and _is_safe(old.imag, to)
-    is_whole = kind_of(old.dtype) != "f"
-    if to.kind == "c":
-        to = np.empty(0, to).real.dtype
-    if not is_whole and kind_of(to) == "f":
-        size = np.abs(old)
-        return bool(size.min() > _smallest(to)) and bool(size.max() <= float(_finfo(to).max))
-    whole = _native(old)
-    ends = np.array([whole.min(), whole.max()], whole.dtype)
-    if (
-        kind_of(to) == "f"
-        and is_whole
-        and max(map(abs, ends.tolist())) > 2 ** (_finfo(to).nmant + 1)
-    ):
-        return False
-    if not np.isfinite(ends).all() or _lost(ends, _as(ends, to)).any():
-        return False
-    return is_whole or bool((np.trunc(old) == old).all())
+        return None
+    if new.dtype.kind == "c":
+        new = new.real
+    if kind_of(old.dtype) == kind_of(new.dtype) == "f":
+        largest, sizes = _largest(new.dtype), _magnitudes(new)
+        if largest is None or sizes.max() > largest:
+            return None
+        return 0 if sizes.min() else int(np.count_nonzero(old != 0) - np.count_nonzero(sizes))
+    whole = _castable(old, new.dtype)
+    least, most = _exact(new.dtype)
+    if not (least <= whole.min().item() and whole.max().item() <= most):
+        return None
+    is_kept = kind_of(old.dtype) != "f" or (np.trunc(whole) == whole).all()
+    return 0 if is_kept else None
 
 
 def _lost(old: NDArray[Any], new: NDArray[Any]) -> NDArray[np.bool_]:

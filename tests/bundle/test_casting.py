@@ -16,13 +16,19 @@ from hypothesis import strategies as st
 from support.strategies import counted, property_test
 
 import ckptfmt
-from ckptfmt._base import dtypes
+from ckptfmt._base import casting, dtypes
 from ckptfmt._base.casting import Losses, can_cast, cast, kind_of
 
 NARROW = [name for name in dir(ml_dtypes) if name.startswith(("bfloat", "float", "int", "uint"))]
 QUANTIZED = [np.dtype([(name, plain)]) for name, plain in dtypes.QUANTIZED.items()]
 DTYPES = [*map(np.dtype, "?bBhHiIqQefdFD"), *(dtypes.narrow_dtype(n) for n in NARROW), *QUANTIZED]
 FLOATS = [one for one in DTYPES if kind_of(one) == "f"]
+
+
+@pytest.fixture(autouse=True)
+def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Cast arrays of a few elements in several parts."""
+    monkeypatch.setattr(casting, "_PART", 2)
 
 
 def element(dtype: np.dtype[Any]) -> np.dtype[Any]:
@@ -164,8 +170,13 @@ def _float(value: Any) -> float:
 def test_casts_at_the_edges(old: np.dtype[Any]) -> None:
     for to in DTYPES:
         edges = edges_of(element(to))
-        for some in (edges, edges[:2], edges[:3], [*edges, math.inf, math.nan], [0, 1e-300, 2.0]):
-            check(made(some, old), to)
+        special = [*edges, math.inf, math.nan]
+        for some in (edges, edges[:2], edges[:3], edges[1:3], special, [0, 1e-300, 2.0]):
+            values = made(some, old)
+            check(values, to)
+            if old.kind == "c":
+                values.imag = values.real[::-1]
+                check(values, to)
         if kind_of(element(to)) == "f":
             bits = Float(element(to)).bits
             check(made([0, 2**bits + 1, 2**bits + 2], old), to)  # the ends are exact
@@ -177,7 +188,7 @@ def test_a_cast_rounds_and_counts_all_other_changes(drawn: Any) -> None:
 
 
 def check(values: np.ndarray[Any, Any], to: np.dtype[Any]) -> None:
-    """Cast values, and compare what is lost with the model."""
+    """Cast values, contiguous and strided ones, and compare what is lost with the model."""
     old, goal = element(values.dtype), element(to)
     assert can_cast(values.dtype, to)
     given = python(values)
@@ -193,6 +204,7 @@ def check(values: np.ndarray[Any, Any], to: np.dtype[Any]) -> None:
     zeros = sum(before != 0 and after == 0 for before, after in pairs)
     assert found.zeros == zeros and (losses is None) == (not zeros and not any(lost))
     counted("casts", **{"lossy" if any(lost) else "kept": 1})
+    values = np.repeat(values, 2)[::2]
     if not any(lost):
         assert cast(values, to, tensor="t", allow_loss=False)[1] == losses
         return
