@@ -47,7 +47,7 @@ from ckptfmt.bundle.graph import PY_STATE, VARIABLE_VALUE, Node
 from ckptfmt.bundle.load import Mismatch
 from ckptfmt.bundle.reader import Reader
 from ckptfmt.bundle.selecting import Transform, transformed, transformed_kind
-from ckptfmt.errors import InvalidError, about
+from ckptfmt.errors import InvalidError, TensorNotFoundError, about
 from ckptfmt.objects.choice import refuse_casts_of_scalars
 from ckptfmt.objects.nodes import TreeNode
 from ckptfmt.objects.serializing import own_tensors
@@ -357,7 +357,16 @@ def _plan_own(local: Local, keys: Mapping[str, str]) -> Assignment | None:
         return None
     wanted: list[Wanted] = []
     places: list[tuple[str, str]] = []
+    may_be_missing = getattr(local.value, "may_be_missing", lambda key: False)
     for one in own.tensors:
+        if one.attribute not in keys:
+            if may_be_missing(one.key):
+                continue
+            raise TensorNotFoundError(
+                f"{described(local)} takes its tensors together, and this one is not in the "
+                "checkpoint or not chosen",
+                tensor=one.key,
+            )
         for text, value in one.parts():
             spec = value if isinstance(value, SaveSpec) else None
             where = text or (spec.slice_spec if spec is not None else "")

@@ -25,6 +25,7 @@ from ckptfmt.bundle.selecting import (
 )
 from ckptfmt.errors import InvalidError
 from ckptfmt.objects.nodes import leaf_name
+from ckptfmt.saving.parallel import OTHERS, is_further_component
 
 
 def choose(
@@ -73,6 +74,13 @@ def refuse_casts_of_scalars(choice: Choice, names: Iterable[str]) -> None:
 _Value = Attribute | tuple[str, str]
 
 
+def value_name(key: str) -> str:
+    """Return the name that a tensor has in the options and in reports: the one of `leaf_name`. All
+    components of a ParallelVariable have that of the variable."""
+    path, is_component, _ = key.partition(OTHERS)
+    return path if is_component else leaf_name(key)
+
+
 def value_names(graph: ObjectGraph) -> Iterable[str]:
     """Return the names of all values, each once."""
     return dict.fromkeys(name for name, _, _ in _values(graph))
@@ -84,7 +92,7 @@ def _values(graph: ObjectGraph) -> Iterator[tuple[str, int, _Value]]:
         if node.registered_saver is not None:
             yield node.registered_saver[1], node_id, node.registered_saver
         for attribute in node.attributes:
-            yield leaf_name(attribute.checkpoint_key), node_id, attribute
+            yield value_name(attribute.checkpoint_key), node_id, attribute
 
 
 def _remove(graph: ObjectGraph, values: Iterable[tuple[str, int, _Value]]) -> None:
@@ -116,6 +124,8 @@ class _Editor:
                 raise taken
             node.registered_saver = value
             return
+        if is_further_component(value.name):
+            attribute = value.name
         if node_id not in self.attributes:
             self.attributes[node_id] = {one.name for one in node.attributes}
         if attribute in self.attributes[node_id]:

@@ -37,11 +37,10 @@ from ckptfmt.bundle.reader import Reader
 from ckptfmt.bundle.selecting import (
     some,
 )
-from ckptfmt.errors import CkptfmtWarning
+from ckptfmt.errors import CkptfmtWarning, TensorNotFoundError
 from ckptfmt.objects import assigning
 from ckptfmt.objects.assigning import Assignment, Conversion, Misfit
-from ckptfmt.objects.choice import choose
-from ckptfmt.objects.nodes import leaf_name
+from ckptfmt.objects.choice import choose, value_name
 from ckptfmt.objects.trackable import Trackable, waiting
 from ckptfmt.objects.traversal import (
     Child,
@@ -373,7 +372,7 @@ class Restoration:
 
     def name_of(self, key: str) -> str:
         """Return the name that a tensor has in the options and in reports."""
-        return leaf_name(key)
+        return value_name(key)
 
     def close(self) -> None:
         """Restore nothing from now on."""
@@ -460,7 +459,13 @@ class Restoration:
         return node in self._left.given
 
     def _assignment(self, local: Local, node: Node) -> Assignment | None:
-        return assigning.plan(local, node)
+        try:
+            return assigning.plan(local, node)
+        except TensorNotFoundError as error:
+            if self._strict is not False:
+                error.path = self.reader.prefix
+                raise
+        return None
 
     def _plan(self, match: Match) -> _Plan:
         plan = _Plan()

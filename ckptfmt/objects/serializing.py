@@ -207,7 +207,11 @@ def own_tensors(local: Local, keys: Mapping[str, str] | None = None) -> OwnTenso
     def give(arrays: Mapping[tuple[str, str], NDArray[Any]]) -> None:
         restored: dict[str, Any] = {}
         for name, own in found.items():
-            parts = {text: arrays[own.key, text] for text, _ in own.parts()}
+            parts = {
+                text: arrays[own.key, text] for text, _ in own.parts() if (own.key, text) in arrays
+            }
+            if not parts and own.parts():
+                continue  # it may be missing
             restored[name] = parts if isinstance(own.value, Mapping) else parts[""]
         restore(restored)
 

@@ -45,7 +45,7 @@ from ckptfmt.bundle.selecting import (
 from ckptfmt.bundle.writer import write_sources
 from ckptfmt.errors import CorruptError, GenerationGoneError
 from ckptfmt.objects.build import build, from_names, to_names
-from ckptfmt.objects.choice import refuse_casts_of_scalars
+from ckptfmt.objects.choice import refuse_casts_of_scalars, value_name
 from ckptfmt.objects.layouts import layouts_by_path
 from ckptfmt.objects.nodes import VARIANTS, leaf_name
 from ckptfmt.objects.saves import Together
@@ -54,6 +54,7 @@ from ckptfmt.objects.status import restored
 from ckptfmt.objects.traversal import TreeView, View
 from ckptfmt.saving.mesh import Layout
 from ckptfmt.saving.options import CheckpointOptions
+from ckptfmt.saving.parallel import is_further_component
 from ckptfmt.saving.specs import SaveSpec
 from ckptfmt.sharded import sharded
 from ckptfmt.sharded.rounds import Team
@@ -380,10 +381,12 @@ class _Stored:
             keys, self.groups = stored_keys(reader, self.graph, self.found, bool(choice.strict))
         else:
             keys = list(reader)
-        by_name: dict[str, str] = {}
+        by_name: dict[str, list[str]] = {}
         for key in keys:
-            other = by_name.setdefault(self.name_of(key), key)
-            if other != key:
+            same = by_name.setdefault(self.name_of(key), [])
+            same.append(key)
+            other = same[0]
+            if other != key and not is_further_component(key.rpartition("/")[2]):
                 raise CorruptError(
                     f"the object graph names the tensors {other!r} and {key!r}, which are the same "
                     "leaf of a tree: load them by ckptfmt.load",
@@ -392,19 +395,19 @@ class _Stored:
                     tensor=OBJECT_GRAPH_KEY,
                 )
         loaded, _, transforms = choice.chosen(list(by_name), reader.prefix)
-        self.keys = [by_name[name] for name in loaded]
-        self.transforms = {by_name[name]: one for name, one in transforms.items()}
+        self.keys = [key for name in loaded for key in by_name[name]]
+        self.transforms = {key: one for name, one in transforms.items() for key in by_name[name]}
         if choice.rename is not None and self.graph is not None:
             raise invalid(
                 "rename",
                 "the checkpoint has an object graph: rename applies to names without a graph, and "
                 "to load_tree_into",
             )
-        self.new_names = {by_name[name]: new for name, new in loaded.items()}
+        self.new_names = {key: new for name, new in loaded.items() for key in by_name[name]}
 
     def name_of(self, key: str) -> str:
         """Return the name that a tensor has in the options."""
-        return key if self.graph is None else leaf_name(key)
+        return key if self.graph is None else value_name(key)
 
     def built(self, tensors: Mapping[str, Any]) -> Any:
         if self.graph is None:
