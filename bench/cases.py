@@ -273,6 +273,20 @@ def rows(profile: str) -> list[Row]:
             (Part(OURS), only, Part("numpy"), Part("safetensors"), Part("torch")),
         ),
         Row(
+            "B5-cast",
+            "restore 4 x 256 MiB of float32 as bfloat16",
+            "load_cast",
+            "large",
+            (
+                Part(OURS),
+                Part(OURS, label="load, then astype", verb="load_astype"),
+                *(
+                    Part(side, label="load, then astype", verb="load_astype")
+                    for side in ("numpy", "safetensors")
+                ),
+            ),
+        ),
+        Row(
             "B6-C",
             "restore 4 x 256 MiB, cold, new arrays",
             "load",

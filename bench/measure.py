@@ -16,6 +16,7 @@ from typing import Any
 
 import cases
 import data
+import ml_dtypes  # noqa: F401 (its dtypes have names then)
 import numpy as np
 from cases import BEFORE, OURS, TENSORFLOW, Part, Row
 from session import (
@@ -84,6 +85,8 @@ def _expected(verb: str, count: int, shape: tuple[int, ...], what: str = "{}") -
     arrays = data.some(count, list(shape), names)
     for name in names[:: told["changed"]] if "changed" in told else []:
         arrays[name] = arrays[name] + 1
+    if "dtype" in told:
+        arrays = {name: array.astype(told["dtype"]) for name, array in arrays.items()}
     return data.digest(arrays)
 
 
@@ -149,7 +152,7 @@ class Measurer:
         found = {**row.arguments, **part.arguments}
         verb, count = part.verb or row.verb, self._count(row, part)
         names = data.names(count)
-        if verb in ("load", "load_out", "load_map", "load_lazy"):
+        if verb.startswith("load"):
             found = {}
         elif verb == "gets":
             chosen = random.Random(self.plan.seed).sample(names, found.pop("number"))
@@ -268,6 +271,8 @@ class Measurer:
         elif "digest" in found:
             loads = verb.startswith("load")
             what = {} if loads else arguments
+            if verb in ("load_cast", "load_astype"):
+                what = {"dtype": "bfloat16"}
             wanted = _expected("load" if loads else verb, count, shape, json.dumps(what))
             self._same(f"{row.key}, {part.name()}", found["digest"], wanted)
 

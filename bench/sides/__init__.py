@@ -40,6 +40,13 @@ class Side:
         """What was loaded as numpy arrays."""
         return result
 
+    def load_astype(self, folder: str) -> Call:
+        """Loads all, then casts each array to bfloat16."""
+        import ml_dtypes  # noqa: PLC0415 (not in the time of an import)
+
+        load = self.load(folder)  # type: ignore[attr-defined]
+        return lambda: {name: array.astype(ml_dtypes.bfloat16) for name, array in load().items()}
+
     def forget(self) -> None:
         """Gives back the memory that the library keeps, where it can be asked to."""
 

@@ -56,6 +56,9 @@ class Here(Side):
     def load(self, folder: str) -> Call:
         return lambda: ckptfmt.load(f"{folder}/ck")
 
+    def load_cast(self, folder: str) -> Call:
+        return lambda: ckptfmt.load(f"{folder}/ck", cast="bfloat16")
+
     def load_out(self, folder: str) -> Call:
         out = {name: np.ones(self.shape, np.float32) for name in self.names}
 
