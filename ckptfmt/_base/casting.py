@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 
 from ckptfmt._base import dtypes
 from ckptfmt._base.arguments import invalid
-from ckptfmt.errors import warn
 
 _PART = 1 << 17  # elements
 # By kind of `kind_of`, in words.
@@ -35,6 +34,15 @@ def cast_dtype(name: Any) -> np.dtype[Any]:
     if found is None or found.kind == "O":
         raise invalid("cast", f"cast: {name!r} is not a dtype of numbers")
     return found
+
+
+def cast_dtypes(given: Mapping[Any, Any]) -> dict[Any, np.dtype[Any] | None]:
+    """Return the dtypes that a mapping `cast` names, by its keys; None leaves tensors as they are.
+
+    Raises:
+        InvalidError: as `cast_dtype`.
+    """
+    return {key: None if one is None else cast_dtype(one) for key, one in given.items()}
 
 
 def dtype_text(dtype: np.dtype[Any]) -> str:
@@ -109,6 +117,12 @@ class Losses(NamedTuple):
         return Losses(self.changed + other.changed, self.zeros + other.zeros)
 
 
+def counts_of(losses: Mapping[str, Losses]) -> tuple[dict[str, int], dict[str, int]]:
+    """Return by name how many elements casts changed by more than rounding, and rounded to 0."""
+    changed = {name: one.changed for name, one in losses.items() if one.changed}
+    return changed, {name: one.zeros for name, one in losses.items() if one.zeros}
+
+
 def cast(
     values: NDArray[Any],
     dtype: np.dtype[Any],
@@ -161,18 +175,6 @@ def cast(
 def _with(elements: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
     """Return elements as those of a quantized dtype or of one in another byte order."""
     return elements.view(dtype) if dtype.names else elements.astype(dtype, copy=False)
-
-
-def converted(
-    values: NDArray[Any], dtype: np.dtype[Any], *, tensor: str, allow_loss: bool
-) -> NDArray[Any]:
-    """As `cast`, for a call without a result that could report losses: they cause a
-    CkptfmtWarning."""
-    result, losses = cast(values, dtype, tensor=tensor, allow_loss=allow_loss)
-    if losses is not None and losses.changed:
-        pair = f"{dtype_text(values.dtype)} to {dtype_text(dtype)}"
-        warn(f"{tensor!r}: the cast from {pair} changed {losses.changed} of {values.size} elements")
-    return result
 
 
 def _loss(

@@ -5,22 +5,31 @@ and applied here."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ckptfmt._base import dtypes
 from ckptfmt._base.arguments import check_switch, invalid, listed, wrong
-from ckptfmt._base.casting import can_cast, cast_dtype, converted, dtype_text, of_kind
+from ckptfmt._base.casting import (
+    Losses,
+    can_cast,
+    cast,
+    cast_dtype,
+    cast_dtypes,
+    counts_of,
+    dtype_text,
+    of_kind,
+)
 from ckptfmt._base.names import tensor_name
 from ckptfmt.bundle.reader import missing
 from ckptfmt.bundle.selecting import (
     Filter,
     Rename,
     Transform,
+    by_filters,
     by_text,
     check_distinct,
     filter_function,
@@ -29,11 +38,15 @@ from ckptfmt.bundle.selecting import (
     renamed,
     some,
 )
+from ckptfmt.errors import warn
 
 Names = Iterable[str | bytes]
-# What `np.dtype` or `ckptfmt` knows as a dtype, a mapping to these, or True where targets have
-# dtypes.
+# What `np.dtype` or `ckptfmt` knows as a dtype, a mapping of filters to these, or True where
+# targets have dtypes.
 Cast = Any
+_Report = TypeVar("_Report")
+# The object graph (`graph.OBJECT_GRAPH_KEY`), which no cast means.
+_GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
 
 
 class Chosen(NamedTuple):
@@ -52,6 +65,23 @@ class Chosen(NamedTuple):
     transforms: dict[str, Transform]
 
 
+@dataclass
+class Casts:
+    """What the casts of one call mean and do.
+
+    Attributes:
+        wanted: the dtypes that a mapping gives, by stored name.
+        unused: keys of the mappings `cast` and `rename` that match no tensor.
+        uncast: names of 0-d tensors that a dtype leaves; a dict, for their order.
+        losses: what casts lost, by stored name and part of the tensor.
+    """
+
+    wanted: dict[str, np.dtype[Any]] = field(default_factory=dict)
+    unused: tuple[str, ...] = ()
+    uncast: dict[str, None] = field(default_factory=dict)
+    losses: dict[tuple[str, Hashable], Losses] = field(default_factory=dict)
+
+
 @dataclass(frozen=True)
 class Choice:
     """Which tensors are loaded, under what names and as what dtypes.
@@ -63,10 +93,11 @@ class Choice:
         filter: which of them to load; None loads all.
         rename: stored name to name of a target.
         cast: True casts numbers to the dtypes of their targets; otherwise a dtype for all tensors
-            of its kind with at least one dimension, a mapping from stored names to dtypes, or None.
+            of its kind with at least one dimension, a mapping of filters to dtypes, or None.
         allow_loss: whether casts may change values by more than rounding.
         strict: True refuses anything that does not match, False loads what matches; None refuses
             only a value that does not fit its target.
+        done: what the casts did.
     """
 
     names: tuple[str, ...] | None = None
@@ -75,6 +106,7 @@ class Choice:
     cast: Cast | None = None
     allow_loss: bool = False
     strict: bool | None = True
+    done: Casts = field(default_factory=Casts, compare=False)
 
     @classmethod
     def of(
@@ -116,12 +148,14 @@ class Choice:
         if cast is False:
             cast = None
         elif isinstance(cast, Mapping):
-            cast = by_text("cast", cast)
+            is_name = (str, bytes)
+            cast = {tensor_name(k) if isinstance(k, is_name) else k: to for k, to in cast.items()}
             for dtype in cast.values():
-                _check_dtype(dtype)
+                if dtype is not None:
+                    _check_dtype(dtype)
         elif cast is True and not has_targets:
-            raise wrong("cast", "a dtype or a mapping from names to dtypes", cast)
-        elif cast is not True:
+            raise wrong("cast", _CAST, cast)
+        elif cast is not None and cast is not True:
             _check_dtype(cast)
         return cls(names, filter, rename, cast, allow_loss, strict)
 
@@ -135,9 +169,9 @@ class Choice:
         """Return what is loaded of these stored names.
 
         Raises:
-            TensorNotFoundError: one of `names` is not there, or nothing passes the filter.
-            InvalidError: two tensors that are loaded get one name, or as `renamed`; `cast` names
-                what is not there, unless `strict` is False.
+            TensorNotFoundError: one of `names` is not there, or nothing passes the filter; a key of
+                `cast` or `rename` matches nothing, unless `strict` is False.
+            InvalidError: two tensors that are loaded get one name, or as `renamed`, `by_filters`.
         """
         if self.is_default:
             return Chosen(dict(zip(stored, stored, strict=True)), {}, {})
@@ -148,25 +182,31 @@ class Choice:
                 error = missing(name, prefix)
                 error.hint(near(name, present))
                 raise error
-        if isinstance(self.cast, Mapping) and self.strict is not False:
-            _check_used("cast", self.cast, present)
-        if isinstance(self.rename, Mapping) and self.strict is not False:
-            _check_used("rename", self.rename, present)
+        unused: list[tuple[str, Any]] = []
+        if isinstance(self.cast, Mapping):
+            tensors = [name for name in stored if name != _GRAPH]
+            self.done.wanted, others = by_filters("cast", cast_dtypes(self.cast), tensors)
+            unused += [("cast", key) for key in others]
+        if isinstance(self.rename, Mapping):
+            unused += [("rename", name) for name in self.rename if name not in present]
+        if unused and self.strict is not False:
+            raise no_match(*unused[0], stored, prefix)
+        self.done.unused = tuple(key if isinstance(key, str) else repr(key) for _, key in unused)
         passes = filter_function(self.filter, present)
         kept = [name for name in given if passes is None or passes(name)]
         if given and not kept:
-            raise no_match(self.filter, len(given), prefix)
+            raise no_match("filter", self.filter, given, prefix)
         new_names, transforms = renamed(stored, self.rename)
         new = dict(zip(stored, new_names, strict=True))
         loaded = {old: to for old in kept if (to := new[old]) is not None}
         check_distinct(list(loaded), list(loaded.values()))
         taken = frozenset(loaded.values())
-        others = {
+        left_out = {
             old: name
             for old, name in new.items()
             if old not in loaded and name is not None and name not in taken
         }
-        return Chosen(loaded, others, {o: one for o, one in transforms.items() if o in loaded})
+        return Chosen(loaded, left_out, {o: one for o, one in transforms.items() if o in loaded})
 
     def casts(
         self,
@@ -175,12 +215,15 @@ class Choice:
         shapes: Callable[[], Sequence[tuple[int, ...]]],
         *,
         is_part: bool = False,
+        may_mean_none: bool = False,
     ) -> dict[int, np.dtype[Any]]:
         """Return the dtypes that tensors are cast to when they are read, by position, of those that
         are changed; none if `cast` is True.
 
         Args:
-            names, stored, shapes: of the tensors that are loaded, or of some of them (`is_part`).
+            names, stored, shapes: of the tensors that are loaded, after `chosen`.
+            is_part: whether they are only some of those that are loaded now; another call has all.
+            may_mean_none: whether more tensors may be loaded later.
 
         Raises:
             InvalidError: one of the dtypes is not of numbers; a dtype means none of all tensors.
@@ -188,13 +231,14 @@ class Choice:
         if self.cast is None or self.cast is True:
             return {}
         if isinstance(self.cast, Mapping):
-            wanted = {i: self.cast.get(name) for i, name in enumerate(names)}
-            chosen = {i: cast_dtype(one) for i, one in wanted.items() if one is not None}
+            wanted = self.done.wanted
+            chosen = {i: wanted[name] for i, name in enumerate(names) if name in wanted}
         else:
-            dtype = cast_dtype(self.cast)
-            chosen = dict.fromkeys(
-                of_kind(dtype, names, stored, shapes(), is_part=is_part)[0], dtype
-            )
+            dtype, may_mean_none = cast_dtype(self.cast), is_part or may_mean_none
+            found, uncast = of_kind(dtype, names, stored, shapes(), is_part=may_mean_none)
+            chosen = dict.fromkeys(found, dtype)
+            if not is_part:
+                self.done.uncast |= dict.fromkeys(uncast)
         for position, to in chosen.items():
             one = stored[position]
             if not can_cast(one, to):
@@ -204,26 +248,46 @@ class Choice:
                 )
         return {i: to for i, to in chosen.items() if to != stored[i]}
 
-    def converted(self, array: NDArray[Any], dtype: np.dtype[Any], name: str) -> NDArray[Any]:
-        """Return the values of a tensor with another dtype.
+    def converted(
+        self, array: NDArray[Any], dtype: np.dtype[Any], name: str, part: Hashable = None
+    ) -> NDArray[Any]:
+        """Return the values of a tensor, or of a part of it, with another dtype, and note what that
+        loses.
 
         Raises:
-            InvalidError: as `ckptfmt._base.casting.cast`; what it allows causes a CkptfmtWarning.
+            InvalidError: as `ckptfmt._base.casting.cast`.
         """
-        return converted(array, dtype, tensor=name, allow_loss=self.allow_loss)
+        result, lost = cast(array, dtype, tensor=name, allow_loss=self.allow_loss)
+        if lost is not None:  # a tensor may have several targets
+            before = self.done.losses.get((name, part), lost)
+            self.done.losses[name, part] = max(before, lost)
+        return result
+
+    def results(self) -> dict[str, Any]:
+        """Return what a MatchReport has of the casts."""
+        found: dict[str, Losses] = {}
+        for (name, _), lost in self.done.losses.items():
+            found[name] = found.get(name, Losses()) + lost
+        losses, zeros = counts_of(found)
+        done = {"uncast": tuple(self.done.uncast), "unused": self.done.unused}
+        return {"losses": losses, "zeros": zeros, **done}
+
+    def reported(self, report: _Report) -> _Report:
+        """Return a MatchReport with what the casts did."""
+        return replace(report, **self.results())  # type: ignore[type-var]
+
+    def warn(self) -> None:
+        """Warn of what casts lost, for a call whose result does not say it."""
+        if losses := self.results()["losses"]:
+            counts = [f"{count} of {name!r}" for name, count in losses.items()]
+            warn(f"casts changed elements by more than rounding: {some(counts, quote='')}")
+
+
+_CAST = "a dtype or a mapping from names or patterns to dtypes"
 
 
 def _check_dtype(given: object) -> None:
     """Refuse what is not a dtype. TensorFlow takes a number for one; here it is a mistake."""
     if isinstance(given, (int, np.number)):
-        raise wrong("cast", "a dtype or a mapping from names to dtypes", given)
-    if given is not None:
-        dtypes.code_of(given, "cast")
-
-
-def _check_used(what: str, given: Mapping[str, Any], present: Collection[str]) -> None:
-    """Refuse names in a mapping that are not there: they are probably misspelt."""
-    if unused := set(given).difference(present):
-        name, *others = sorted(unused)
-        more = f", nor are {some(others)}" if others else ""
-        raise invalid(what, f"{what} names a tensor that is not loaded{more}", tensor=name)
+        raise wrong("cast", _CAST, given)
+    cast_dtype(given)

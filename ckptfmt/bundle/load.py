@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
 import numpy as np
@@ -69,8 +69,9 @@ def load(
     check_progress(progress)
     choice = Choice.of(names, filter, rename, cast, allow_loss, has_targets=False)
     with reading.open(path, verify=verify) as reader:
-        # A mapping to dtypes may name tensors that are not loaded.
-        batch = batch_of(reader, None if isinstance(choice.cast, Mapping) else choice.names)
+        # A key of a mapping may match tensors that are not loaded.
+        has_keys = isinstance(choice.cast, Mapping) or isinstance(choice.rename, Mapping)
+        batch = batch_of(reader, None if has_keys else choice.names)
         if filter is rename is cast is None:
             return dict(zip(batch.names, batch.read_each(progress), strict=True))
         new_names, _, transforms = choice.chosen(batch.names, reader.prefix)
@@ -86,6 +87,7 @@ def load(
             if name in transforms:
                 array = transformed(name, array, transforms[name])  # noqa: PLW2901
             found[new_names[name]] = array
+        choice.warn()
         return found
 
 
@@ -125,6 +127,12 @@ class MatchReport:
         filtered: names of arrays that the filter leaves unchanged; not a problem.
         structure_mismatch: objects that cannot take the stored value, for example an optimizer with
             another number of parameters (`ckptfmt.torch`).
+        unused: keys of the mappings `cast` and `rename` that match no tensor.
+        losses: by stored name, how many elements casts changed by more than rounding
+            (`allow_loss`).
+        zeros: by stored name, how many elements casts rounded to 0.
+        uncast: stored names of the 0-d tensors of the kind of `cast=DTYPE`, which leaves them; not
+            a problem.
     """
 
     matched: tuple[str, ...] = ()
@@ -134,10 +142,14 @@ class MatchReport:
     dtype_mismatch: tuple[Mismatch, ...] = ()
     filtered: tuple[str, ...] = ()
     structure_mismatch: tuple[Mismatch, ...] = ()
+    unused: tuple[str, ...] = ()
+    losses: dict[str, int] = field(default_factory=dict)
+    zeros: dict[str, int] = field(default_factory=dict)
+    uncast: tuple[str, ...] = ()
 
     @property
     def complete(self) -> bool:
-        """Whether every array has its tensor and every tensor its array."""
+        """Whether every array has its tensor, every tensor its array and every key a tensor."""
         return not any(self._faults())
 
     def __bool__(self) -> bool:
@@ -154,6 +166,8 @@ class MatchReport:
         for what, found in self._mismatches():
             if found:
                 yield f"of another {what} ({len(found)}): {some(found, quote='')}"
+        if self.unused:
+            yield f"keys that match no tensor ({len(self.unused)}): {some(self.unused)}"
 
     def _mismatches(self) -> Iterator[tuple[str, tuple[Mismatch, ...]]]:
         yield "shape", self.shape_mismatch
@@ -166,6 +180,11 @@ class MatchReport:
         lines = [f"matched: {len(self.matched)} of {total} tensors", *self._faults()]
         if self.filtered:
             lines.append(f"left out by the filter ({len(self.filtered)}): {some(self.filtered)}")
+        if self.losses:
+            total = sum(self.losses.values())
+            lines.append(f"changed by casts, beyond rounding ({total}): {some(self.losses)}")
+        if self.uncast:
+            lines.append(f"0-d, left by the cast ({len(self.uncast)}): {some(self.uncast)}")
         return "\n".join(map(printable, lines))
 
 
@@ -208,21 +227,26 @@ def load_into(
             `numpy.transpose`, whose result is stored in the target. It is also called with zeros,
             to learn the result's shape and dtype before anything is read.
         cast: True casts numbers to the dtypes of the targets. A dtype casts all tensors of its kind
-            (floating-point, integer, complex) that have at least one dimension, and a mapping from
-            stored names to dtypes those that it names, as if they were stored so.
+            (floating-point, integer, complex) that have at least one dimension, of which there must
+            be one. A mapping of filters to dtypes casts the tensors that match; the first filter
+            that matches a tensor counts, and None leaves it as it is. Casts are as if the tensors
+            were stored so.
         allow_loss: True allows casts that change values by more than the rounding of floating-point
             and complex numbers: finite numbers that become infinite or NaN, integers that do not
-            fit, fractions that become integers. A CkptfmtWarning says how many.
-        strict: True raises an error if anything does not match; False loads what matches.
+            fit, fractions that become integers. The result says how many; a CkptfmtWarning does
+            where the result is the loaded values.
+        strict: True raises an error if anything does not match, also a key of `cast` or `rename`;
+            False loads what matches.
         verify: as in `ckptfmt.open`.
         progress: as in `ckptfmt.load`.
 
     Returns:
-        What matched and what did not.
+        What matched and what did not, and what casts lost.
 
     Raises:
         TensorNotFoundError: `strict`, and targets without a tensor are the only problem; or one of
-            `names` is missing, or `filter` matches no tensor. The first has the MatchReport as its
+            `names` is missing, or `filter` or a key of `cast` or `rename` matches no tensor. The
+            first has the MatchReport as its
             attribute `report`.
         InvalidError: `strict`, and something else does not match (with `report`); two tensors have
             the same target; a target is not writable or shares memory with another; an argument of
@@ -279,7 +303,7 @@ def load_into(
                 result = transformed(name, result, transforms[name], array.shape)
             target.mark_written()
             array[...] = choice.converted(result, array.dtype, name)
-    return report
+    return choice.reported(report)
 
 
 # What `tf.train.Checkpoint.save` adds to the variables of the program.

@@ -141,9 +141,49 @@ def filter_function(
     raise wrong(what, "a glob pattern, /REGEX/, compiled regex or function", given)
 
 
-def no_match(given: Filter | None, count: int, prefix: str | None = None) -> TensorNotFoundError:
-    """Return the error for a filter that matches no tensor."""
-    return TensorNotFoundError(f"filter {given!r} matches none of the {count} tensors", path=prefix)
+def no_match(
+    what: str, given: object, stored: Collection[str], prefix: str | None = None
+) -> TensorNotFoundError:
+    """Return the error for a filter, or a key of a mapping, that matches no tensor."""
+    hint = near(given, stored) if isinstance(given, str) else ""
+    message = f"{what}: {given!r} matches none of the {len(stored)} tensors{hint}"
+    return TensorNotFoundError(message, path=prefix, argument=what)
+
+
+def by_filters(
+    what: str,
+    given: Mapping[Any, Any],
+    stored: Collection[str],
+    passing: Callable[[Any], Callable[[str], object]] | None = None,
+) -> tuple[dict[str, Any], list[Any]]:
+    """Return by stored name the values of a mapping whose keys are filters, of which the first one
+    that matches a name counts, without those that are None; and the keys that match no name.
+
+    Args:
+        passing: returns the function of a filter; default `filter_function`.
+
+    Raises:
+        InvalidError: earlier keys match all names of a key.
+    """
+    present = frozenset(stored)
+    found: dict[str, Any] = {}
+    unused = []
+    for key, value in given.items():
+        if passing is None and key in present:
+            matched = [key]
+        else:
+            passes = filter_function(key, what=what) if passing is None else passing(key)
+            assert passes is not None, "None is no filter"
+            matched = [name for name in stored if passes(name)]
+        new = [name for name in matched if name not in found]
+        if not matched:
+            unused.append(key)
+        elif not new:
+            raise invalid(
+                what, f"{what}: an earlier filter matches all tensors of {key!r}: give this first"
+            )
+        found.update(dict.fromkeys(new, value))
+    return {name: value for name, value in found.items() if value is not None}, unused
 
 
 def _text_pattern(what: str, pattern: str | re.Pattern[str]) -> re.Pattern[str]:

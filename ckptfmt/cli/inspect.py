@@ -158,7 +158,7 @@ def _run(options: argparse.Namespace) -> int:
 def _chosen(tensors: Tensors, names: TensorNames | None, options: argparse.Namespace) -> Tensors:
     rows = _listed(tensors, options)
     if options.filter:
-        stored, total = tensors.names, len(rows)
+        stored = tensors.names
         present = {*stored, *map(leaf_name, stored)}
 
         def passing(given: str) -> Callable[[str], object]:
@@ -171,7 +171,7 @@ def _chosen(tensors: Tensors, names: TensorNames | None, options: argparse.Names
         filters = list(map(passing, options.filter))
         rows = [row for row in rows if any(passes(stored[row]) for passes in filters)]
         if not rows:
-            raise no_match(" or ".join(options.filter), total, options.path)
+            raise no_match("filter", " or ".join(options.filter), stored, options.path)
     # They are in the order of names. A tree needs that, and sorts each of its branches by size.
     if options.sort != "name" and (options.json or not options.tree):
         keys: list[Any]

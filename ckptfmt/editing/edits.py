@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,7 +22,7 @@ from ckptfmt._base.arguments import (
     invalid,
 )
 from ckptfmt._base.background import wait_for_saves
-from ckptfmt._base.casting import can_cast, cast_dtype, dtype_text, of_kind
+from ckptfmt._base.casting import can_cast, cast_dtype, cast_dtypes, counts_of, dtype_text, of_kind
 from ckptfmt._base.names import prefix_text, saved_name
 from ckptfmt._base.progress import Progress
 from ckptfmt.bundle.choosing import Cast
@@ -34,9 +35,10 @@ from ckptfmt.bundle.reader import Reader
 from ckptfmt.bundle.selecting import (
     Filter,
     Rename,
+    by_filters,
     by_text,
     check_distinct,
-    near,
+    no_match,
     renamed,
     some,
 )
@@ -148,10 +150,9 @@ def edit(
             too), `/REGEX/` or a compiled regular expression that is found anywhere in the name, a
             function, or a list of these. The object graph is only dropped by its own name.
         keep: which tensors to keep, in the same forms; the others are dropped.
-        cast: a dtype casts all tensors of its kind (floating-point, integer, complex) that have at
-            least one dimension; a mapping of filters to dtypes casts those that match, of which the
-            first counts. In a state of `ckptfmt.torch`, arrays of NumPy and the scales of quantized
-            tensors are only cast if a filter matches them, and not to what cannot be loaded.
+        cast: as in `ckptfmt.load_into`, a dtype or a mapping. In a state of `ckptfmt.torch`, arrays
+            of NumPy and the scales of quantized tensors are only cast if a filter matches them, and
+            not to what cannot be loaded.
         allow_loss: as in `ckptfmt.load_into`; the result says how many values were lost.
         metadata: replaces the stored metadata (see `ckptfmt.Writer`); empty removes it.
         strip_optimizer: True drops the state of optimizers, and optimizers of which nothing is
@@ -259,8 +260,7 @@ def edit(
         dropped,
         {name: (dtype_text(before), dtype_text(to)) for name, (before, to) in casts.items()},
         done.copied_nbytes,
-        {name: lost.changed for name, lost in done.losses.items() if lost.changed},
-        {name: lost.zeros for name, lost in done.losses.items() if lost.zeros},
+        *counts_of(done.losses),
         _totals(rest, roles, sizes),
         _totals(dropped, roles, sizes),
         tuple(name for name in undecided if name in rest),
@@ -429,10 +429,7 @@ def _check_found(
     reader: Reader, what: str, given: Any, found: Iterable[str], names: list[str]
 ) -> None:
     if not found:
-        hint = near(given, names) if isinstance(given, str) else ""
-        raise TensorNotFoundError(
-            f"{what}: {given!r} matches none of the {len(names)} tensors{hint}", path=reader.prefix
-        )
+        raise no_match(what, given, names, reader.prefix)
 
 
 def _new_names(
@@ -475,51 +472,34 @@ def _casts(
     tensors that a dtype leaves."""
     if cast is None:
         return {}, ()
-    rules: list[tuple[Any, Any, np.dtype[Any]]] = []
-    if isinstance(cast, Mapping):
-        rules = [(one, all_names.passing(one, "cast"), cast_dtype(to)) for one, to in cast.items()]
-    else:
-        everything = cast_dtype(cast)
     found: dict[str, tuple[np.dtype[Any], np.dtype[Any]]] = {}
-    matched = [False] * len(rules)
     table = reader.table()
     kinds = map(dtypes.numpy_dtype, table["dtype_code"].tolist())
     stored = dict(zip(table["name"].tolist(), kinds, strict=True))
     shapes = dict(zip(table["name"].tolist(), table["shape"].tolist(), strict=True))
     chosen: dict[str, np.dtype[Any]] = {}
     uncast: tuple[str, ...] = ()
-    if not rules:
+    if isinstance(cast, Mapping):
+        rules, tensors = cast_dtypes(cast), [name for name in names if name != OBJECT_GRAPH_KEY]
+        passing = partial(all_names.passing, what="cast")
+        chosen, unused = by_filters("cast", rules, tensors, passing)
+        if unused:
+            raise no_match("cast", unused[0], tensors, reader.prefix)
+    else:
+        everything = cast_dtype(cast)
         others = [name for name in names if not described.stays_as_it_is(name)]
         before, sizes = [stored[name] for name in others], [shapes[name] for name in others]
         positions, uncast = of_kind(everything, others, before, sizes)
         chosen = {others[i]: everything for i in positions}
-    for name in names if rules else ():
-        for number, (_, passes, to) in enumerate(rules):
-            if name != OBJECT_GRAPH_KEY and passes(name):
-                matched[number] = True
-                chosen[name] = to
-                break
     for name, to in chosen.items():
         one = stored[name]
         if one != to:
             _check_cast(name, one, to, described)
             assert one is not None
             found[name] = one, to
-    _check_rules(reader, [rule for rule, hit in zip(rules, matched, strict=True) if not hit], names)
     if not found:
         raise TensorNotFoundError(f"cast: no tensor changes by {cast!r}", path=reader.prefix)
     return found, uncast
-
-
-def _check_rules(reader: Reader, unused: Iterable[tuple[Any, Any, Any]], names: list[str]) -> None:
-    """Refuse rules of `cast` that apply to no tensor."""
-    for given, passes, _ in unused:
-        if any(passes(name) for name in names if name != OBJECT_GRAPH_KEY):
-            raise InvalidError(
-                f"cast: an earlier filter matches all tensors of {given!r}: give this one first",
-                path=reader.prefix,
-            )
-        _check_found(reader, "cast", given, [], names)
 
 
 def _check_cast(

@@ -26,7 +26,15 @@ from ckptfmt._base.arguments import (
     is_positive,
 )
 from ckptfmt._base.background import wait_for_saves
-from ckptfmt._base.casting import Losses, can_cast, cast_dtype, dtype_text, of_kind
+from ckptfmt._base.casting import (
+    Losses,
+    can_cast,
+    cast_dtype,
+    cast_dtypes,
+    counts_of,
+    dtype_text,
+    of_kind,
+)
 from ckptfmt._base.casting import cast as cast_values
 from ckptfmt._base.names import path_text, prefix_text
 from ckptfmt._base.progress import Meter, Progress
@@ -49,7 +57,7 @@ from ckptfmt.bundle.rewriting import (
     other_values,
     rewrite,
 )
-from ckptfmt.bundle.selecting import Rename, filter_function, near
+from ckptfmt.bundle.selecting import Rename, by_filters, no_match
 from ckptfmt.bundle.temporary import (
     make_directory,
     open_directory,
@@ -57,7 +65,7 @@ from ckptfmt.bundle.temporary import (
     replacing_file,
 )
 from ckptfmt.bundle.writer import Writer
-from ckptfmt.errors import InvalidError, TensorNotFoundError, masked_repr
+from ckptfmt.errors import InvalidError, masked_repr
 from ckptfmt.formats import safetensors
 from ckptfmt.formats.renaming import WAY_OUT, Opened, is_transformed, renamed_tensors
 from ckptfmt.formats.tensors import Box, Kind, Read, Tensor
@@ -167,9 +175,7 @@ def convert(
         drop_metadata: whether to omit metadata that the result cannot hold, or, where the format or
             names change, all of it.
         limits: as in `ckptfmt.open`.
-        cast: a dtype casts all tensors of its kind (floating-point, integer, complex) that have at
-            least one dimension; a mapping of filters to dtypes casts those that match, of which the
-            first counts.
+        cast: as in `ckptfmt.load_into`, a dtype or a mapping; with `rename`, of the new names.
         allow_loss: as in `ckptfmt.load_into`; the result says how many values were lost.
         rename: which tensors to convert, under what names and with what transforms, as in
             `ckptfmt.load_into`, for example a table of `ckptfmt.huggingface`. Partitioned tensors
@@ -285,9 +291,9 @@ class _Casts:
 
     def __init__(self, cast: Cast | None, allow_loss: bool) -> None:
         self._default: np.dtype[Any] | None = None
-        self._rules: list[tuple[Any, np.dtype[Any]]] = []
+        self._rules: dict[Any, np.dtype[Any] | None] = {}
         if isinstance(cast, Mapping):
-            self._rules = [(one, cast_dtype(to)) for one, to in cast.items()]
+            self._rules = cast_dtypes(cast)
         elif cast is not None:
             self._default = cast_dtype(cast)
         self.allow_loss = check_switch("allow_loss", allow_loss)
@@ -300,7 +306,7 @@ class _Casts:
 
         Raises:
             TensorNotFoundError: a filter matches no tensor.
-            InvalidError: a dtype means none of the tensors.
+            InvalidError: a dtype means none of the tensors; or as `by_filters`.
         """
         stored = list(tensors)
         if self._default is not None:
@@ -308,17 +314,9 @@ class _Casts:
             shapes = [tensors[name].shape for name in stored]
             found, self.uncast = of_kind(self._default, stored, kinds, shapes)
             return {stored[i]: self._default for i in found}
-        wanted: dict[str, np.dtype[Any]] = {}
-        for given, dtype in self._rules:
-            passes = filter_function(given, stored, "cast")
-            matched = [name for name in stored if passes is None or passes(name)]
-            if not matched:
-                hint = near(given, stored) if isinstance(given, str) else ""
-                raise TensorNotFoundError(
-                    f"cast: {given!r} matches none of the {len(stored)} tensors{hint}"
-                )
-            for name in matched:
-                wanted.setdefault(name, dtype)
+        wanted, unused = by_filters("cast", self._rules, stored)
+        if unused:
+            raise no_match("cast", unused[0], stored)
         return wanted
 
     def kinds_of(
@@ -376,12 +374,8 @@ class _Casts:
 
     def results(self) -> dict[str, Any]:
         """Return what a Conversion has of the casts."""
-        return {
-            "casts": self.done,
-            "losses": {name: one.changed for name, one in self.losses.items() if one.changed},
-            "zeros": {name: one.zeros for name, one in self.losses.items() if one.zeros},
-            "uncast": self.uncast,
-        }
+        losses, zeros = counts_of(self.losses)
+        return {"casts": self.done, "losses": losses, "zeros": zeros, "uncast": self.uncast}
 
 
 def _check_described(

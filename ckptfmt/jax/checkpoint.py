@@ -293,6 +293,7 @@ def load(
                 seen = index.digest() if team.world_size > 1 else b""
                 found = _read(reader, leaves, _matched(reader, leaves, choice), choice)
             result = jax.tree.unflatten(jax.tree.structure(like), found)
+            choice.warn()
         team.round(guard.error, seen, lambda answers: compare_seen(answers, text))
         return result
 
@@ -473,12 +474,12 @@ def _fill(
         with about(name):
             parts: dict[Box, Any] = {}
             for box in one.reads:
-                array = arrays[name, box if source.transform is None else None]
-                array = choice.converted(array, source.dtype, source.name)
+                part = box if source.transform is None else None
+                array = choice.converted(arrays[name, part], source.dtype, source.name, part)
                 if source.transform is not None:
                     array = transformed(source.name, array, source.transform, one.shape)
-                    part: tuple[Any, ...] = tuple(slice(*side) for side in box)
-                    array = array[(*part, ...)]
-                parts[box] = choice.converted(array, one.dtype, source.name)
+                    cut: tuple[Any, ...] = tuple(slice(*side) for side in box)
+                    array = array[(*cut, ...)]
+                parts[box] = choice.converted(array, one.dtype, source.name, box)
             found[name] = one.leaf_of(parts)
     return found

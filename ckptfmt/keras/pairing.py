@@ -128,4 +128,4 @@ class Pairing:
             place = self.places[self.new_names[old]]
             place.assign(changed.pop(old) if old in changed else value(old))
         self.finish()
-        return report
+        return choice.reported(report)

@@ -434,6 +434,7 @@ class _Part:
         targets: for each tensor, the memory that it is cast into; None where it is read into its
             memory directly, or given to a method.
         misfits: the tensors that their objects cannot take.
+        castable: the tensors that are no Python scalars, and their names in the options.
     """
 
     def __init__(
@@ -462,8 +463,7 @@ class _Part:
         scalars = {i for i, one in enumerate(local) if _is_python_scalar(one)}
         refuse_casts_of_scalars(choice, (self._names[i] for i in sorted(scalars)))
         arrays = [i for i in range(len(self._names)) if i not in scalars]
-        chosen = self.batch.only(arrays)
-        own = [self._names[i] for i in arrays]
+        self.castable = chosen, own = self.batch.only(arrays), [self._names[i] for i in arrays]
         found = choice.casts(own, chosen.dtypes, chosen.shapes, is_part=True)
         return {arrays[i]: dtype for i, dtype in found.items()}
 
@@ -559,25 +559,30 @@ class _Part:
         """Read the tensors; those that are cast are written into their arrays here."""
         arrays = self.batch.read(None) if self.assignments else []
         for position, dtype in self._casts.items():
-            name = self._names[position]
-            arrays[position] = self._choice.converted(arrays[position], dtype, name)
+            arrays[position] = self._converted(position, arrays[position], dtype)
         for position, transform in self._transforms.items():
             name, target = self.batch.names[position], self.targets[position]
             shape = None if target is None else target.array.shape
             arrays[position] = transformed(name, arrays[position], transform, shape)
         wanted = [one for assignment in self.assignments for one in assignment.wanted]
         for position, (target, one) in enumerate(zip(self.targets, wanted, strict=True)):
-            arrays[position] = self._as_wanted(arrays[position], one, self._names[position])
+            arrays[position] = self._as_wanted(position, arrays[position], one)
             if target is not None:
                 target.mark_written()
                 target.array[...] = arrays[position]
         return arrays
 
-    def _as_wanted(self, array: NDArray[Any], wanted: Wanted, name: str) -> NDArray[Any]:
+    def _as_wanted(self, position: int, array: NDArray[Any], wanted: Wanted) -> NDArray[Any]:
         dtype = wanted.dtype
         if dtype is None or (wanted.kinds and kind_of(array.dtype) == kind_of(dtype)):
             return array
-        return self._choice.converted(array, dtype, name)
+        return self._converted(position, array, dtype)
+
+    def _converted(self, position: int, array: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
+        box = self.batch.boxes.get(position)
+        # Components of a parallel variable have one name.
+        part = self.batch.names[position], None if box is None else tuple(box.tolist())
+        return self._choice.converted(array, dtype, self._names[position], part)
 
     def hand_out(self, arrays: Sequence[NDArray[Any]]) -> None:
         """Give what was read to the objects that take it by a method."""
@@ -587,6 +592,17 @@ class _Part:
             if assignment.done is not None:
                 assignment.done(list(arrays[position:end]))
             position = end
+
+
+def _check_cast(choice: Choice, parts: Sequence[_Part], may_be_more: bool) -> None:
+    """Note what a cast to a dtype leaves, and refuse one that means nothing."""
+    chosen, own = zip(*(part.castable for part in parts), strict=True)
+    choice.casts(
+        [name for part in own for name in part],
+        [dtype for part in chosen for dtype in part.dtypes],
+        lambda: [shape for part in chosen for shape in part.shapes()],
+        may_mean_none=may_be_more,
+    )
 
 
 def misfits(
@@ -685,6 +701,7 @@ def run(
     assignments: Iterable[Assignment],
     conversion: Conversion,
     *,
+    may_be_more: bool = True,
     ready: Callable[[], None] | None = None,
 ) -> None:
     """Restore these objects.
@@ -695,12 +712,13 @@ def run(
         reader: the checkpoint.
         assignments: what is restored.
         conversion: how the stored values are converted.
+        may_be_more: whether the checkpoint has, or had, values for other objects.
         ready: called once everything is checked, before anything is written.
 
     Raises:
         TensorNotFoundError: a tensor that the graph names is missing.
         InvalidError: another shape or dtype than the object has, or a value in a place where it
-            cannot be replaced.
+            cannot be replaced; a cast to a dtype means none of the tensors.
         What reading raises (arrays then have unspecified contents), and what the methods of the
         objects and registered savers raise.
     """
@@ -722,6 +740,7 @@ def run(
     for part in (states, values, others):
         for misfit in part.misfits:
             raise InvalidError(misfit.message, tensor=misfit.key, path=reader.prefix)
+    _check_cast(conversion.choice, (states, values, others), may_be_more)
     others.check_targets()
     # Conversions may fail, so they come before anything is written.
     found = [states.read(), values.read()]

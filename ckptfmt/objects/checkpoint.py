@@ -334,9 +334,9 @@ class Checkpoint(Trackable):
         Raises:
             InvalidError: an object has another shape or dtype than its tensor; a value cannot be
                 replaced in its place; with `strict` as `load_into`; `rename` gives two values one
-                name; `cast` names a missing value; or an argument has the wrong type.
-            TensorNotFoundError: a tensor that the object graph names is missing; with `strict`
-                as `load_into`.
+                name; `cast=DTYPE` means no value; or an argument has the wrong type.
+            TensorNotFoundError: a tensor that the object graph names is missing; a key of `cast` or
+                `rename` matches none; with `strict` as `load_into`.
             CorruptError, LimitError: the object graph is damaged or too large.
             What `ckptfmt.open` and reading raise (arrays then have unspecified contents), and the
             objects' own methods.

@@ -4,7 +4,7 @@ names, so that matching does not need to know of the choice."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 
 from ckptfmt._base.arguments import invalid
 from ckptfmt.bundle.choosing import Choice
@@ -57,16 +57,14 @@ def choose(
 
 
 def refuse_casts_of_scalars(choice: Choice, names: Iterable[str]) -> None:
-    """Refuse a mapping `cast` that names one of these Python scalars, which keep their types.
+    """Refuse a mapping `cast` that means one of these Python scalars, which keep their types.
 
     Raises:
         InvalidError: it does.
     """
-    if not isinstance(choice.cast, Mapping):
-        return
     for name in names:
-        if choice.cast.get(name) is not None:
-            message = "cast names a Python scalar, which keeps its type: leave it out of the cast"
+        if name in choice.done.wanted:
+            message = "cast means a Python scalar, which keeps its type: leave it out of the cast"
             raise invalid("cast", message, tensor=name)
 
 

@@ -237,6 +237,7 @@ class Restoration:
         transforms: the transforms that `rename` gave, by name of a value in the checkpoint.
         misfits: where `strict` is False, what did not fit and was left as it is, by place.
         once: whether nothing is restored later.
+        choice: as given.
         unused: node to the names of its attributes that its object did not take.
         expect_partial: whether values may remain without an object.
     """
@@ -255,7 +256,7 @@ class Restoration:
         self.filtered, self.transforms = choose(choice, graph, reader.prefix)
         self.misfits: dict[Hashable, Misfit] = {}
         self._number = next(_numbers)
-        self._choice, self._strict, self.once = choice, choice.strict, once
+        self.choice, self._strict, self.once = choice, choice.strict, once
         self._closed = False
         self._layouts: Mapping[str, Layout | None] | None = None
         self._reported: set[tuple[str, str]] = set()
@@ -299,11 +300,18 @@ class Restoration:
         match = self.match(view)
         return Prepared(match, self._plan(match))
 
-    def restore(self, prepared: Prepared, ready: Callable[[], None] | None = None) -> None:
+    def restore(
+        self,
+        prepared: Prepared,
+        ready: Callable[[], None] | None = None,
+        *,
+        may_be_more: bool = True,
+    ) -> None:
         """Restore what was prepared, unless the restoration is closed.
 
         Args:
             prepared: of the objects as they are now.
+            may_be_more: whether other values may be restored later, or were before.
             ready: called once everything is checked, before anything is written.
         """
         match, planned = prepared.match, prepared.plan
@@ -313,7 +321,13 @@ class Restoration:
         if planned.assignments or ready is not None:
             if self._strict is False:
                 self._leave_out(planned)
-            assigning.run(self.reader, planned.assignments, self._conversion(), ready=ready)
+            assigning.run(
+                self.reader,
+                planned.assignments,
+                self._conversion(),
+                may_be_more=may_be_more,
+                ready=ready,
+            )
         for node_id, local in planned.given:
             self._left.given.add(node_id, local)
             if not _is_by_place(local):
@@ -330,6 +344,10 @@ class Restoration:
         more = len(match.contradictions) - WARNINGS_MAX
         if more > 0:
             self._contradiction(f"{more} more objects", "others")
+
+    def is_whole(self, prepared: Prepared) -> bool:
+        """Return whether all values of the checkpoint have an object."""
+        return self._full <= {node for node, _ in prepared.plan.given}
 
     def expected(self, planned: _Plan) -> tuple[list[str], list[Misfit]]:
         """Return the tensors that no object would take, and what would not fit."""
@@ -453,7 +471,7 @@ class Restoration:
         return assigning.misfits(self.reader, assignments, self._conversion())
 
     def _conversion(self) -> Conversion:
-        return Conversion(self._choice, self.transforms, self.name_of)
+        return Conversion(self.choice, self.transforms, self.name_of)
 
     def _is_done(self, node: int, local: Local) -> bool:
         return node in self._left.given
@@ -635,7 +653,7 @@ class NamedRestoration(Restoration):
                 node.attributes = []
             graph.nodes.append(node)
         super().__init__(reader, graph, Choice(strict=choice.strict), once=once)
-        self._choice, self.filtered = choice, frozenset(excluded)
+        self.choice, self.filtered = choice, frozenset(excluded)
         self.transforms = transforms
         self.expect_partial = True
 

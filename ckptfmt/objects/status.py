@@ -64,7 +64,8 @@ class LoadStatus:
         """
         seen = self._last or self._see()
         keys, misfits = self._restoration.keys_left(), self._restoration.misfits.values()
-        return self._report_on(seen, self._got(seen.pairs), keys, misfits)
+        report = self._report_on(seen, self._got(seen.pairs), keys, misfits)
+        return self._restoration.choice.reported(report)
 
     def retry(self) -> Self:
         """Restore objects that did not exist before.
@@ -306,7 +307,8 @@ def restored(
         restoration.expect_partial = True
         prepared = restoration.prepare(view)
         status._check(prepared, choice.strict, may_lack)
-        restoration.restore(prepared, ready)
+        may_be_more = choice.strict is None and not restoration.is_whole(prepared)
+        restoration.restore(prepared, ready, may_be_more=may_be_more)
         restoration.expect_partial = named or expect_partial
     except BaseException:
         reader.close()

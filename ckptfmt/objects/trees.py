@@ -257,7 +257,7 @@ def load_tree(
         names, filter: as in `ckptfmt.load_into`. Leaves that are left out are not read: containers
             omit them, lists and tuples have None in their place.
         rename, cast, allow_loss: as in `ckptfmt.load_into`; `cast` is a dtype or a mapping. Python
-            scalars keep their types, and a mapping must not name them. `rename` is for checkpoints
+            scalars keep their types, and a mapping must not match them. `rename` is for checkpoints
             without a graph. Neither goes with a coordinator.
         strict: whether a tensor that the graph names must exist; False omits a missing one, such as
             a variable that TensorFlow saved uninitialised, as `filter` does.
@@ -296,6 +296,7 @@ def load_tree(
     for position, dtype in casts.items():
         key = stored.keys[arrays[position]]
         tensors[key] = choice.converted(tensors[key], dtype, stored.name_of(key))
+    choice.warn()
     for key, transform in stored.transforms.items():
         tensors[key] = transformed(key, tensors[key], transform)
     if stored.graph is None:
@@ -329,7 +330,7 @@ def load_tree_into(
         tree: what `Checkpoint` takes, except that the root may be any container.
         names, filter, rename, cast, allow_loss, strict: as in `ckptfmt.load_into`; names as in
             `load_tree`.
-            Python scalars of the tree keep their types, and a mapping must not name them in `cast`.
+            Python scalars of the tree keep their types, and a mapping `cast` must not match them.
         verify, limits: as in `ckptfmt.open`.
 
     Returns:

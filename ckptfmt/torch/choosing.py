@@ -107,22 +107,21 @@ class _Conversion:
     def __init__(self, choice: Choice, reader: Reader, leaves: Mapping[str, Any]) -> None:
         self._choice = choice
         self._made: dict[tuple[np.dtype[Any], int], CastFirst] = {}
-        # A dtype that only torch has is stored as another, with a note.
-        plain = [name for name, one in leaves.items() if isinstance(one, Stored) and not one.note]
-        handles = [reader[leaves[name].name] for name in plain]
-        casts = choice.casts(
-            plain, [one.dtype for one in handles], lambda: [one.shape for one in handles]
-        )
-        self._casts = {plain[i]: dtype for i, dtype in casts.items()}
+        stored = {name: one for name, one in leaves.items() if isinstance(one, Stored)}
+        handles = [reader[one.name] for one in stored.values()]
+        # A dtype that only torch has is stored as another, with a note: no other has its numbers.
+        kinds = [
+            None if one.note else handle.dtype
+            for one, handle in zip(stored.values(), handles, strict=True)
+        ]
+        casts = choice.casts([*stored], kinds, lambda: [one.shape for one in handles])
+        self._casts = {name: casts[i] for i, name in enumerate(stored) if i in casts}
 
     def __call__(self, leaf: Any, name: str, transform: Transform | None) -> Any:
-        is_named = isinstance(self._choice.cast, Mapping) and name in self._choice.cast
         if not isinstance(leaf, Stored):
-            if is_named:
+            if name in self._choice.done.wanted:
                 raise invalid("cast", "the extra state of a module is not cast", tensor=name)
             return leaf
-        if leaf.note and is_named:
-            raise invalid("cast", "a tensor of such a dtype of torch is not cast", tensor=name)
         if name in self._casts:
             key = self._casts[name], id(transform)
             first = CastFirst(key[0], self._choice.converted, transform)

@@ -178,6 +178,7 @@ def load(
         new.add(structure)
         new.read(reader, [], progress)
     loaded: dict[str, Any] = new.build(structure)
+    choice.warn()
     return loaded
 
 
@@ -248,7 +249,7 @@ def load_into(
             refuse(reader.prefix, report, casts=tensors.can_cast)
         matching.new.read(reader, matching.fills(), progress)
     finish()
-    return report
+    return choice.reported(report)
 
 
 def _device(given: Any) -> torch.device:

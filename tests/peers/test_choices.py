@@ -15,7 +15,18 @@ import numpy as np
 import pytest
 import torch
 from hypothesis import strategies as st
-from support.choices import STORED, Call, check, flat, grid, nested, options
+from support.choices import (
+    LOSSY,
+    STORED,
+    Call,
+    Loaded,
+    check,
+    check_losses,
+    flat,
+    grid,
+    nested,
+    options,
+)
 from support.options import ADAPTERS, calls, check_calls
 from support.strategies import counted, property_test
 
@@ -35,20 +46,20 @@ def x64() -> Any:
     jax.config.update("jax_enable_x64", before)
 
 
-def _torch_load(path: Path, _targets: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
-    return {name: one.numpy() for name, one in ckptfmt.torch.load(path, **given).items()}
+def _torch_load(path: Path, _targets: dict[str, Any], given: dict[str, Any]) -> Loaded:
+    return {name: one.numpy() for name, one in ckptfmt.torch.load(path, **given).items()}, None
 
 
-def _torch_load_into(path: Path, targets: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
+def _torch_load_into(path: Path, targets: dict[str, Any], given: dict[str, Any]) -> Loaded:
     state = {name: torch.from_numpy(one) for name, one in targets.items()}
-    ckptfmt.torch.load_into(state, path, **given)
-    return {name: one.numpy() for name, one in state.items()}
+    report = ckptfmt.torch.load_into(state, path, **given)
+    return {name: one.numpy() for name, one in state.items()}, report
 
 
-def _jax_load(path: Path, targets: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
+def _jax_load(path: Path, targets: dict[str, Any], given: dict[str, Any]) -> Loaded:
     like = {name: jnp.asarray(one) for name, one in targets.items()}
     found = flat(ckptfmt.jax.load(path, nested(like), **given))
-    return {name: np.asarray(one) for name, one in found.items()}
+    return {name: np.asarray(one) for name, one in found.items()}, None
 
 
 CALLS = {
@@ -71,6 +82,12 @@ def prefixes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[bool, P
 def test_all_options_together(name: str, prefixes: dict[str, dict[bool, Path]]) -> None:
     words = [check(CALLS[name], given, prefixes["plain"]) for given in grid()]
     assert words.count("loaded") > len(words) / 4
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_losses_are_refused_or_reported(name: str, tmp_path: Path) -> None:
+    ckptfmt.save(tmp_path / "ck", LOSSY)
+    check_losses(CALLS[name], tmp_path / "ck")
 
 
 @property_test(600, 20_000, data=st.data())

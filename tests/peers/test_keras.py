@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -164,6 +165,36 @@ def test_low_precision(tmp_path: Path) -> None:
             load_weights(wide, path)
         assert load_weights(wide, path, cast=True)
         assert wide.get_weights()[0].tolist() == [[1, 2], [3, 4.5]]
+
+
+def test_keys_and_losses_of_casts(tmp_path: Path) -> None:
+    def small(dtype: str) -> Any:
+        dense = layers.Dense(2, dtype=dtype, name="dense")
+        return keras.Sequential([keras.Input((2,)), dense], name="m")
+
+    model, half = small("float32"), small("float16")
+    model.set_weights([np.array([[1, 1e30], [1e-9, 0]]), np.array([1, 2])])
+    model.save_weights(tmp_path / "h5.weights.h5")
+    save_weights(model, tmp_path / "graph")
+    save_weights(model, tmp_path / "path", by="path")
+    for name in ("graph", "path", "h5.weights.h5"):
+        cast: dict[Any, str | None] = {re.compile("kernel|/0$"): "float16", "*": "float16"}
+        before = half.get_weights()[0].tolist()
+        for given in (True, "float16", cast):
+            with pytest.raises(ckptfmt.InvalidError, match="changes 1 element") as caught:
+                load_weights(half, tmp_path / name, cast=given)
+            assert caught.value.argument == "allow_loss"
+            assert half.get_weights()[0].tolist() == before
+            report = load_weights(half, tmp_path / name, cast=given, allow_loss=True)
+            assert [*report.losses.values()] == [*report.zeros.values()] == [1] and report
+            half.set_weights([np.array(before), np.zeros(2)])
+        cast["z*"] = None
+        with pytest.raises(ckptfmt.TensorNotFoundError):
+            load_weights(half, tmp_path / name, cast=cast, allow_loss=True)
+        report = load_weights(half, tmp_path / name, cast=cast, allow_loss=True, strict=False)
+        assert report.unused == ("z*",) and len(report.matched) == 2 and not report
+        with pytest.raises(ckptfmt.InvalidError, match="casts complex tensors"):
+            load_weights(half, tmp_path / name, cast="complex64")
 
 
 # ---- what matched --------------------------------------------------------------------------------

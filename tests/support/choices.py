@@ -3,27 +3,37 @@
 
 from __future__ import annotations
 
+import fnmatch
 import itertools
+import re
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 from hypothesis import strategies as st
 
 import ckptfmt
 from ckptfmt import InvalidError, TensorNotFoundError
+from ckptfmt.types import MatchReport
 
 STORED: dict[str, Any] = {
     "a": np.arange(6, dtype=np.float32).reshape(2, 3),
     "b": np.arange(3, dtype=np.float64) / 4,
     "c/d": np.arange(4, dtype=np.int32),
     "c/e": np.arange(4, dtype=np.float16) / 8,
+    "n[1]": np.arange(2, dtype=np.float32),
+    "n1": np.arange(2, dtype=np.float32) / 2,
+    "0d": np.array(0.1),
 }
 FILTERS: dict[str, Callable[[str], object]] = {
     "c/*": lambda name: name.startswith("c/"),
     "/a|b/": lambda name: "a" in name or "b" in name,
+    "c/d": lambda name: name == "c/d",
+    "0d": lambda name: name == "0d",
     "z*": lambda name: False,
 }
 
@@ -52,6 +62,20 @@ CASTS: list[Any] = [
     {"a": "float16"},
     {"a": "int32", "c/d": np.float32},
     {"a": "float32", "z": "float32"},
+]
+# Mappings whose keys are patterns, or names that are patterns as well.
+KEYED: list[Any] = [
+    {"c/*": "float32", "b": np.float32},
+    {"/^[ab]$/": "float64"},
+    {re.compile("^c.*d$"): "int64", "b": None},
+    {"c/d": "int64", "c/*": "float32"},
+    {"c/*": "float32", "c/d": "int64"},
+    {"c/d": None, "0d": None, "*": "float64"},
+    {"n[1]": "float64"},
+    {"n[1]": "float64", "n[12]": "float16", "n?": "float16"},
+    {"n[12]": "float64"},
+    {"z*": "float32", "n1": "float16"},
+    {"0*": "float16"},
 ]
 
 
@@ -84,12 +108,16 @@ class Options:
 
 
 def grid() -> Iterator[Options]:
-    """Every filter with every rename and cast, and targets that fit."""
-    renames = [(None, lambda name: name), *RENAMES]
-    for filtered, (rename, rule), cast in itertools.product(
-        [None, *FILTERS], renames, [None, *CASTS]
-    ):
-        found = Options(filter=filtered, rename=rename, rule=rule, cast=cast)
+    """Filters with every rename and cast, every kind of key in a cast, dtypes that mean nothing,
+    and targets that fit."""
+    same = (None, lambda name: name)
+    every = [
+        *itertools.product([None, "c/*", "/a|b/", "z*"], [same, *RENAMES], [None, *CASTS], [True]),
+        *itertools.product([None], [same], KEYED, [True, False]),
+        *itertools.product(["c/d", "0d"], [same], ["float16"], [True, False]),
+    ]
+    for filtered, (rename, rule), cast, strict in every:
+        found = Options(filter=filtered, rename=rename, rule=rule, cast=cast, strict=strict)
         for old, array in STORED.items():
             new, fits = rule(old), array.astype(cast_to(cast, old, array.dtype))
             if isinstance(new, tuple):
@@ -109,7 +137,7 @@ def options(draw: st.DrawFn) -> Options:
         filter=draw(st.none() | st.sampled_from(sorted(FILTERS))),
         rename=rename,
         rule=rule,
-        cast=draw(st.none() | st.sampled_from(CASTS)),
+        cast=draw(st.none() | st.sampled_from([*CASTS, *KEYED])),
         strict=draw(st.booleans()),
     )
     for old, array in STORED.items():
@@ -127,16 +155,38 @@ def options(draw: st.DrawFn) -> Options:
     return found
 
 
+def is_match(key: Any, name: str) -> bool:
+    """Return whether a key of a cast matches a name: as one, or as a pattern if none has it."""
+    if key in STORED:
+        return bool(key == name)
+    if isinstance(key, str) and not key.startswith("/"):
+        return fnmatch.fnmatchcase(name, key)
+    return re.search(key.strip("/") if isinstance(key, str) else key, name) is not None
+
+
+def keys_of(cast: Any) -> dict[Any, tuple[list[str], list[str]]]:
+    """Return the names that each key of a mapping matches, and those that no earlier one does."""
+    found: dict[Any, tuple[list[str], list[str]]] = {}
+    taken = set[str]()
+    for key in cast if isinstance(cast, dict) else ():
+        matched = [name for name in STORED if is_match(key, name)]
+        found[key] = matched, [name for name in matched if name not in taken]
+        taken.update(matched)
+    return found
+
+
 def cast_to(cast: Any, name: str, dtype: Any) -> Any:
     if isinstance(cast, dict):
-        return np.dtype(cast.get(name, dtype))
-    return np.dtype(cast) if cast not in (None, True) and dtype.kind == "f" else dtype
+        to = next((cast[key] for key, (_, own) in keys_of(cast).items() if name in own), None)
+        return np.dtype(dtype if to is None else to)
+    is_meant = cast not in (None, True) and dtype.kind == "f" and STORED[name].ndim
+    return np.dtype(cast) if is_meant else dtype
 
 
 def not_meant(cast: Any, arrays: list[Any]) -> bool:
     """Return whether `cast` is a dtype of floating-point numbers, and only others are there."""
     is_dtype = cast not in (None, True) and not isinstance(cast, dict)
-    return is_dtype and bool(arrays) and all(array.dtype.kind != "f" for array in arrays)
+    return is_dtype and bool(arrays) and all(a.dtype.kind != "f" or not a.ndim for a in arrays)
 
 
 def is_changed(array: Any, dtype: Any) -> bool:
@@ -154,8 +204,11 @@ def meant(  # noqa: PLR0912 (one rule after the other)
         errors.add(InvalidError)
     if any(name not in STORED for name in given.names or ()):
         errors.add(TensorNotFoundError)
-    if isinstance(given.cast, dict) and "z" in given.cast and given.strict:
-        errors.add(InvalidError)
+    for matched, own in keys_of(given.cast).values():
+        if not matched and given.strict:
+            errors.add(TensorNotFoundError)
+        if matched and not own:
+            errors.add(InvalidError)
     passes = FILTERS.get(given.filter, lambda _: True)
     chosen = [name for name in STORED if given.names is None or name in given.names]
     kept = [name for name in chosen if passes(name)]
@@ -222,46 +275,48 @@ def flat(tree: Any, path: str = "") -> dict[str, Any]:
     return found
 
 
+Loaded = tuple[dict[str, Any], MatchReport | None]
+
+
 @dataclass(frozen=True)
 class Call:
     """A call that loads.
 
     Attributes:
-        load: returns name to array: what it loaded, or what the targets hold.
+        load: returns name to array, what it loaded or what the targets hold; and the report.
         graph: whether it is for a checkpoint with an object graph, without one, or both.
         in_place: whether it reads into the targets, so that they are unspecified after a loss.
     """
 
-    load: Callable[[Path, dict[str, Any], dict[str, Any]], dict[str, Any]]
+    load: Callable[[Path, dict[str, Any], dict[str, Any]], Loaded]
     with_targets: bool = True
     graph: tuple[bool, ...] = (False,)
     lacks: tuple[str, ...] = ()
     in_place: bool = False
 
 
-def _load(path: Path, _targets: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
-    return ckptfmt.load(path, **given)
+def _load(path: Path, _targets: dict[str, Any], given: dict[str, Any]) -> Loaded:
+    return ckptfmt.load(path, **given), None
 
 
-def _load_into(path: Path, targets: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
-    ckptfmt.load_into(path, targets, **given)
-    return targets
+def _load_into(path: Path, targets: dict[str, Any], given: dict[str, Any]) -> Loaded:
+    return targets, ckptfmt.load_into(path, targets, **given)
 
 
-def _load_tree(path: Path, _targets: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
-    return flat(ckptfmt.load_tree(path, **given))
+def _load_tree(path: Path, _targets: dict[str, Any], given: dict[str, Any]) -> Loaded:
+    return flat(ckptfmt.load_tree(path, **given)), None
 
 
-def _load_tree_into(path: Path, targets: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
+def _load_tree_into(path: Path, targets: dict[str, Any], given: dict[str, Any]) -> Loaded:
     tree = nested(targets)
-    ckptfmt.load_tree_into(path, tree, **given)
-    return flat(tree)
+    report = ckptfmt.load_tree_into(path, tree, **given)
+    return flat(tree), report
 
 
-def _checkpoint(path: Path, targets: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
+def _checkpoint(path: Path, targets: dict[str, Any], given: dict[str, Any]) -> Loaded:
     tree = nested(targets)
-    ckptfmt.Checkpoint(tree).read(path, **({"strict": True} | given), partial=True)
-    return flat(tree)
+    status = ckptfmt.Checkpoint(tree).read(path, **({"strict": True} | given), partial=True)
+    return flat(tree), status.report
 
 
 CALLS = {
@@ -272,6 +327,18 @@ CALLS = {
     "load_tree_into": Call(_load_tree_into, graph=(False, True), in_place=True),
     "Checkpoint.read": Call(_checkpoint, graph=(False, True)),
 }
+
+
+def check_report(given: Options, report: MatchReport) -> None:
+    """Compare what a report says of the keys that match nothing, and of what a dtype leaves."""
+    unused = [str(key) for key, (matched, _) in keys_of(given.cast).items() if not matched]
+    if isinstance(given.rename, dict):
+        unused += [key for key in given.rename if key not in STORED]
+    assert [*report.unused] == unused and (report.complete or not given.strict)
+    is_dtype = given.cast not in (None, True) and not isinstance(given.cast, dict)
+    loaded = is_dtype and "0d" in report.matched
+    assert [*report.uncast] == ["0d"] * (loaded and np.dtype(given.cast) != np.float64)
+    assert report.losses == report.zeros == {}
 
 
 def check(call: Call, given: Options, prefixes: Mapping[bool, Path]) -> str:
@@ -285,7 +352,7 @@ def check(call: Call, given: Options, prefixes: Mapping[bool, Path]) -> str:
         errors, wanted = meant(given, with_targets=call.with_targets)
         targets = given.blanks()
         try:
-            found = call.load(prefixes[graph], targets, given.given())
+            found, report = call.load(prefixes[graph], targets, given.given())
         except (InvalidError, TensorNotFoundError) as error:
             assert type(error) in errors, (error, errors)
             word = "refused"
@@ -298,5 +365,28 @@ def check(call: Call, given: Options, prefixes: Mapping[bool, Path]) -> str:
         for name, array in found.items():
             assert np.asarray(array).dtype == wanted[name].dtype, name
             np.testing.assert_array_equal(np.asarray(array), wanted[name])
+        if report is not None:
+            check_report(given, report)
         word = "loaded"
     return word
+
+
+LOSSY = {"w": np.array([1.0, 1e30, 1e-9, 0]), "s": np.array(1e30)}
+
+
+def check_losses(call: Call, path: Path) -> None:
+    """Cast what float16 does not hold: refused, or allowed and in the result; a warning only where
+    there is none."""
+    targets = {"w": np.zeros(4, "f2"), "s": np.zeros(())}
+    for cast in ("float16", {"w*": "float16"}):
+        with pytest.raises(InvalidError, match=r"changes 1 element .* 1e\+30, at \[1\]") as caught:
+            call.load(path, targets, {"cast": cast})
+        assert caught.value.argument == "allow_loss"
+        with warnings.catch_warnings(record=True) as warned:
+            warnings.simplefilter("always", ckptfmt.CkptfmtWarning)
+            found, report = call.load(path, targets, {"cast": cast, "allow_loss": True})
+        assert found["w"].tolist() == [1, np.inf, 0, 0] and found["s"] == 1e30
+        assert len(warned) == (report is None)
+        if report is not None:
+            left = ("s",) * (cast == "float16")
+            assert (report.losses, report.zeros, report.uncast) == ({"w": 1}, {"w": 1}, left)

@@ -47,8 +47,6 @@ OTHERS = {
     ("Reader.verify", "strict"),
     ("Reader.verify", "progress"),
     ("editing.edit", "metadata"),
-    ("editing.edit", "cast"),
-    ("convert", "cast"),
     ("report.report", "progress"),  # parts of the page
 }
 CORE = ("", "sharded", "editing", "tf", "types", "report", "huggingface")
