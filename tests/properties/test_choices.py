@@ -97,6 +97,16 @@ def test_what_casts_do_later_is_in_the_report_then(tmp_path: Path) -> None:
         assert caught.value.argument == "cast"
 
 
+def test_losses_of_several_components_are_added(tmp_path: Path) -> None:
+    def parallel(value: float, dtype: str) -> ckptfmt.tf.ParallelVariable:
+        components = [np.full(3, value, dtype) for _ in range(2)]
+        return ckptfmt.tf.ParallelVariable(components, ["first", "second"])
+
+    path = ckptfmt.Checkpoint(p=parallel(1e30, "f8")).write(tmp_path / "ck")
+    status = ckptfmt.Checkpoint(p=parallel(0, "f2")).read(path, cast="float16", allow_loss=True)
+    assert status.report.losses == {"p": 6}
+
+
 def test_tied_arrays_are_cast_together(tmp_path: Path) -> None:
     """Equal bytes that are converted alike are equal; others are not."""
     ckptfmt.save(tmp_path / "ck", {"a": np.ones(2), "b": np.ones(2)})
