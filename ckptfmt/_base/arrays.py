@@ -92,7 +92,7 @@ def as_source(data: Any, code: int | None = None) -> NDArray[Any]:
         raise
     except Exception as error:  # whatever the object's own __array__ raises
         raise InvalidError(f"{describe(data)} is not an array: {error}") from error
-    if array.shape == () and array.dtype == object and array[()] is data:
+    if hasattr(data, "dtype") and array.shape == () and array.dtype == object and array[()] is data:
         calls = adapter_for(data) or "save the arrays that it consists of"
         raise InvalidError(f"{describe(data)} is not one array: {calls}")
     return array
