@@ -41,6 +41,7 @@ from ckptfmt.errors import CkptfmtWarning, TensorNotFoundError
 from ckptfmt.objects import assigning
 from ckptfmt.objects.assigning import Assignment, Conversion, Misfit
 from ckptfmt.objects.choice import choose, value_name
+from ckptfmt.objects.serializing import slot_locals
 from ckptfmt.objects.trackable import Trackable, waiting
 from ckptfmt.objects.traversal import (
     Child,
@@ -636,10 +637,14 @@ class NamedRestoration(Restoration):
     """A restore from a checkpoint without an object graph, as those of TensorFlow 1.
 
     Every object gets the tensor of its full name: its attribute `name`, or else its path joined by
-    "/". In a graph each name is a node of its own, and no edge leads to it.
+    "/"; of a slot variable, the full name of its variable, "/" and the slot's name, unless another
+    optimizer has the same slot. In a graph each name is a node of its own, and no edge leads to it.
     """
 
-    def __init__(self, reader: Reader, choice: Choice, *, once: bool = False) -> None:
+    def __init__(
+        self, reader: Reader, choice: Choice, *, skip_slots: bool = False, once: bool = False
+    ) -> None:
+        self._skip_slots = skip_slots
         graph = ObjectGraph([Node()])
         self._nodes: dict[str, int] = {}
         excluded = set()
@@ -667,7 +672,9 @@ class NamedRestoration(Restoration):
 
     def _match(self, node: int, start: Local, view: View) -> Match:
         match = Match()
-        for local in view.walk(start).objects:
+        objects = view.walk(start).objects
+        slots = [] if self._skip_slots else [one.local for one in slot_locals(objects)]
+        for local in [*objects, *slots]:
             if isinstance(local.value, Trackable):
                 match.trackables.append(local)
             found = self._nodes.get(local.full_name)

@@ -69,8 +69,8 @@ class FoundSlot:
     index: int | None = None
 
 
-def slot_locals(found: list[Local]) -> Iterator[FoundSlot]:
-    """Yield the slot variables of all optimizers among these objects, in TensorFlow's order. One
+def slot_locals(found: list[Local]) -> list[FoundSlot]:
+    """Return the slot variables of all optimizers among these objects, in TensorFlow's order. One
     that is {device: array} has the layout of its variable.
 
     Raises:
@@ -80,7 +80,9 @@ def slot_locals(found: list[Local]) -> Iterator[FoundSlot]:
     """
     optimizers = optimizers_among(found)
     if not optimizers:
-        return
+        return []
+    slots: list[FoundSlot] = []
+    named: dict[str, Local] = {}
     indices: dict[Hashable, int] = {local.key: index for index, local in enumerate(found)}
     by_identity = {id(local.value): index for index, local in enumerate(found)}
     variables = [local.value for local in found if _is_variable(local)]
@@ -103,6 +105,11 @@ def slot_locals(found: list[Local]) -> Iterator[FoundSlot]:
             names.add((original, slot.name))
             local = Local(slot.value, trail_of((*variable, *optimizer, slot.name)))
             local.path_text = slot_key(variable.key_path, optimizer.key_path, slot.name)
+            # As TensorFlow 1; its further optimizers of a variable have other names.
+            local.default_name = f"{variable.full_name}/{slot.name}"
+            first = named.setdefault(local.default_name, local)
+            if first is not local:
+                first.default_name = local.default_name = None
             if isinstance(slot.value, Mapping):
                 local.layout = variable.layout
             has_children = local.layout is None and children_of(slot.value)
@@ -120,7 +127,8 @@ def slot_locals(found: list[Local]) -> Iterator[FoundSlot]:
                     f"{what} is also an object of the checkpoint in another place, which is not "
                     "supported"
                 )
-            yield FoundSlot(optimizer_index, original, slot.name, local, known)
+            slots.append(FoundSlot(optimizer_index, original, slot.name, local, known))
+    return slots
 
 
 def _is_variable(local: Local) -> bool:
@@ -380,7 +388,7 @@ def content_of(view: View) -> Content:
     walked = view.walk()
     view.check_layouts(walked)
     found, edges = walked
-    slots = list(slot_locals(found))
+    slots = slot_locals(found)
     graph = ObjectGraph([Node(children=named) for named in edges])
     found = list(found)
     for slot in slots:

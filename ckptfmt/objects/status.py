@@ -296,8 +296,10 @@ def restored(
         restoration: Restoration
         status: LoadStatus
         if graph is None:
-            restoration = NamedRestoration(reader, choice, once=once)
-            status = NameBasedSaverStatus(restoration, view, optional=optional)
+            restoration = NamedRestoration(reader, choice, skip_slots=skip_slots, once=once)
+            status = NameBasedSaverStatus(
+                restoration, view, skip_slots=skip_slots, optional=optional
+            )
         else:
             restoration = Restoration(reader, graph, choice, skip_slots=skip_slots, once=once)
             # TensorFlow's DTensorCheckpoint of a root stores no save_counter.

@@ -362,10 +362,13 @@ class Local:
         key: identifies the object within one traversal.
         layout: the layout of an array on a mesh, which is {device: local array}.
         path_text: its escaped path, if that is not the one of the trail (slot variables).
+        default_name: the full name of a slot variable that has no name of its own; None for the
+            path.
     """
 
     __slots__ = (
         "_role",
+        "default_name",
         "holder",
         "key",
         "layout",
@@ -390,6 +393,7 @@ class Local:
         self.holder = holder
         self.slot = slot
         self.path_text: str | None = None
+        self.default_name: str | None = None
         self.layout: Layout | None = None
         self._role: Role | None = None
         self.key: Hashable = self.place if _is_value(type(value)) else id(value)
@@ -445,8 +449,12 @@ class Local:
     def full_name(self) -> str:
         """The name of the object in a name-based checkpoint."""
         unnamed = self.role is Role.SCALAR or isinstance(self.value, TensorHandle)
-        name = None if unnamed else getattr(self.value, "name", None)
-        return name if isinstance(name, str) and name else "/".join(self.path)
+        # The name of a TensorFlow variable ends with ":0", and not in checkpoints.
+        for attribute in () if unnamed else ("_shared_name", "name"):
+            name = getattr(self.value, attribute, None)
+            if isinstance(name, str) and name:
+                return name
+        return self.default_name or str(self)
 
 
 class Edges(NamedTuple):

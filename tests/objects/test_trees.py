@@ -232,7 +232,7 @@ def test_values_have_names_for_readers_of_names(tmp_path: Path) -> None:
         f"d/p{value}": "d/p",
         f"o{value}": "o",
         "o/.ATTRIBUTES/py_state": "",
-        f"d/x.Sy/1/.OPTIMIZER_SLOT/o/m..1{value}": "d/x/y/1/o/m.1",
+        f"d/x.Sy/1/.OPTIMIZER_SLOT/o/m..1{value}": "d/x/y/1/m.1",
     }
 
 
