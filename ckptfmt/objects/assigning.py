@@ -14,7 +14,6 @@ written:
 from __future__ import annotations
 
 import copy
-import inspect
 from collections.abc import (
     Callable,
     Collection,
@@ -111,8 +110,13 @@ class Assignment:
 # ---- planning ------------------------------------------------------------------------------------
 
 
-def plan(local: Local, node: Node) -> Assignment | None:
+def plan(local: Local, node: Node, *, may_be_left: bool = False) -> Assignment | None:
     """Return what an object takes of a node; None if the node has nothing for it.
+
+    Args:
+        local: the object.
+        node: the node.
+        may_be_left: whether an object is left if its registered saver cannot restore it.
 
     Raises:
         InvalidError: the registered saver that saved it cannot restore it.
@@ -121,9 +125,9 @@ def plan(local: Local, node: Node) -> Assignment | None:
     if node.registered_saver is not None:
         saver_name, object_name = node.registered_saver
         try:
-            validate_restore_function(local.value, saver_name)
+            validate_restore_function(local.value, saver_name, described(local))
         except InvalidError:
-            if _is_strict(saver_name):
+            if _is_strict(saver_name) and not may_be_left:
                 raise
             return None
         return Assignment(local, used=list(keys), saver=(saver_name, object_name))
@@ -624,17 +628,18 @@ def _cannot_replace(local: Local) -> str | None:
         local = local.parent
     if local.holder is None:
         return "no object that can be changed contains it"
-    if isinstance(local.holder, (MutableMapping, list, Trackable)):
-        return None
-    if isinstance(local.holder, Mapping) and (
-        getattr(local.holder, str(local.slot), None) is not local.holder[local.slot]
+    holder, slot, kind = local.holder, local.slot, type(local.holder).__name__
+    is_item = isinstance(holder, (MutableMapping, list))
+    if isinstance(holder, Mapping) and not (
+        is_item or getattr(holder, str(slot), None) is holder[slot]
     ):
-        return f"a {type(local.holder).__name__} cannot be changed"
-    if not hasattr(local.holder, local.slot):
-        return f"a {type(local.holder).__name__} has no attribute '{local.slot}'"
-    found = inspect.getattr_static(type(local.holder), local.slot, None)
-    if isinstance(found, property) and found.fset is None:
-        return f"the attribute '{local.slot}' of a {type(local.holder).__name__} is read-only"
+        return f"a {kind} cannot be changed"
+    if not is_item and not hasattr(holder, slot):
+        return f"a {kind} has no attribute '{slot}'"
+    try:
+        _replace_child(holder, slot, holder[slot] if is_item else getattr(holder, slot))
+    except Exception as error:  # whatever the class raises
+        return f"a {kind} does not let '{slot}' be set: {error}"
     return None
 
 

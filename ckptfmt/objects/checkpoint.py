@@ -326,7 +326,8 @@ class Checkpoint(Trackable):
                 variable; without a graph, the tensor's name. Python scalars keep their types.
             strict: as in `ckptfmt.load_into`, or None, TensorFlow's rule: existing objects must fit
                 their values, and the assertions of the status report the rest.
-            partial: whether values may remain without an object (`expect_partial`).
+            partial: whether values may remain without an object (`expect_partial`), also of objects
+                whose registered saver is unknown here.
 
         Returns:
             The status, whose assertions report what was matched.

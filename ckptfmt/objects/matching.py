@@ -37,7 +37,7 @@ from ckptfmt.bundle.reader import Reader
 from ckptfmt.bundle.selecting import (
     some,
 )
-from ckptfmt.errors import CkptfmtWarning, TensorNotFoundError
+from ckptfmt.errors import CkptfmtWarning, InvalidError, TensorNotFoundError
 from ckptfmt.objects import assigning
 from ckptfmt.objects.assigning import Assignment, Conversion, Misfit
 from ckptfmt.objects.choice import choose, value_name
@@ -232,6 +232,7 @@ class Restoration:
         skip_slots: whether to leave out slot variables.
         once: whether nothing is restored later; two arrays for one tensor then both get it. Else
             the first one gets it, with a warning, as in TensorFlow.
+        partial: whether objects of unknown registered savers are left, as with `strict` False.
 
     Attributes:
         filtered: the nodes that the filter excludes.
@@ -251,6 +252,7 @@ class Restoration:
         *,
         skip_slots: bool = False,
         once: bool = False,
+        partial: bool = False,
     ) -> None:
         self.reader = reader
         self.graph = graph
@@ -258,6 +260,7 @@ class Restoration:
         self.misfits: dict[Hashable, Misfit] = {}
         self._number = next(_numbers)
         self.choice, self._strict, self.once = choice, choice.strict, once
+        self._leaves = choice.strict is False or (partial and choice.strict is None)
         self._closed = False
         self._layouts: Mapping[str, Layout | None] | None = None
         self._reported: set[tuple[str, str]] = set()
@@ -479,12 +482,12 @@ class Restoration:
 
     def _assignment(self, local: Local, node: Node) -> Assignment | None:
         try:
-            return assigning.plan(local, node)
-        except TensorNotFoundError as error:
-            if self._strict is not False:
-                error.path = self.reader.prefix
-                raise
-        return None
+            return assigning.plan(local, node, may_be_left=self._leaves)
+        except (InvalidError, TensorNotFoundError) as error:
+            if self._strict is False and isinstance(error, TensorNotFoundError):
+                return None
+            error.path = self.reader.prefix
+            raise
 
     def _plan(self, match: Match) -> _Plan:
         plan = _Plan()

@@ -301,7 +301,14 @@ def restored(
                 restoration, view, skip_slots=skip_slots, optional=optional
             )
         else:
-            restoration = Restoration(reader, graph, choice, skip_slots=skip_slots, once=once)
+            restoration = Restoration(
+                reader,
+                graph,
+                choice,
+                skip_slots=skip_slots,
+                once=once,
+                partial=expect_partial and not once,
+            )
             # TensorFlow's DTensorCheckpoint of a root stores no save_counter.
             lacks = () if view.layouts is None or view.beside is None else optional
             status = LoadStatus(restoration, view, skip_slots=skip_slots, optional=lacks)

@@ -53,9 +53,9 @@ import numpy as np
 from ckptfmt._base.adapters import adapter_for, is_refused, named_type
 from ckptfmt._base.arguments import invalid
 from ckptfmt._base.targets import is_variable
-from ckptfmt.bundle.graph import object_path
+from ckptfmt.bundle.graph import NODES_MAX, object_path
 from ckptfmt.bundle.tensor import TensorHandle
-from ckptfmt.errors import InvalidError
+from ckptfmt.errors import InvalidError, LimitError
 from ckptfmt.objects.nodes import Slot, TreeNode, scalar_kind
 from ckptfmt.objects.trackable import TYPES_CACHED, Trackable
 from ckptfmt.saving.devices import names_one_device
@@ -334,6 +334,9 @@ def slots_of(optimizer: Any, variables: Iterable[Any]) -> Iterator[Slot]:
                 yield Slot(variable, name, value)
 
 
+# Objects without end are refused before they fill the memory.
+DEPTH_MAX, PATH_SHOWN = 100_000, 10
+
 # ---- the traversal -------------------------------------------------------------------------------
 
 
@@ -571,15 +574,22 @@ class View:
 
         Raises:
             InvalidError: as `children` and `found`, and for an object that cannot be saved.
+            LimitError: more objects than a graph may have, or more below one another than
+                DEPTH_MAX; the message names the path.
         """
         start = self.found(start or self.start())
         found = [start]
         indices: dict[Hashable, int] = {start.key: 0}
         edges: list[list[tuple[str, int]]] = []
         to_visit = collections.deque([start])
+        depth = last = 0  # the index of the last object that is so deep
         while to_visit:
             local = to_visit.popleft()
             self.check(local)
+            if len(edges) > last:
+                depth, last = depth + 1, len(found) - 1
+            if depth > DEPTH_MAX or len(found) > NODES_MAX:
+                raise _endless(local)
             named = []
             for child in self.children(local):
                 below = self.found(local.child(child))
@@ -603,6 +613,15 @@ class View:
             index = found_at(edges, path)
             if index is None or edges.objects[index].key_path not in self._used:
                 raise invalid("layouts", f"layouts names {path!r}, which is not a leaf of the tree")
+
+
+def _endless(local: Local) -> LimitError:
+    names = local.path[:PATH_SHOWN]
+    return LimitError(
+        f"{described((*names, '...'))} does not end: the limits are {NODES_MAX} objects, and "
+        f"{DEPTH_MAX} below one another. A trackable_children() must return the same objects at "
+        "each call"
+    )
 
 
 def name_conflict(name: str) -> InvalidError:

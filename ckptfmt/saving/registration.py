@@ -121,8 +121,9 @@ def get_registered_saver_name(trackable: Any) -> str | None:
     return next((saver.name for saver in savers if saver.predicate(trackable)), None)
 
 
-def validate_restore_function(trackable: Any, registered_name: str) -> None:
-    """Check that an object that was saved with this saver can be restored with it.
+def validate_restore_function(trackable: Any, registered_name: str, what: str = "") -> None:
+    """Check that an object that was saved with this saver can be restored with it. `what` describes
+    the object in messages; default its type.
 
     Raises:
         InvalidError: the saver is not registered, or its predicate is false for the object.
@@ -130,8 +131,10 @@ def validate_restore_function(trackable: Any, registered_name: str) -> None:
     saver = _registry.get(registered_name)
     if saver is None or not saver.predicate(trackable):
         why = "which is not registered here" if saver is None else "whose predicate is false for it"
+        what = what or f"an object of type {type(trackable).__name__}"
         raise InvalidError(
-            f"{trackable!r} was saved with the registered saver '{registered_name}', {why}"
+            f"{what} was saved with the registered saver '{registered_name}', {why}; strict=False "
+            "restores everything else"
         )
 
 

@@ -157,7 +157,7 @@ class Saver:
         named: dict[str, list[_Saveable]] = {}
         for saveable in saveables:
             if not isinstance(saveable, SaveableObject):
-                raise wrong("a saveable", "a SaveableObject", saveable, "saveables")
+                raise wrong("a saveable", "a ckptfmt.tf.SaveableObject", saveable, "saveables")
             converted.append(_Saveable(saveable, named.setdefault(saveable.name, [])))
         return cls({one: one.serialize() for one in converted}, registered_savers)
 

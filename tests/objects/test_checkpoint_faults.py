@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import enum
+import math
 import os
 import time
 import tracemalloc
@@ -22,6 +23,7 @@ from support.objects import Module, State
 import ckptfmt
 from ckptfmt.bundle.graph import OBJECT_GRAPH_KEY, Attribute, Node, ObjectGraph, encode_graph
 from ckptfmt.bundle.graph_keys import graph_of, missing_keys
+from ckptfmt.objects import traversal
 from ckptfmt.objects.nodes import TreeNode
 from ckptfmt.objects.trees import load_tree_into
 
@@ -66,23 +68,74 @@ def test_values_that_cannot_be_made(tmp_path: Path, stored: Any, target: Any, wo
     assert checkpoint.n == [target]
 
 
-def test_a_property_without_a_setter(tmp_path: Path) -> None:
-    class Fixed:
-        def __init__(self) -> None:
-            self.array = np.zeros(1)
+class Nested:
+    """Makes new objects at each call: `depth` below one another, or without end."""
 
-        @property
-        def count(self) -> int:
-            return 1
+    def __init__(self, depth: float = math.inf, count: int = 1) -> None:
+        self.depth, self.count = depth, count
 
-        def trackable_children(self) -> dict[str, Any]:
-            return {"array": self.array, "count": self.count}
+    def trackable_children(self) -> dict[str, Any]:
+        names = "ab"[: self.count] if self.depth else ""
+        return {name: Nested(self.depth - 1, self.count) for name in names}
 
-    path = written(tmp_path, f={"array": np.ones(1), "count": 2})
-    fixed = Fixed()
-    with pytest.raises(ckptfmt.InvalidError, match="attribute 'count' of a Fixed is read-only"):
-        ckptfmt.Checkpoint(f=fixed).read(path)
-    assert fixed.array.tolist() == [0.0]
+
+@pytest.mark.parametrize(("limit", "count"), [("DEPTH_MAX", 1), ("NODES_MAX", 2)])
+def test_objects_without_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: str, count: int
+) -> None:
+    monkeypatch.setattr(traversal, limit, 32)
+    path = ckptfmt.Checkpoint(m=[Nested(30 if count == 1 else 3, count)]).write(tmp_path / "ck")
+    refused = ckptfmt.Checkpoint(m=[Nested(count=count)])
+    for call in (refused.write, lambda path: refused.read(path, strict=True)):
+        with pytest.raises(ckptfmt.errors.LimitError, match="the object at 'm/0/a/"):
+            call(path)
+
+
+class Fixed:
+    """The property cannot be set."""
+
+    def __init__(self, count: Any) -> None:
+        self.__dict__["hidden"] = count
+
+    @property
+    def count(self) -> Any:
+        return self.hidden
+
+    def trackable_children(self) -> dict[str, Any]:
+        return {"count": self.count}
+
+
+class Frozen(Fixed):
+    """No attribute can be set."""
+
+    count = None
+
+    def __init__(self, count: Any) -> None:
+        self.__dict__["count"] = count
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        raise TypeError(name)
+
+
+class Once(dict[str, Any]):
+    """No item can be set again."""
+
+    def __init__(self, count: Any) -> None:
+        super().__init__(count=count)
+
+    def __setitem__(self, key: str, value: Any) -> None:
+        raise KeyError(key)
+
+
+@pytest.mark.parametrize("value", [1, (np.ones(1), 1), np.broadcast_to(1.0, 2)])
+@pytest.mark.parametrize("kind", [Fixed, Frozen, Once])
+def test_places_that_cannot_be_set(tmp_path: Path, kind: Any, value: Any) -> None:
+    """They are refused with their path before anything is written."""
+    path = written(tmp_path, f=kind(value), w=np.ones(1))
+    array = np.zeros(1)
+    with pytest.raises(ckptfmt.InvalidError, match="the object at 'f/count") as caught:
+        ckptfmt.Checkpoint(f=kind(value), w=array).read(path)
+    assert caught.value.tensor is not None and array.tolist() == [0.0]
 
 
 @pytest.mark.parametrize(

@@ -26,6 +26,7 @@ from ckptfmt.bundle.graph import (
     SlotVariable,
     encode_graph,
 )
+from ckptfmt.errors import MatchError
 from ckptfmt.objects.matching import Restoration
 from ckptfmt.saving.parallel import ParallelVariable
 
@@ -139,7 +140,7 @@ def test_two_objects_here_that_are_one_there(tmp_path: Path) -> None:
     with pytest.warns(ckptfmt.CkptfmtWarning, match=words):
         status = ckptfmt.Checkpoint(a=first, d={"b": second}).read(path)
     assert (first[0], second[0]) == (5.0, 0.0)
-    with pytest.raises(ckptfmt.errors.MatchError, match="got no value from the checkpoint: 'd/b'"):
+    with pytest.raises(MatchError, match="got no value from the checkpoint: 'd/b'"):
         status.assert_consumed()  # and no second warning
 
 
@@ -354,7 +355,7 @@ def test_names_find_their_objects(tmp_path: Path) -> None:
     checkpoint.x = 0.0
     assert checkpoint.x == 1.0
     checkpoint.other = np.zeros(1)
-    with pytest.raises(ckptfmt.errors.MatchError, match=r"got no value .*: 'other'"):
+    with pytest.raises(MatchError, match=r"got no value .*: 'other'"):
         status.assert_nontrivial_match()
     status.close()
 
@@ -414,7 +415,7 @@ def test_graphs_that_make_no_sense_end(tmp_path: Path, forge: Forge) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ckptfmt.CkptfmtWarning)
         status = checkpoint.read(path, partial=True)
-    with pytest.raises(ckptfmt.errors.MatchError):
+    with pytest.raises(MatchError):
         status.assert_consumed()
 
 
@@ -485,11 +486,44 @@ def test_values_of_other_kinds_than_their_objects(tmp_path: Path) -> None:
     assert caught.value.tensor == "k" and state.text == ""
 
 
+class Table(Module):
+    """Its registered saver writes nothing."""
+
+
 def test_a_registered_saver_that_is_not_here(tmp_path: Path) -> None:
-    node = Node(registered_saver=("Nobody.knows", "a"))
-    path = forged(tmp_path, [Node(children=[("a", 1)]), node])
-    with pytest.raises(ckptfmt.InvalidError, match=r"'Nobody\.knows', which is not"):
-        ckptfmt.Checkpoint(a=Module()).read(path)
+    """The rest is restored if values may be left, else nothing, and the error names the path."""
+    ckptfmt.tf.register_checkpoint_saver(
+        package="Gone",
+        name=tmp_path.name,
+        predicate=lambda one: isinstance(one, Table),
+        save_fn=lambda **_: None,
+        restore_fn=lambda **_: None,
+    )
+
+    def made(value: float) -> dict[str, Any]:
+        rows = {str(row): np.full(1, value) for row in range(1000)}
+        return {"model": {"o": Table(**rows)}, "w": np.full(2, value)}
+
+    path = ckptfmt.Checkpoint(**made(1)).write(tmp_path / "ck")
+    ckptfmt.tf.unregister_checkpoint_saver(f"Gone.{tmp_path.name}")
+    for call in (
+        lambda tree: ckptfmt.Checkpoint(**tree).read(path),
+        lambda tree: ckptfmt.Checkpoint(**tree).read(path, strict=True),
+        lambda tree: ckptfmt.Checkpoint(**tree).read(path, strict=True, partial=True),
+    ):
+        tree = made(0)
+        with pytest.raises(ckptfmt.InvalidError, match=r": the object at 'model/o' was") as caught:
+            call(tree)
+        assert len(str(caught.value)) < 500 and not np.any(tree["w"])
+    for given in ({"strict": False}, {"partial": True}):
+        tree = made(0)
+        status = ckptfmt.Checkpoint(**tree).read(path, **given).expect_partial()
+        assert status.report.unexpected == ("model/o",) and tree["w"].tolist() == [1, 1]
+        with pytest.raises(MatchError, match="no object took 'model/o'"):
+            status.assert_consumed()
+    tree = made(0)
+    assert ckptfmt.load_tree_into(path, tree, strict=False).unexpected == ("model/o",)
+    assert tree["w"].tolist() == [1, 1]
 
 
 def test_damaged_data_is_told(tmp_path: Path) -> None:
