@@ -188,7 +188,11 @@ class TrainingState:
             raise
         if self._place != CHIEF:
             self._remove()
-        return saved if self._is_chief else None
+        if not self._is_chief or saved is None:
+            return None
+        with contextlib.suppress(CkptfmtError):  # the next backup tries again
+            self._remove_unrecorded(saved)
+        return saved
 
     def restore(self) -> bool:
         """Restore the newest sound backup, the chief's in every worker. With a coordinator all
@@ -280,6 +284,18 @@ class TrainingState:
             place.sweep(NAME)
         with contextlib.suppress(OSError):  # it may contain other files
             os.rmdir(path)
+
+    def _remove_unrecorded(self, saved: str) -> None:
+        """Remove the backup of a process that was killed before it recorded it, once another one
+        is recorded."""
+        manager = self.read_checkpoint_manager
+        recorded = set(map(os.path.basename, manager.checkpoints))
+        kept = {*recorded, os.path.basename(saved)}
+        with CheckpointDirectory(manager.directory, durability=self._options.durability) as place:
+            found = of_managed(place.names(), NAME) - kept if recorded else ()
+            if found:
+                with place.lock():
+                    place.remove_all(found)
 
     def _saved(self, mode: str | None) -> tuple[int, int]:
         """Return the saved epoch and batch if they apply in this mode, else UNUSED."""

@@ -222,6 +222,21 @@ def test_what_killed_workers_left_goes(tmp_path: Path, place: str, when: str, fi
     assert files(tmp_path) == []
 
 
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_a_backup_that_was_killed_before_it_was_recorded(
+    tmp_path: Path, asynchronous: bool
+) -> None:
+    """It is restored, and stays until a later one is recorded."""
+    Job(tmp_path).back_up(1.0, 0)
+    (tmp_path / "chief" / "checkpoint").unlink()
+    again = Job(tmp_path, 5.0, options=options(enable_async=asynchronous))
+    assert again.state.restore() and again.has(1.0)
+    for epoch in (1, 2):
+        again.back_up(1.0 + epoch, epoch)
+        wait_for_saves()
+    assert files(tmp_path / "chief") == backup(3)
+
+
 FOREIGN = [
     "mine",
     "ckpt",
