@@ -676,8 +676,10 @@ class NamedRestoration(Restoration):
     def _match(self, node: int, start: Local, view: View) -> Match:
         match = Match()
         objects = view.walk(start).objects
-        slots = [] if self._skip_slots else [one.local for one in slot_locals(objects)]
-        for local in [*objects, *slots]:
+        # Those of variables elsewhere are found from the root.
+        is_part = start.trail is not None
+        slots = [] if self._skip_slots else slot_locals(objects, is_part=is_part)
+        for local in [*objects, *(one.local for one in slots)]:
             if isinstance(local.value, Trackable):
                 match.trackables.append(local)
             found = self._nodes.get(local.full_name)

@@ -69,9 +69,10 @@ class FoundSlot:
     index: int | None = None
 
 
-def slot_locals(found: list[Local]) -> list[FoundSlot]:
+def slot_locals(found: list[Local], *, is_part: bool = False) -> list[FoundSlot]:
     """Return the slot variables of all optimizers among these objects, in TensorFlow's order. One
-    that is {device: array} has the layout of its variable.
+    that is {device: array} has the layout of its variable. `is_part` leaves out those whose
+    variable is not among the objects.
 
     Raises:
         InvalidError: a slot variable that has children, is not a variable or belongs to none of the
@@ -91,6 +92,8 @@ def slot_locals(found: list[Local]) -> list[FoundSlot]:
         names: set[tuple[int, str]] = set()
         for slot in slots_of(optimizer.value, variables):
             original = by_identity.get(id(slot.variable))
+            if original is None and is_part:
+                continue
             if not isinstance(slot.name, str) or original is None:
                 raise InvalidError(
                     f"{described(optimizer)} has the slot {slot.name!r} of a variable that is not "

@@ -28,6 +28,7 @@ from ckptfmt.bundle.graph import (
 )
 from ckptfmt.errors import MatchError
 from ckptfmt.objects.matching import Restoration
+from ckptfmt.objects.nodes import Slot, TreeNode
 from ckptfmt.saving.parallel import ParallelVariable
 
 VALUE = "/.ATTRIBUTES/VARIABLE_VALUE"
@@ -484,6 +485,24 @@ def test_values_of_other_kinds_than_their_objects(tmp_path: Path) -> None:
     with pytest.raises(ckptfmt.InvalidError, match="the object at 's': ") as caught:
         ckptfmt.Checkpoint(s=state).read(path)
     assert caught.value.tensor == "k" and state.text == ""
+
+
+@pytest.mark.parametrize("is_late", [False, True])
+@pytest.mark.parametrize("kind", ["object", "node"])
+def test_slots_of_a_checkpoint_without_a_graph(tmp_path: Path, kind: str, is_late: bool) -> None:
+    """They have the name of their variable, also if the optimizer comes later than it."""
+    ckptfmt.save(tmp_path / "ck", {"d/w": np.ones(2), "d/w/m": np.full(2, 2.0)})
+    variable, slot = np.zeros(2), np.zeros(2)
+    one: Any = Optimizer((variable, "m", slot))
+    if kind == "node":
+        one = TreeNode(slots=[Slot(variable, "m", slot)])
+    checkpoint = ckptfmt.Checkpoint(d={"w": variable}, **({} if is_late else {"o": one}))
+    status = checkpoint.read(tmp_path / "ck")
+    if is_late:
+        checkpoint.o = one
+    status.assert_consumed()
+    assert (variable.tolist(), slot.tolist()) == ([1.0, 1.0], [2.0, 2.0])
+    assert status.report.unexpected == ()
 
 
 class Table(Module):
