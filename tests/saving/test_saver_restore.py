@@ -375,7 +375,7 @@ def test_from_saveables_refuses() -> None:
     for given, message in (
         (3, "saveables must be a list of SaveableObjects, not int"),
         (Held(None, [spec], "x"), "saveables must be a list of SaveableObjects, not Held"),
-        ([spec], "a saveable must be a SaveableObject, not SaveSpec"),
+        ([spec], "a saveable must be a ckptfmt.tf.SaveableObject, not SaveSpec"),
         ([twice], "a saveable has two specs of the slice ''"),
         (
             [Held(None, [spec], "x"), Held(None, [spec], "y")],
