@@ -133,6 +133,8 @@ class MatchReport:
         zeros: by stored name, how many elements casts rounded to 0.
         uncast: stored names of the 0-d tensors of the kind of `cast=DTYPE`, which leaves them; not
             a problem.
+        left: parts of the target whose state the checkpoint does not have, such as the vocabulary
+            of a layer (`ckptfmt.keras`); not a problem.
     """
 
     matched: tuple[str, ...] = ()
@@ -146,6 +148,7 @@ class MatchReport:
     losses: dict[str, int] = field(default_factory=dict)
     zeros: dict[str, int] = field(default_factory=dict)
     uncast: tuple[str, ...] = ()
+    left: tuple[str, ...] = ()
 
     @property
     def complete(self) -> bool:
@@ -185,6 +188,8 @@ class MatchReport:
             lines.append(f"changed by casts, beyond rounding ({total}): {some(self.losses)}")
         if self.uncast:
             lines.append(f"0-d, left by the cast ({len(self.uncast)}): {some(self.uncast)}")
+        if self.left:
+            lines.append(f"without a state in the checkpoint ({len(self.left)}): {some(self.left)}")
         return "\n".join(map(printable, lines))
 
 

@@ -148,9 +148,12 @@ class Found(dict[str, Dataset]):
     Attributes:
         has_attributes: whether groups or datasets have attributes, which arrays lack: others than
             those of `write_datasets`, and the names that Keras gives its variables' groups.
+        group_names: these names, by group.
     """
 
-    has_attributes = False
+    def __init__(self) -> None:
+        self.has_attributes = False
+        self.group_names: dict[str, str] = {}
 
 
 @contextlib.contextmanager
@@ -200,6 +203,8 @@ def _datasets(file: Any, path: str, found: Found) -> Iterator[Dataset]:
     for base, group in waiting:
         own = {"name"} if base.endswith("vars/") else set()
         found.has_attributes |= bool(set(group.attrs) - own)
+        if own and isinstance(name := group.attrs.get("name"), str):
+            found.group_names[base[:-1]] = name
         for key in group:
             name = f"{base}{key}"
             kind = type(group.get(key, getlink=True))

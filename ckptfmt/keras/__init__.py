@@ -3,6 +3,7 @@
 and as Keras's `.weights.h5` files. The only package that imports Keras.
 
 model.py       the variables of a model under all names that Keras 2 and 3 give them
+layers.py      what layers derive from variables, and what no variable has
 pairing.py     stored values and the places that take them
 checkpoint.py  a model paired with a checkpoint by the object graph, or by the paths of variables
 generators.py  the random generators of the process

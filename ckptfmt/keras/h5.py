@@ -3,23 +3,24 @@
 
 from __future__ import annotations
 
-import collections
 import functools
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Mapping
 from typing import Any
 
 import keras
-from keras.src.saving.keras_saveable import KerasSaveable
-from keras.src.saving.saving_lib import _walk_saveable
-from keras.src.utils.naming import to_snake_case
 from numpy.typing import NDArray
 
 from ckptfmt._base import dtypes
 from ckptfmt._base.arguments import Durability
 from ckptfmt.bundle.choosing import Choice
 from ckptfmt.formats.datasets import write_datasets
+from ckptfmt.keras.layers import saveables
 from ckptfmt.keras.model import OPTIMIZER, with_optimizer
 from ckptfmt.keras.pairing import Pairing, Place
+
+# Where Keras 2 stores the variables of metrics.
+METRICS = "metrics/"
 
 
 class Own:
@@ -56,41 +57,7 @@ class Own:
 def owners_of(model: Any, optimizer: bool) -> dict[str, Own]:
     """Return what saves variables itself by its path in a file, in the order of Keras."""
     visited = set() if optimizer else {id(getattr(model, OPTIMIZER, None))}
-    return {path: Own(saveable) for path, saveable in _saveables(model, "", visited)}
-
-
-def _saveables(saveable: Any, path: str, visited: set[int]) -> Iterator[tuple[str, Any]]:
-    if id(saveable) in visited:
-        return
-    visited.add(id(saveable))
-    yield path, saveable
-    for name, child in _walk_saveable(saveable):
-        below = f"{path}/{name}".lstrip("/")
-        if isinstance(child, KerasSaveable):
-            yield from _saveables(child, below, visited)
-        elif isinstance(child, (list, dict, tuple)):
-            yield from _contained(child, below, visited, set())
-
-
-def _contained(
-    container: Any, path: str, visited: set[int], containers: set[int]
-) -> Iterator[tuple[str, Any]]:
-    """Yield the saveables in a list or dict, which are named and numbered by their types."""
-    if id(container) in containers:
-        return
-    containers.add(id(container))
-    counts: collections.Counter[str] = collections.Counter()
-    for item in container.values() if isinstance(container, dict) else container:
-        is_saveable = isinstance(item, KerasSaveable)
-        if not is_saveable and not isinstance(item, (list, dict, tuple)):
-            continue
-        name = to_snake_case(type(item).__name__) if is_saveable else "container"
-        below = f"{path}/{name}_{counts[name]}" if counts[name] else f"{path}/{name}"
-        counts[name] += 1
-        if is_saveable:
-            yield from _saveables(item, below, visited)
-        else:
-            yield from _contained(item, below, visited, containers)
+    return {path: Own(saveable) for path, saveable in saveables(model, "", visited)}
 
 
 def _dataset_name(path: str, key: str) -> str:
@@ -101,26 +68,68 @@ def _dataset_name(path: str, key: str) -> str:
 
 
 def by_h5(stored: Mapping[str, Any], model: Any, optimizer: bool, choice: Choice) -> Pairing:
-    """Pair a model with values that are named as in a `.weights.h5` file."""
+    """Pair a model with values that are named as in a `.weights.h5` file. An optimizer is paired by
+    the positions of its variables, if it has the same number of them, of the same shapes."""
     loaded, left_out, transforms = choice.chosen(list(stored))
     new_names = loaded | left_out
-    start = f"{OPTIMIZER}/"
-    is_stored = any(new.startswith(start) for new in new_names.values())
+    is_stored = any(map(_is_of_optimizer, new_names.values()))
     optimizer = with_optimizer(model, optimizer, is_stored)
-    if not optimizer:
-        new_names = {old: new for old, new in new_names.items() if not new.startswith(start)}
     owners = owners_of(model, optimizer)
     places = {
         _dataset_name(path, key): own.place(key)
         for path, own in owners.items()
         for key in own.stored
     }
+    shapes = {name: place.shape for name, place in places.items() if _is_of_optimizer(name)}
+    found = {
+        new: shapes.get(new) if old in transforms else stored[old].shape
+        for old, new in new_names.items()
+        if _is_of_optimizer(new)
+    }
+    left: tuple[str, ...] = ()
+    if optimizer and (found != shapes or _are_of_others(stored, owners)):
+        optimizer, left = False, (OPTIMIZER,)
+        places = {name: place for name, place in places.items() if name not in shapes}
+    new_names = {
+        old: new
+        for old, new in new_names.items()
+        if new in places or not (new.startswith(METRICS) or (not optimizer and new in found))
+    }
 
     def finish() -> None:
         for own in owners.values():
             own.finish()
 
-    return Pairing(stored, new_names, transforms, places, finish)
+    return Pairing(stored, new_names, transforms, places, finish, left)
+
+
+def _is_of_optimizer(name: str) -> bool:
+    return name.startswith(f"{OPTIMIZER}/")
+
+
+def _are_of_others(stored: Mapping[str, Any], owners: Mapping[str, Own]) -> bool:
+    """Return whether a file has the names of other optimizer classes than the model."""
+    names = getattr(stored, "group_names", {})
+    for path, own in owners.items():
+        if isinstance(own.saveable, keras.optimizers.Optimizer):
+            kinds = _class_of(names.get(f"{path}/vars", "")), _class_of(own.saveable.name)
+            if None not in kinds and kinds[0] != kinds[1]:
+                return True
+    return False
+
+
+def _class_of(name: str) -> str | None:
+    """Return the class of optimizers that has this name by default, in lower case, if any: "adamw"
+    for "adam_w_1" (Keras 3.15), "adamw" (3.10) and "AdamW" (Keras 2)."""
+    found = re.sub(r"_\d+$", "", name).replace("_", "").lower()
+    return found if found in _CLASSES else None
+
+
+_CLASSES = frozenset(
+    name.lower()
+    for name, kind in vars(keras.optimizers).items()
+    if isinstance(kind, type) and issubclass(kind, keras.optimizers.Optimizer)
+)
 
 
 def tensors_of(owners: Mapping[str, Own]) -> dict[str, NDArray[Any]]:

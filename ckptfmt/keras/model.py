@@ -49,7 +49,8 @@ class Value:
     """A variable as an array, which is converted when it is saved.
 
     Attributes:
-        is_counter: whether the backend chooses the width of its integers, as of a step or a seed.
+        is_counter: whether the backend chooses the width of its integers, as of a step, a seed or
+            the count of a Normalization layer.
             It is saved as TensorFlow has it, int64.
         is_seed: whether it is the state of a random seed generator.
     """
@@ -78,7 +79,11 @@ class Value:
         self.variable.assign(array)
 
 
-_COUNTING = (keras.optimizers.Optimizer, keras.random.SeedGenerator)
+_COUNTING = (
+    keras.optimizers.Optimizer,
+    keras.random.SeedGenerator,
+    keras.layers.Normalization,
+)
 
 
 # ---- the objects of a model ----------------------------------------------------------------------
@@ -144,7 +149,7 @@ class Objects:
         is_other = isinstance(thing, (keras.metrics.Metric, keras.losses.Loss))
         if is_other or not isinstance(thing, KerasSaveable):
             return None
-        return self._node(thing, _layer_children(thing), owner)
+        return self._node(thing, _layer_children(thing), thing)
 
     def _of_optimizer(self, optimizer: Any) -> dict[str, Any]:
         children = list(_optimizer_children(optimizer))

@@ -24,12 +24,14 @@ class Place:
     Attributes:
         dtype, shape: of the array that `assign` takes.
         takes_integers: whether integers of all dtypes are converted to its own.
+        variables: those that `assign` sets itself.
     """
 
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
     assign: Callable[[NDArray[Any]], None]
     takes_integers: bool = False
+    variables: tuple[Any, ...] = ()
 
     @classmethod
     def of(cls, *values: Value) -> Place:
@@ -39,7 +41,8 @@ class Place:
             for value in values:
                 value.assign(array)
 
-        return cls(values[0].dtype, values[0].shape, assign, values[0].is_counter)
+        variables = tuple(value.variable for value in values)
+        return cls(values[0].dtype, values[0].shape, assign, values[0].is_counter, variables)
 
 
 @dataclass
@@ -52,6 +55,7 @@ class Pairing:
         transforms: by stored name, as `rename` gave them.
         places: by name.
         finish: called when all values are assigned.
+        left: as in a MatchReport.
     """
 
     stored: Mapping[str, Any]
@@ -59,6 +63,7 @@ class Pairing:
     transforms: Mapping[str, Transform]
     places: dict[str, Place]
     finish: Callable[[], object] = lambda: None
+    left: tuple[str, ...] = ()
 
     def load(self, path: str, choice: Choice) -> MatchReport:
         """Compare everything, then load the values that fit, one at a time.
@@ -104,6 +109,7 @@ class Pairing:
             tuple(shapes),
             tuple(kinds),
             tuple(filtered),
+            left=self.left,
         )
         if choice.strict and not report:
             refuse(path, report)

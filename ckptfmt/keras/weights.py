@@ -30,6 +30,13 @@ from ckptfmt.keras.generators import (
     warn_of_layers,
 )
 from ckptfmt.keras.h5 import by_h5, owners_of, tensors_of, write_h5
+from ckptfmt.keras.layers import (
+    beside_variables,
+    derive,
+    paths_of,
+    warn_of_rest,
+    without_variables,
+)
 from ckptfmt.keras.model import Objects
 from ckptfmt.keras.pairing import Pairing
 from ckptfmt.objects.trees import save_tree
@@ -73,7 +80,8 @@ def load_weights(
             and of random seeds differ between backends, and are always converted.
 
     Returns:
-        What matched and what did not, by the names that were compared.
+        What matched and what did not, by the names that were compared. `left` has the layers whose
+        state is not in variables, and "optimizer" if that of a `.weights.h5` file is another one.
 
     Raises:
         TensorNotFoundError: `strict`, and variables without a value are the only problem.
@@ -99,20 +107,27 @@ def load_weights(
             reader = stack.enter_context(reading.open(text))
             text, pairing = reader.prefix, _pairing(reader, by, model, optimizer, choice)
             add_generators(pairing, reader, model)
-        return pairing.load(text, choice)
+        pairing.left += paths_of(without_variables(model))
+        report = pairing.load(text, choice)
+    places = map(pairing.places.__getitem__, report.matched)
+    derive(model, {id(one) for place in places for one in place.variables})
+    return report
 
 
 def _pairing(reader: Reader, by: By | None, model: Any, optimizer: bool, choice: Choice) -> Pairing:
     graph = graph_of(reader)
     if by is None and graph is None:
         by = "h5" if any(map(is_variable_name, reader)) else "path"
-    if by == "path":
-        return by_path(reader, graph, model, optimizer, choice)
     if by == "h5":
         return by_h5(reader, model, optimizer, choice)
-    if graph is None:
+    if by == "path":
+        pairing = by_path(reader, graph, model, optimizer, choice)
+    elif graph is None:
         raise InvalidError("there is no object graph: load by='path'", path=reader.prefix)
-    return by_graph(reader, graph, model, optimizer, choice)
+    else:
+        pairing = by_graph(reader, graph, model, optimizer, choice)
+    pairing.left += paths_of(beside_variables(model))
+    return pairing
 
 
 def save_weights(
@@ -147,6 +162,9 @@ def save_weights(
         metadata, level, alignment, durability, compression: as in `ckptfmt.Writer`; a
             `.weights.h5` file has only `durability`.
 
+    A CkptfmtWarning names layers with state that is not saved: vocabularies, bins, and what their
+    own `save_own_variables` keeps beside variables, but for "h5".
+
     Raises:
         InvalidError: the model is not built; two variables have one path (by="path"); `seeds`, and
             a layer was called in a tf.data pipeline of another framework; an argument.
@@ -166,6 +184,7 @@ def save_weights(
     if seeds and by == "h5":
         raise InvalidError(f"a {H5} file has no place for seeds", path=text)
     objects = Objects(model, optimizer=optimizer, seeds=seeds, saving=True)
+    warn_of_rest(model, with_methods=by == "h5")
     if is_file:
         write_h5(text, owners_of(model, optimizer), durability)
         return text

@@ -21,6 +21,7 @@ os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
 from typing import Any  # noqa: E402
 
 import tensorflow as tf  # noqa: E402
+from support import keras_layers  # noqa: E402
 from support.keras_models import SHAPES, built, made, values  # noqa: E402
 
 from ckptfmt.keras import load_weights, save_weights  # noqa: E402
@@ -63,6 +64,7 @@ def main() -> None:
             prefix = tf.train.Checkpoint(**objects).save(str(folder / f"{how}-{name}"))
             outcomes[how] = loaded(name, prefix)
         wrong += [f"{name}: {how}" for how, found in outcomes.items() if found != expected]
+    wrong += [f"{kind}: {found}" for kind, found in keras_layers.wrong(folder).items()]
     print(json.dumps(wrong))
 
 

@@ -54,6 +54,12 @@ def test_both_backends_read_what_the_other_wrote(tmp_path: Path) -> None:
     assert keras_models.read(theirs) == {}
 
 
+@pytest.mark.parametrize("backend", ["torch", "jax"])
+def test_what_layers_derive_and_what_is_left(tmp_path: Path, backend: str) -> None:
+    script = str(ROOT / "tests" / "support" / "keras_layers.py")
+    assert elsewhere("", tmp_path, backend, script) == {}
+
+
 # ---- random numbers ------------------------------------------------------------------------------
 
 
@@ -144,6 +150,39 @@ def test_the_files_are_those_of_keras(tmp_path: Path, name: str) -> None:
     other = built(name)
     assert load_weights(other, tmp_path / "theirs.weights.h5")
     assert values(other) == expected
+
+
+OTHERS: dict[str, tuple[Any, Any, bool]] = {
+    "same": (keras.optimizers.Adam, lambda: keras.optimizers.Adam(name="adam_7"), True),
+    "renamed": (lambda: keras.optimizers.AdamW(name="mine"), keras.optimizers.Adam, True),
+    "class": (lambda: keras.optimizers.RMSprop(momentum=0.9), keras.optimizers.Adam, False),
+    "subclass": (lambda: keras.optimizers.AdamW(name="AdamW"), keras.optimizers.Adam, False),
+    "length": (lambda: keras.optimizers.Adam(amsgrad=True), keras.optimizers.Adam, False),
+    "shapes": (keras.optimizers.Adafactor, keras.optimizers.Adam, False),
+    "inner": (
+        lambda: keras.optimizers.LossScaleOptimizer(keras.optimizers.Lion()),
+        lambda: keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(momentum=0.9)),
+        False,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_another_optimizer_is_left_out_whole(tmp_path: Path, name: str) -> None:
+    """Of a file, which has no more than positions and names."""
+    saved, target, is_loaded = OTHERS[name]
+    model, other = trained(layered(3), saved()), layered(3)
+    save_weights(model, tmp_path / "x.weights.h5")
+    other.compile(target(), "mse")
+    other.optimizer.build(other.trainable_variables)
+    before = [keras.ops.convert_to_numpy(one).copy() for one in other.optimizer.variables]
+    for strict in (True, False):
+        report = load_weights(other, tmp_path / "x.weights.h5", strict=strict)
+        assert report and report.left == (() if is_loaded else ("optimizer",))
+        assert np.array_equal(other.get_weights()[0], model.get_weights()[0])
+    found = [keras.ops.convert_to_numpy(one) for one in other.optimizer.variables]
+    expected = model.optimizer.variables if is_loaded else before
+    assert all(np.array_equal(a, b) for a, b in zip(found, expected, strict=True))
 
 
 def test_low_precision(tmp_path: Path) -> None:

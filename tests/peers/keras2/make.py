@@ -3,6 +3,7 @@
 `python make.py FOLDER`. Every variable of the model has its number in `weights`; its slot variables
 have 100 and 200 more."""
 
+import shutil
 import sys
 from pathlib import Path
 
@@ -21,6 +22,11 @@ def functional():
     inputs = keras.Input((4, 5))
     found = layers.LayerNormalization()(layers.MultiHeadAttention(2, 3)(inputs, inputs))
     return keras.Model(inputs, layers.Dense(2)(found))
+
+
+def normalized():
+    parts = [layers.Normalization(), layers.Dense(5), layers.Dense(2)]
+    return keras.Sequential([keras.Input((6,)), *parts])
 
 
 class Subclassed(keras.Model):
@@ -60,6 +66,20 @@ def main():
         fill([model.optimizer.get_slot(one, slot) for one in model.trainable_variables], first)
     model.optimizer.iterations.assign(7)
     model.save_weights(str(folder / "functional"))
+
+    model = normalized()
+    model.layers[0].adapt(np.arange(12.0).reshape(2, 6))
+    model.compile(keras.optimizers.Adam(), "mse")
+    model.fit(np.ones((2, 6)), np.ones((2, 2)), verbose=0)
+    fill(model.weights[3:], 3)
+    fill(model.optimizer._momentums, 100)
+    fill(model.optimizer._velocities, 200)
+    model.save_weights(str(folder / "normalized"))
+    model.save_weights(str(folder / "normalized.weights.h5"))
+    model.save(str(folder / "model"), save_format="tf")
+    for file in (folder / "model" / "variables").iterdir():
+        file.rename(folder / file.name.replace("variables", "saved_model"))
+    shutil.rmtree(folder / "model")
 
     model = Subclassed()
     model(np.ones((1, 4), np.float32))
