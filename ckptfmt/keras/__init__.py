@@ -6,6 +6,7 @@ model.py       the variables of a model under all names that Keras 2 and 3 give 
 layers.py      what layers derive from variables, and what no variable has
 pairing.py     stored values and the places that take them
 checkpoint.py  a model paired with a checkpoint by the object graph, or by the paths of variables
+optimizers.py  the optimizer of a model that takes the state of a stored one
 generators.py  the random generators of the process
 h5.py          the names in `.weights.h5`
 weights.py     load_weights, save_weights

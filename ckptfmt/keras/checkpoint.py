@@ -3,17 +3,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from ckptfmt.bundle.choosing import Choice
-from ckptfmt.bundle.graph import VARIABLE_VALUE, ObjectGraph
+from ckptfmt.bundle.graph import VARIABLE_VALUE, Node, ObjectGraph
 from ckptfmt.bundle.graph_keys import reached
 from ckptfmt.bundle.reader import Reader
 from ckptfmt.bundle.selecting import Rename
+from ckptfmt.bundle.tensor import TensorHandle
 from ckptfmt.errors import InvalidError
 from ckptfmt.keras.generators import has_seeds
-from ckptfmt.keras.model import OPTIMIZER, Objects, Value, with_optimizer
+from ckptfmt.keras.model import OPTIMIZER, Objects, Value
+from ckptfmt.keras.optimizers import OwnOptimizer, give_order
 from ckptfmt.keras.pairing import Pairing, Place
 from ckptfmt.objects.choice import value_names
 from ckptfmt.objects.matching import Restoration
@@ -41,21 +43,25 @@ def by_graph(
     weights = Objects(model, optimizer=False, seeds=False)
     starts: list[tuple[str | None, int]] = [(None, 0), *graph.nodes[0].children]
     name, start = max(starts, key=lambda one: len(_found(restoration, weights, one[0])))
+    found = _found(restoration, weights, name)
     stored_optimizer = _stored_optimizer(graph, start)
-    optimizer = with_optimizer(model, optimizer, stored_optimizer is not None)
-    objects = Objects(model, optimizer=optimizer)
+    owners = _owners(graph, found, model, stored_optimizer)
+    nodes = _below(graph, start, NOT_WEIGHTS)
+    own = OwnOptimizer(model, optimizer and stored_optimizer is not None)
+    if stored_optimizer is not None and own.optimizer is not None:
+        nodes += _below(graph, stored_optimizer, CONSTANTS)
+        name_of_optimizer = _name_of(graph, stored_optimizer)
+        if own.is_of_class(reader.metadata, name_of_optimizer, reader.prefix, bool(choice.strict)):
+            give_order(graph, stored_optimizer, own.optimizer, owners)
+        else:
+            graph.nodes[stored_optimizer] = Node()
+    objects = Objects(model, optimizer=own.optimizer is not None, instead=own.optimizer)
     found = _found(restoration, objects, name)
+    leaves = {id(value): text for text, value in objects.leaves(name)}
+    for node, owner in owners.items():
+        if node not in found:
+            found[node] = [(leaves[id(objects.values[owner])], objects.values[owner])]
     taken = {id(value) for values in found.values() for _, value in values}
-    if stored_optimizer is not None:
-        # TensorFlow saves some variables of Keras 3 only here, as those of layers in lists.
-        listed = dict(graph.nodes[stored_optimizer].children).get("_trainable_variables")
-        for text, node in () if listed is None else graph.nodes[listed].children:
-            index = int(text) if text.isdecimal() else len(model.trainable_variables)
-            for variable in model.trainable_variables[index : index + 1]:
-                value = objects.values[id(variable)]
-                if node not in found and id(value) not in taken:
-                    found[node] = [(f"{OPTIMIZER}/_trainable_variables/{text}", value)]
-                    taken.add(id(value))
     stored, new_names, places = dict[str, Any](), dict[str, str](), dict[str, Place]()
     for node, pairs in found.items():
         key, (place, _) = _key_of(graph, node), pairs[0]
@@ -66,15 +72,49 @@ def by_graph(
     for place, value in objects.leaves(name):
         if id(value) not in taken and (with_seeds or not value.is_seed):
             places[place] = Place.of(value)
-    nodes = _below(graph, start, NOT_WEIGHTS)
-    if optimizer and stored_optimizer is not None:
-        nodes += _below(graph, stored_optimizer, CONSTANTS)
     for node in nodes:
         for attribute in graph.nodes[node].attributes:
             key = attribute.checkpoint_key
             if leaf_name(key) not in new_names and key in reader:
                 stored[leaf_name(key)], new_names[leaf_name(key)] = reader[key], ""
-    return Pairing(stored, new_names, restoration.transforms, places)
+    pairing = Pairing(stored, new_names, restoration.transforms, places)
+    named = [(pairs[0][0], value) for pairs in found.values() for _, value in pairs]
+    own.join(pairing, [*named, *objects.leaves(name)])
+    return pairing
+
+
+def _owners(
+    graph: ObjectGraph,
+    found: Mapping[int, list[tuple[str, Value]]],
+    model: Any,
+    stored_optimizer: int | None,
+) -> dict[int, int]:
+    """Return the identities of the weights of a model by their nodes.
+
+    Args:
+        found: the weights that edges of the same names lead to.
+        stored_optimizer: the node of the optimizer. TensorFlow saves some variables of Keras 3 only
+            there, as those of layers in lists.
+    """
+    owners = {node: id(values[0][1].variable) for node, values in found.items()}
+    listed = dict(graph.nodes[stored_optimizer or 0].children).get("_trainable_variables")
+    if stored_optimizer is None or listed is None:
+        return owners
+    trained, taken = model.trainable_variables, set(owners.values())
+    for text, node in graph.nodes[listed].children:
+        index = int(text) if text.isdecimal() else len(trained)
+        if node not in owners and index < len(trained) and id(trained[index]) not in taken:
+            owners[node] = id(trained[index])
+    return owners
+
+
+def _name_of(graph: ObjectGraph, optimizer: int) -> str | None:
+    """Return the name of a stored optimizer, which the full names of its variables begin with."""
+    node = dict(graph.nodes[optimizer].children).get("_iterations")
+    names = (
+        (one.full_name for one in graph.nodes[node].attributes) if node is not None else iter(())
+    )
+    return next((name.rpartition("/")[0] for name in names if "/" in name), None)
 
 
 def _rename_of_chosen(graph: ObjectGraph, choice: Choice, prefix: str) -> Rename | None:
@@ -142,21 +182,25 @@ def by_path(
     weights = Objects(model, optimizer=False).by_path()
     optimizers = _optimizers_of(model, set(new_names.values()).difference(weights))
     is_stored = any(new.startswith(optimizers) for new in new_names.values())
-    optimizer = with_optimizer(model, optimizer, is_stored)
-    if not optimizer:
+    own = OwnOptimizer(model, optimizer and is_stored)
+    if own.optimizer is None or not own.is_of_class(
+        reader.metadata, None, reader.prefix, bool(choice.strict)
+    ):
         new_names = {
             old: new
             for old, new in new_names.items()
             if new in weights or not new.startswith(optimizers)
         }
-    objects = Objects(model, optimizer=optimizer)
+    objects = Objects(model, optimizer=own.optimizer is not None, instead=own.optimizer)
     values, with_seeds = objects.by_path(), has_seeds(reader)
     places = {
         path: Place.of(value)
         for path, value in values.items()
         if with_seeds or path in new_names.values() or not value.is_seed
     }
-    return Pairing(stored, new_names, transforms, places)
+    pairing = Pairing(stored, new_names, transforms, places)
+    own.join(pairing, values.items())
+    return pairing
 
 
 def _optimizers_of(model: Any, paths: Collection[str]) -> tuple[str, ...]:
@@ -176,11 +220,19 @@ def _by_full_name(reader: Reader, graph: ObjectGraph) -> dict[str, Any]:
         for one in graph.nodes[node].attributes:
             if not one.full_name or one.checkpoint_key not in reader:
                 continue
-            if one.full_name in found:
+            handle = reader[one.checkpoint_key]
+            other = found.setdefault(one.full_name, handle)
+            # `model.export()` stores each variable in several lists.
+            if other.name != handle.name and not _are_equal(other, handle):
                 raise InvalidError(
                     "two variables of the checkpoint have this path: load by='graph'",
                     path=reader.prefix,
                     tensor=one.full_name,
                 )
-            found[one.full_name] = reader[one.checkpoint_key]
     return found
+
+
+def _are_equal(one: TensorHandle, other: TensorHandle) -> bool:
+    if (one.dtype, one.shape) != (other.dtype, other.shape):
+        return False
+    return one.read().tobytes() == other.read().tobytes()

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import functools
-import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -16,7 +15,8 @@ from ckptfmt._base.arguments import Durability
 from ckptfmt.bundle.choosing import Choice
 from ckptfmt.formats.datasets import write_datasets
 from ckptfmt.keras.layers import saveables
-from ckptfmt.keras.model import OPTIMIZER, with_optimizer
+from ckptfmt.keras.model import OPTIMIZER
+from ckptfmt.keras.optimizers import OwnOptimizer, class_by_name
 from ckptfmt.keras.pairing import Pairing, Place
 
 # Where Keras 2 stores the variables of metrics.
@@ -73,8 +73,11 @@ def by_h5(stored: Mapping[str, Any], model: Any, optimizer: bool, choice: Choice
     loaded, left_out, transforms = choice.chosen(list(stored))
     new_names = loaded | left_out
     is_stored = any(map(_is_of_optimizer, new_names.values()))
-    optimizer = with_optimizer(model, optimizer, is_stored)
-    owners = owners_of(model, optimizer)
+    own_optimizer = OwnOptimizer(model, optimizer and is_stored)
+    optimizer = own_optimizer.optimizer is not None
+    owners = owners_of(model, optimizer=False)
+    if optimizer:
+        owners |= _of_optimizer(own_optimizer.optimizer)
     places = {
         _dataset_name(path, key): own.place(key)
         for path, own in owners.items()
@@ -96,11 +99,20 @@ def by_h5(stored: Mapping[str, Any], model: Any, optimizer: bool, choice: Choice
         if new in places or not (new.startswith(METRICS) or (not optimizer and new in found))
     }
 
+    def begin() -> None:
+        for path, own in _of_optimizer(own_optimizer.build()).items():
+            owners[path].saveable = own.saveable
+
     def finish() -> None:
         for own in owners.values():
             own.finish()
 
-    return Pairing(stored, new_names, transforms, places, finish, left)
+    together = frozenset(filter(_is_of_optimizer, places))
+    return Pairing(stored, new_names, transforms, places, finish, left, together, begin)
+
+
+def _of_optimizer(optimizer: Any) -> dict[str, Own]:
+    return {path: Own(saveable) for path, saveable in saveables(optimizer, OPTIMIZER, set())}
 
 
 def _is_of_optimizer(name: str) -> bool:
@@ -112,24 +124,10 @@ def _are_of_others(stored: Mapping[str, Any], owners: Mapping[str, Own]) -> bool
     names = getattr(stored, "group_names", {})
     for path, own in owners.items():
         if isinstance(own.saveable, keras.optimizers.Optimizer):
-            kinds = _class_of(names.get(f"{path}/vars", "")), _class_of(own.saveable.name)
+            kinds = class_by_name(names.get(f"{path}/vars", "")), class_by_name(own.saveable.name)
             if None not in kinds and kinds[0] != kinds[1]:
                 return True
     return False
-
-
-def _class_of(name: str) -> str | None:
-    """Return the class of optimizers that has this name by default, in lower case, if any: "adamw"
-    for "adam_w_1" (Keras 3.15), "adamw" (3.10) and "AdamW" (Keras 2)."""
-    found = re.sub(r"_\d+$", "", name).replace("_", "").lower()
-    return found if found in _CLASSES else None
-
-
-_CLASSES = frozenset(
-    name.lower()
-    for name, kind in vars(keras.optimizers).items()
-    if isinstance(kind, type) and issubclass(kind, keras.optimizers.Optimizer)
-)
 
 
 def tensors_of(owners: Mapping[str, Own]) -> dict[str, NDArray[Any]]:

@@ -98,6 +98,7 @@ class Objects:
         seeds: whether the states of its random seed generators do.
         saving: whether optimizers list all their variables and those of the model. These lists
             repeat what has a name of its own, in an order that depends on the version of Keras.
+        instead: the optimizer to take for that of the model.
 
     Attributes:
         values: the variables by identity.
@@ -106,7 +107,13 @@ class Objects:
     """
 
     def __init__(
-        self, model: Any, *, optimizer: bool, seeds: bool = True, saving: bool = False
+        self,
+        model: Any,
+        *,
+        optimizer: bool,
+        seeds: bool = True,
+        saving: bool = False,
+        instead: Any = None,
     ) -> None:
         if not isinstance(model, keras.Model):
             raise wrong("model", "a keras.Model", model)
@@ -115,6 +122,7 @@ class Objects:
                 "model", "the model has no weights yet: build it, or call it on some data"
             )
         self.values: dict[int, Value] = {}
+        self._own, self._instead = getattr(model, OPTIMIZER, None), instead
         self._with_optimizer, self._seeds, self._saving = optimizer, seeds, saving
         # With the objects, so that their identities last.
         self._nodes: dict[int, tuple[Any, dict[str, Any]]] = {}
@@ -152,6 +160,8 @@ class Objects:
         return self._node(thing, _layer_children(thing), thing)
 
     def _of_optimizer(self, optimizer: Any) -> dict[str, Any]:
+        if optimizer is self._own and self._instead is not None:
+            optimizer = self._instead
         children = list(_optimizer_children(optimizer))
         every = optimizer.variables
         if self._saving:
@@ -264,13 +274,3 @@ def _optimizer_children(optimizer: Any) -> Iterator[tuple[str, Any]]:
     yield "_iterations", optimizer.iterations
     yield "_learning_rate", optimizer._learning_rate
     yield from ((name, child) for name, child in _walk_saveable(optimizer) if name != "variables")
-
-
-def with_optimizer(model: Any, wanted: bool, is_stored: bool) -> bool:
-    """Return whether to load the optimizer, and build it for that."""
-    optimizer = getattr(model, OPTIMIZER, None)
-    if not (wanted and is_stored) or optimizer is None:
-        return False
-    if not optimizer.built:
-        optimizer.build(model.trainable_variables)
-    return True

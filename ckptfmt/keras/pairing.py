@@ -56,6 +56,8 @@ class Pairing:
         places: by name.
         finish: called when all values are assigned.
         left: as in a MatchReport.
+        together: places of which all are loaded or none, apart from what the choice leaves out.
+        begin: called before the first of these is assigned.
     """
 
     stored: Mapping[str, Any]
@@ -64,6 +66,8 @@ class Pairing:
     places: dict[str, Place]
     finish: Callable[[], object] = lambda: None
     left: tuple[str, ...] = ()
+    together: frozenset[str] = frozenset()
+    begin: Callable[[], object] = lambda: None
 
     def load(self, path: str, choice: Choice) -> MatchReport:
         """Compare everything, then load the values that fit, one at a time.
@@ -101,10 +105,14 @@ class Pairing:
                 kinds.append(Mismatch(new, old, dtype, place.dtype))
             else:
                 matched.append(old)
-        present = set(self.new_names.values())
+        lacking = self.places.keys() - self.new_names.values()
+        wrong = lacking.union(one.name for one in (*shapes, *kinds))
+        if not choice.strict and not wrong.isdisjoint(self.together):
+            lacking |= self.together - wrong - {*filtered}
+            matched = [old for old in matched if self.new_names[old] not in self.together]
         report = MatchReport(
             tuple(self.new_names[old] for old in matched),
-            tuple(name for name in self.places if name not in present),
+            tuple(name for name in self.places if name in lacking),
             tuple(unexpected),
             tuple(shapes),
             tuple(kinds),
@@ -130,6 +138,8 @@ class Pairing:
             for old in matched
             if self.stored[old].dtype != self.places[self.new_names[old]].dtype or old in casts
         }
+        if any(self.new_names[old] in self.together for old in matched):
+            self.begin()
         for old in matched:
             place = self.places[self.new_names[old]]
             place.assign(changed.pop(old) if old in changed else value(old))

@@ -37,7 +37,8 @@ from ckptfmt.keras.layers import (
     warn_of_rest,
     without_variables,
 )
-from ckptfmt.keras.model import Objects
+from ckptfmt.keras.model import OPTIMIZER, Objects
+from ckptfmt.keras.optimizers import CLASS, class_of
 from ckptfmt.keras.pairing import Pairing
 from ckptfmt.objects.trees import save_tree
 
@@ -72,7 +73,8 @@ def load_weights(
         model: the model.
         path: what `ckptfmt.open` takes, or a file whose name ends with ".weights.h5".
         by: "graph" matches the edges of the object graph, "path" the paths of variables, "h5" the
-            names in `.weights.h5`. None takes the graph if there is one, else what the names are.
+            names in `.weights.h5`. None takes the graph if one of its
+            edges leads to a variable of the model, else what the names are.
         optimizer: whether to load the variables of the model's optimizer, if the checkpoint has an
             optimizer as well. An optimizer that is not built is built.
         names, filter, rename, cast, allow_loss, strict: as in `ckptfmt.load_into`. With "graph" a
@@ -126,6 +128,8 @@ def _pairing(reader: Reader, by: By | None, model: Any, optimizer: bool, choice:
         raise InvalidError("there is no object graph: load by='path'", path=reader.prefix)
     else:
         pairing = by_graph(reader, graph, model, optimizer, choice)
+        if by is None and pairing.places.keys().isdisjoint(pairing.new_names.values()):
+            pairing = by_path(reader, graph, model, optimizer, choice)  # as of `model.export()`
     pairing.left += paths_of(beside_variables(model))
     return pairing
 
@@ -188,6 +192,9 @@ def save_weights(
     if is_file:
         write_h5(text, owners_of(model, optimizer), durability)
         return text
+    own = getattr(model, OPTIMIZER, None) if optimizer else None
+    if own is not None and level != "v2":  # which has no metadata
+        metadata = {CLASS: class_of(own), **(metadata or {})}
     options: dict[str, Any] = {"metadata": metadata, "compression": compression, "level": level}
     options |= {"durability": durability, "alignment": alignment}
     states = generators_of_process() if seeds else {}
