@@ -23,6 +23,9 @@ from ckptfmt.objects.roles import OPTIMIZER_STATES, below_paths
 # Members of the metadata: of ckptfmt.torch with the version that is known, and of ckptfmt.jax.
 TORCH, VERSION, PRNG_KEYS = "ckptfmt.torch", 1, "jax_prng_impls"
 
+# Beside the state of ckptfmt.torch: by path of an optimizer, the names of its parameters.
+PARAMETERS = "parameters"
+
 # Dtypes that torch reads; numpy's own are those that its arrays can have.
 _OF_TORCH = {
     *("bool", "uint8", "uint16", "uint32", "uint64", "int8", "int16", "int32", "int64"),
@@ -39,6 +42,19 @@ _OPTIMIZER = {"state", "param_groups"}
 
 _GONE = object()  # in place of what is removed
 _Path = str | None  # the keys joined by dots; None is the root
+
+
+def _renamed(named: dict[str, Any], new_names: Mapping[str, str | None]) -> dict[str, Any]:
+    """Return the names of the parameters of optimizers after tensors were renamed; none for
+    optimizers whose own tensors were, which are then loaded by position."""
+    moved = [old for old, new in new_names.items() if new is not None and new != old]
+    return {
+        path: [
+            [[new_names.get(name) or name for name in names] for names in group] for group in groups
+        ]
+        for path, groups in named.items()
+        if not any(old.startswith(f"{path}.") for old in moved)
+    }
 
 
 class NamedInMetadata:
@@ -149,6 +165,8 @@ class NamedInMetadata:
             state = self._reading(lambda: tree.edit(self._whole["state"]))
             if state != self._whole["state"]:
                 whole = {**self._whole, "state": state}
+                if isinstance(named := whole.get(PARAMETERS), dict):
+                    whole[PARAMETERS] = _renamed(named, new_names)
                 changed[TORCH] = json.dumps(whole, separators=(",", ":"))
         paths = self._own.get(OPTIMIZER_STATES)
         if isinstance(paths, list):

@@ -25,6 +25,7 @@ from ckptfmt.bundle.selecting import some, transformed_kind
 from ckptfmt.errors import CkptfmtError, InvalidError
 from ckptfmt.torch import tensors
 from ckptfmt.torch.making import New
+from ckptfmt.torch.parameters import Groups, Parameters, order, stored_names
 from ckptfmt.torch.structure import Stored, build, is_stateful, leaves, path_name
 
 # What gives the value that replaces a target, once everything is read.
@@ -37,11 +38,17 @@ class Matching:
 
     Attributes:
         new: tensors to be made.
+        target: the whole target.
     """
 
-    def __init__(self, reader: Reader, new: New, assign: bool, choice: Choice) -> None:
+    def __init__(
+        self, reader: Reader, new: New, assign: bool, choice: Choice, names: Mapping[str, Groups]
+    ) -> None:
         self._reader, self._assign, self._choice = reader, assign, choice
+        self._names = names  # of the parameters of stored optimizers
+        self._own: Parameters | None = None
         self.new = new
+        self.target: Any = None
         self._matched: list[str] = []
         self._missing: list[str] = []
         self._unexpected: list[str] = []
@@ -287,22 +294,18 @@ class Matching:
     ) -> Finish:
         """Match an optimizer: its tensors that have the dtype and shape of the stored ones are read
         into, and `load_state_dict` gets them. It is loaded as a whole or not at all."""
-        groups, own_groups = stored["param_groups"], optimizer.param_groups
-        parameters = list(itertools.chain.from_iterable(g["params"] for g in own_groups))
+        parameters = [one for group in optimizer.param_groups for one in group["params"]]
         for parameter in filter(_is_sharded, parameters):
             _check(parameter, path_name(path) or _type(target))
-        keys = itertools.chain.from_iterable(g["params"] for g in groups)
-        by_key = dict(zip(keys, parameters, strict=False))
         # A hook may fit any state to the optimizer.
         checked = not optimizer._optimizer_load_state_dict_pre_hooks
-        if checked and len(groups) != len(own_groups):
-            what = _count(len(groups), "parameter group")
-            return self._misfit(target, path, what, f"{len(own_groups)}")
-        for index, (group, own) in enumerate(zip(groups, own_groups, strict=False)):
-            found, wanted = len(group["params"]), len(own["params"])
-            if checked and found != wanted:
-                what = f"{_count(found, 'parameter')} in param_groups[{index}]"
-                return self._misfit(target, path, what, f"{wanted}")
+        if checked:
+            misfit, groups = self._fitting(optimizer, stored["param_groups"], path)
+            if misfit is not None:
+                return self._misfit(target, path, *misfit)
+            stored = {**stored, "param_groups": groups}
+        keys = [key for group in stored["param_groups"] for key in group["params"]]
+        by_key = dict(zip(keys, parameters, strict=False))
         shapes, kinds = list[Mismatch](), list[Mismatch]()
         places: dict[Stored, torch.Tensor] = {}
         casts: dict[Stored, torch.dtype] = {}
@@ -348,6 +351,33 @@ class Matching:
             return _call(target, target.load_state_dict, build(stored, of), path)
 
         return finish
+
+    def _fitting(
+        self, optimizer: Optimizer, groups: list[dict[str, Any]], path: Names
+    ) -> tuple[tuple[str, str] | None, list[dict[str, Any]]]:
+        """Return stored parameter groups with the parameters in the order of the optimizer's own,
+        by their names if both have names; or what is stored, and what would fit."""
+        own_groups = optimizer.param_groups
+        if len(groups) != len(own_groups):
+            return (_count(len(groups), "parameter group"), f"{len(own_groups)}"), []
+        for index, (group, own) in enumerate(zip(groups, own_groups, strict=True)):
+            found, wanted = len(group["params"]), len(own["params"])
+            if found != wanted:
+                what = f"{_count(found, 'parameter')} in param_groups[{index}]"
+                return (what, f"{wanted}"), []
+        if self._own is None:
+            self._own = Parameters(self.target)
+        names, own_names = self._names.get(path_name(path)), self._own.names(optimizer)
+        if names is None or own_names is None:
+            names = stored_names(groups)
+            own_names = stored_names(own_groups) or self._own.names(optimizer, short=True)
+        if names is None or own_names is None:
+            return None, groups
+        positions = order(names, own_names)
+        if positions is None:
+            return (f"a state of {_some(names)}", f"of {_some(own_names)}"), []
+        triples = zip(groups, positions, own_groups, strict=True)
+        return None, [_ordered(*triple) for triple in triples]
 
     # ---- memory ----
 
@@ -546,6 +576,17 @@ def _is_optimizer_state(stored: Any) -> bool:
             for one in stored["param_groups"]
         )
     )
+
+
+def _some(groups: Groups) -> str:
+    return some([names[0] for group in groups for names in group])
+
+
+def _ordered(stored: dict[str, Any], positions: list[int], own: dict[str, Any]) -> dict[str, Any]:
+    """Return a stored parameter group with its parameters at these positions, and its own names."""
+    found = {**stored, "params": [stored["params"][one] for one in positions]}
+    found.pop("param_names", None)
+    return {**found, "param_names": own["param_names"]} if "param_names" in own else found
 
 
 def _pairs(stored: Any, own: Any, path: Names) -> Iterator[tuple[Names, Stored, Any]]:

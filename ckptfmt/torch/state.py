@@ -27,6 +27,7 @@ from ckptfmt.torch.structure import (
     KEY,
     Packed,
     is_stateful,
+    structure_and_names,
     structure_of,
 )
 
@@ -236,8 +237,10 @@ def load_into(
         )
     choice = Choice.of(names, filter, rename, cast, allow_loss, strict)
     with reading.open(path, verify=verify) as reader:
-        matching = Matching(reader, New(_device(device)), assign, choice)
-        structure, unexpected, filtered = structure_of(reader), tuple[str, ...](), tuple[str, ...]()
+        structure, parameters = structure_and_names(reader)
+        matching = Matching(reader, New(_device(device)), assign, choice, parameters)
+        matching.target = target
+        unexpected, filtered = tuple[str, ...](), tuple[str, ...]()
         if not choice.is_default:
             found = chosen_tensors(structure, choice, reader, target)
             structure, unexpected, filtered = found

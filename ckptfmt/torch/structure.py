@@ -27,6 +27,7 @@ from ckptfmt.bundle.reader import Reader
 from ckptfmt.bundle.selecting import CastFirst, Transform
 from ckptfmt.errors import CorruptError, InvalidError, UnsupportedError, about
 from ckptfmt.torch import tensors
+from ckptfmt.torch.parameters import Groups, Parameters
 
 # The key in the checkpoint's metadata, and its version.
 KEY, VERSION = "ckptfmt.torch", 1
@@ -41,9 +42,10 @@ def path_name(path: Path) -> str:
 
 
 def is_stateful(value: Any) -> bool:
-    """Return whether a value has a state that it can load: a module, an optimizer, ..."""
-    return callable(getattr(value, "state_dict", None)) and callable(
-        getattr(value, "load_state_dict", None)
+    """Return whether a value has a state that it can load: a module, an optimizer, ... A class has
+    none."""
+    return not isinstance(value, type) and all(
+        callable(getattr(value, name, None)) for name in ("state_dict", "load_state_dict")
     )
 
 
@@ -81,6 +83,7 @@ class Packed:
         self._seen: dict[Any, str] = {}
         # Tensors that must live as long as their identities are compared.
         self._owners: list[Any] = []
+        given = state
         if is_stateful(state):
             state = state.state_dict()
         if not isinstance(state, dict):
@@ -91,13 +94,17 @@ class Packed:
             )
         try:
             packed = self._pack(state, ())
+            recorded = Parameters(given).recorded()
         except RecursionError:
             raise invalid("state", "the state contains itself, or is nested too deeply") from None
         self.is_plain = self.tensors.keys() == state.keys() and all(
             isinstance(one, torch.Tensor) and one.dtype in tensors.PLAIN for one in state.values()
         )
         try:
-            self.text = json.dumps({"version": VERSION, "state": packed}, separators=(",", ":"))
+            whole = {"version": VERSION, "state": packed}
+            if recorded:
+                whole["parameters"] = recorded
+            self.text = json.dumps(whole, separators=(",", ":"))
         except ValueError as error:
             raise invalid("state", f"the state cannot be stored: {error}") from None
 
@@ -113,8 +120,10 @@ class Packed:
             return self._array(value, path)
         if is_stateful(value):
             return self._pack(value.state_dict(), path)
+        is_class = isinstance(value, type)
+        what = f"class {_full_name(value)}" if is_class else f"type {_full_name(type(value))}"
         raise InvalidError(
-            f"{path_name(path)}: type {_full_name(type(value))} cannot be stored: pass tensors,"
+            f"{path_name(path)}: {what} cannot be stored: pass tensors,"
             " numbers, text, None, lists, tuples, dicts, or objects with state_dict and"
             " load_state_dict"
         )
@@ -239,14 +248,24 @@ _PACKERS: dict[type, Callable[[Packed, Any, Path], Any]] = {
 def structure_of(reader: Reader) -> Any:
     """Return the state of a checkpoint, with `Stored` for its tensors. A checkpoint that another
     program wrote is a dict of its tensors."""
+    return structure_and_names(reader)[0]
+
+
+def structure_and_names(reader: Reader) -> tuple[Any, dict[str, Groups]]:
+    """Return `structure_of` a checkpoint, and the names of the parameters of its optimizers, by the
+    paths of these."""
     text = reader.metadata.get(KEY)
     if text is None:
-        return {name: Stored(name) for name in reader}
+        return {name: Stored(name) for name in reader}, {}
     try:
         whole = json.loads(text)
         if whole["version"] != VERSION:
             raise UnsupportedError(f"the state has version {whole['version']!r}, not {VERSION}")
-        return _unpack(whole["state"], ())
+        names = {
+            str(path): [[[str(one) for one in names] for names in group] for group in groups]
+            for path, groups in whole.get("parameters", {}).items()
+        }
+        return _unpack(whole["state"], ()), names
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise CorruptError(
             f"the structure of the torch state is damaged: {error!r}",
@@ -273,6 +292,11 @@ def _unpack(value: Any, path: Path) -> Any:
             name: one for name, one in versions if isinstance(one, dict)
         }
         return state
+    if tag not in _UNPACKERS:
+        raise UnsupportedError(
+            f"the state has a value of kind {tag!r}, which this version does not know",
+            tensor=path_name(path),
+        )
     return _UNPACKERS[tag](content, path)
 
 

@@ -5,6 +5,9 @@ anything is written."""
 from __future__ import annotations
 
 import copy
+import json
+import random
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from support.strategies import SEEDS, property_test
 from torch import nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import StepLR
@@ -486,3 +490,112 @@ def test_another_program_has_no_optimizer(tmp_path: Path) -> None:
     ckptfmt.save(tmp_path / "ck", {"a": np.ones(2)})
     with pytest.raises(InvalidError, match="'AdamW' is a dict with 'a' and not the state"):
         ct.load_into(trained()[1], tmp_path / "ck")
+
+
+# ---- the parameters that a state belongs to ------------------------------------------------------
+
+
+class Drawn:
+    """A module of layers of one shape, some tied, and an optimizer of its parameters in groups."""
+
+    def __init__(
+        self, chance: random.Random, count: int, tied: bool, groups: list[list[str]]
+    ) -> None:
+        torch.manual_seed(chance.getrandbits(30))
+        self.model = nn.Sequential(*(nn.Linear(3, 3, bias=bool(row)) for row in range(count)))
+        if tied:
+            self.model[1].weight = self.model[0].weight
+        self.named = dict(self.model.named_parameters())
+        self.optimizer = torch.optim.Adam(
+            [{"params": [self.named[name] for name in group]} for group in groups], lr=0.1
+        )
+
+    def train(self) -> None:
+        for name, one in self.named.items():
+            one.grad = torch.rand_like(one) + len(name)
+        self.optimizer.step()
+
+    def moments(self) -> dict[str, Any]:
+        state = self.optimizer.state
+        return {
+            name: {key: value.tolist() for key, value in state[one].items()}
+            for name, one in self.named.items()
+            if one in state
+        }
+
+    def weights(self) -> dict[str, Any]:
+        return {name: one.tolist() for name, one in self.model.state_dict().items()}
+
+
+@property_test(100, 10_000, seed=SEEDS)
+def test_state_goes_to_the_parameters_that_it_belongs_to(seed: int) -> None:
+    chance = random.Random(seed)
+    count, tied = chance.randint(2, 4), chance.random() < 0.3
+    names = list(Drawn(chance, count, tied, [[]]).named)
+    cut = chance.randint(1, len(names))
+    groups = [one for one in (names[:cut], names[cut:]) if one]
+    own = [chance.sample(group, len(group)) for group in groups]
+    is_moved = len(groups) == 2 and chance.random() < 0.3
+    if is_moved:
+        own[0][0], own[1][0] = own[1][0], own[0][0]
+    recorded = chance.random() < 0.7
+    source, target = (Drawn(chance, count, tied, one) for one in (groups, own))
+    source.train()
+    if chance.random() < 0.5:
+        target.train()
+    before = target.weights(), target.moments()
+    state = {"m": source.model, "o": source.optimizer}
+    with tempfile.TemporaryDirectory() as folder:
+        if not recorded:
+            state = {"o": source.optimizer.state_dict()}
+        ct.save(state, f"{folder}/ck", durability="none")
+        if recorded and is_moved:
+            with pytest.raises(InvalidError):
+                ct.load_into({"m": target.model, "o": target.optimizer}, f"{folder}/ck")
+            assert (target.weights(), target.moments()) == before
+            return
+        if not recorded:
+            like = copy.deepcopy((target.model, target.optimizer))
+            try:
+                like[1].load_state_dict(source.optimizer.state_dict())
+                ct.load_into({"o": target.optimizer}, f"{folder}/ck")
+            except InvalidError:  # of other shapes
+                return
+            found, wanted = target.optimizer.state_dict(), like[1].state_dict()
+            assert str(found) == str(wanted)
+            return
+        assert ct.load_into({"m": target.model, "o": target.optimizer}, f"{folder}/ck")
+    assert (target.weights(), target.moments()) == (source.weights(), source.moments())
+
+
+@pytest.mark.parametrize("wrap", ["_orig_mod", "module"])
+def test_names_of_wrappers_are_set_aside(tmp_path: Path, wrap: str) -> None:
+    def made(order: int, wrapped: bool) -> tuple[Any, Any, Any]:
+        layers = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3))
+        model = nn.ModuleDict({wrap: layers}) if wrapped else layers
+        return layers, model, torch.optim.Adam([*layers.parameters()][::order])
+
+    source, model, optimizer = made(1, True)
+    for one in source.parameters():
+        one.grad = torch.rand_like(one)
+    optimizer.step()
+    ct.save({"m": model, "o": optimizer}, tmp_path / "ck")
+    target, plain, other = made(-1, False)
+    report = ct.load_into({"m": plain, "o": other}, tmp_path / "ck", strict=False)
+    assert not report.structure_mismatch
+    for one, two in zip(source.parameters(), target.parameters(), strict=True):
+        assert torch.equal(optimizer.state[one]["exp_avg"], other.state[two]["exp_avg"])
+
+
+def test_an_edit_renames_the_parameters(tmp_path: Path) -> None:
+    source = Drawn(random.Random(1), 3, False, [["0.weight", "1.weight", "2.weight"]])
+    source.train()
+    ct.save({"m": source.model, "o": source.optimizer}, tmp_path / "ck")
+    ckptfmt.editing.edit(tmp_path / "ck", tmp_path / "new", rename=(r"^m[.](\d)", r"m.l\1"))
+    target = Drawn(random.Random(2), 3, False, [["2.weight", "0.weight", "1.weight"]])
+    model = nn.ModuleDict({f"l{row}": one for row, one in enumerate(target.model)})
+    assert ct.load_into({"m": model, "o": target.optimizer}, tmp_path / "new")
+    assert target.moments() == source.moments()
+    with ckptfmt.open(tmp_path / "new") as reader:
+        names = json.loads(reader.metadata["ckptfmt.torch"])["parameters"]
+    assert names == {"o": [[[f"m.l{row}.weight"] for row in range(3)]]}
