@@ -19,6 +19,7 @@ from ckptfmt.bundle import saving
 from ckptfmt.bundle.choosing import Cast, Choice, Names
 from ckptfmt.bundle.load import MatchReport, refuse
 from ckptfmt.bundle.selecting import Filter, Rename
+from ckptfmt.errors import warn
 from ckptfmt.torch import tensors
 from ckptfmt.torch.choosing import chosen_state, chosen_tensors
 from ckptfmt.torch.making import New
@@ -270,6 +271,9 @@ class RandomState:
     """The random number generators of this process, as a part of a training state: those of torch
     on the CPU and on every GPU in use, of NumPy and of Python.
 
+    Where `torch.distributed` has several processes, each has a state of its own under "rank_<r>".
+    One process takes the state of rank 0.
+
     Example:
         save({"model": model, "random": RandomState()}, prefix)
     """
@@ -283,16 +287,34 @@ class RandomState:
         }
         if torch.cuda.is_initialized():
             state["cuda"] = torch.cuda.get_rng_state_all()
-        return state
+        rank, world_size = _place()
+        return {f"rank_{rank}": state} if world_size > 1 else state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Set the state of all of them; of the GPUs, as many as there are."""
-        torch.set_rng_state(state["torch"].cpu())
-        np.random.set_state(state["numpy"])
-        random.setstate(state["python"])
+        """Set the state of all of them; of the GPUs, as many as there are. A process for whose rank
+        there is none keeps its own, with a CkptfmtWarning."""
+        rank, _ = _place()
+        own = state if "torch" in state and rank == 0 else state.get(f"rank_{rank}")
+        # DCP gives None for what a partial load leaves out.
+        if own is None or any(one is None for one in own["numpy"]):
+            warn(
+                f"the random state has no generators of rank {rank}, which keeps its own: it draws "
+                "other numbers than a training without a break"
+            )
+            return
+        torch.set_rng_state(own["torch"].cpu())
+        np.random.set_state(own["numpy"])
+        random.setstate(own["python"])
         if torch.cuda.is_available():
-            for device, one in enumerate(state.get("cuda", ())[: torch.cuda.device_count()]):
+            for device, one in enumerate(own.get("cuda", ())[: torch.cuda.device_count()]):
                 torch.cuda.set_rng_state(one.cpu(), device)
+
+
+def _place() -> tuple[int, int]:
+    """Return the rank of this process, and the number of processes."""
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        return torch.distributed.get_rank(), torch.distributed.get_world_size()
+    return 0, 1
 
 
 RandomState.__module__ = "ckptfmt.torch"

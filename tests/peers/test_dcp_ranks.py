@@ -8,9 +8,11 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import torch
 from support.ranks import run_ranks
 
 import ckptfmt
+import ckptfmt.torch
 
 SAVE = """
 import torch.distributed.checkpoint as dcp
@@ -71,6 +73,67 @@ assert torch.equal(plain[:, 0], torch.arange(8.0).repeat_interleave(2))
     for name, array in first.items():
         assert array.dtype == second[name].dtype, name
         np.testing.assert_array_equal(array, second[name], name)
+
+
+def test_each_rank_has_its_own_random_numbers(tmp_path: Path) -> None:
+    """Three processes save; three, two and one load, and draw what theirs would have drawn."""
+    head = """
+import random
+import warnings
+import numpy as np
+import torch.distributed.checkpoint as dcp
+import ckptfmt.torch as ct
+from ckptfmt.torch.dcp import StorageReader, StorageWriter
+
+def drawn():
+    return [torch.rand(1).item(), np.random.rand(), random.random()]
+
+def seed(number):
+    torch.manual_seed(number), np.random.seed(number), random.seed(number)
+"""
+    save = """
+seed(rank)
+state = {"random": ct.RandomState()}
+dcp.save(state, storage_writer=StorageWriter("three"))
+if rank == 0:
+    ct.save(state, "one")
+"""
+    load = """
+seed(rank)
+wanted = drawn()
+seed(100 + rank)
+state = {"random": ct.RandomState()}
+dcp.load(state, storage_reader=StorageReader("three"))
+assert drawn() == wanted, rank
+seed(100 + rank)
+own = drawn()
+seed(100 + rank)
+with warnings.catch_warnings(record=True) as caught:
+    warnings.simplefilter("always")
+    ct.load_into(state, "one")
+assert drawn() == (own if rank else wanted), rank
+assert bool(caught) == bool(rank), caught
+"""
+    run_ranks(tmp_path, 3, head + save)
+    run_ranks(tmp_path, 3, head + load)
+    run_ranks(tmp_path, 2, head + load)
+    partial = """
+from torch.distributed.checkpoint import DefaultLoadPlanner
+seed(100 + rank)
+own = drawn()
+seed(100 + rank)
+state = {"random": ct.RandomState()}
+planner = DefaultLoadPlanner(allow_partial_load=True)
+with warnings.catch_warnings(record=True) as caught:
+    warnings.simplefilter("always")
+    dcp.load(state, storage_reader=StorageReader("three"), planner=planner)
+assert (drawn() == own) == any("rank 3" in str(one.message) for one in caught) == (rank == 3)
+"""
+    run_ranks(tmp_path, 4, head + partial)
+    torch.manual_seed(0)
+    first = torch.rand(1)
+    ckptfmt.torch.load_into({"random": ckptfmt.torch.RandomState()}, tmp_path / "one")
+    assert torch.equal(torch.rand(1), first)
 
 
 def test_fsdp_and_optimizers(tmp_path: Path) -> None:
