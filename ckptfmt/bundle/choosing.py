@@ -242,7 +242,7 @@ class Choice:
         for position, to in chosen.items():
             one = stored[position]
             if not can_cast(one, to):
-                kind = "its dtype" if one is None else dtype_text(one)
+                kind = "a dtype that NumPy lacks" if one is None else dtype_text(one)
                 raise invalid(
                     "cast", f"cannot cast {kind} to {dtype_text(to)}", tensor=names[position]
                 )

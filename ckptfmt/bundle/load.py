@@ -251,8 +251,7 @@ def load_into(
     Raises:
         TensorNotFoundError: `strict`, and targets without a tensor are the only problem; or one of
             `names` is missing, or `filter` or a key of `cast` or `rename` matches no tensor. The
-            first has the MatchReport as its
-            attribute `report`.
+            first has the MatchReport as its attribute `report`.
         InvalidError: `strict`, and something else does not match (with `report`); two tensors have
             the same target; a target is not writable or shares memory with another; an argument of
             a wrong type.

@@ -200,7 +200,7 @@ def complain(error: CkptfmtError, options: argparse.Namespace | None = None) -> 
     message = _with_options(str(error), actions)
     for action in actions:
         if action.dest == error.argument:
-            message = message.removeprefix(f"{error.argument}: ")
+            message = re.sub(rf"(^|: ){error.argument}: ", r"\1", message, count=1)
             if getattr(options, action.dest, action.default) != action.default:
                 name = action.option_strings[-1] if action.option_strings else action.metavar
                 message = message if message.startswith(f"{name} ") else f"{name}: {message}"

@@ -169,9 +169,10 @@ def _chosen(tensors: Tensors, names: TensorNames | None, options: argparse.Names
             return lambda name: passes(name) or passes(leaf_name(name))
 
         filters = list(map(passing, options.filter))
-        rows = [row for row in rows if any(passes(stored[row]) for passes in filters)]
+        listed, rows = rows, [r for r in rows if any(passes(stored[r]) for passes in filters)]
         if not rows:
-            raise no_match("filter", " or ".join(options.filter), stored, options.path)
+            names_listed = [stored[row] for row in listed]
+            raise no_match("filter", " or ".join(options.filter), names_listed, options.path)
     # They are in the order of names. A tree needs that, and sorts each of its branches by size.
     if options.sort != "name" and (options.json or not options.tree):
         keys: list[Any]

@@ -291,10 +291,13 @@ def _optimizer_state(
         raise TensorNotFoundError(
             f"strip_optimizer: no tensor is known to be the state of an optimizer{not_known}",
             path=reader.prefix,
+            argument="strip_optimizer",
         )
     if "weight" not in roles.values():
         raise InvalidError(
-            f"strip_optimizer: no weight would be left{not_known}", path=reader.prefix
+            f"strip_optimizer: no weight would be left{not_known}",
+            path=reader.prefix,
+            argument="strip_optimizer",
         )
     return state
 
@@ -498,7 +501,9 @@ def _casts(
             assert one is not None
             found[name] = one, to
     if not found:
-        raise TensorNotFoundError(f"cast: no tensor changes by {cast!r}", path=reader.prefix)
+        raise TensorNotFoundError(
+            f"cast: no tensor changes by {cast!r}", path=reader.prefix, argument="cast"
+        )
     return found, uncast
 
 

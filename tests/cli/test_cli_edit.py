@@ -145,7 +145,7 @@ def test_metadata(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
         (["--rename", "step=*"], "NEW has a *"),
         (["--rename", "/(/=x"], "unterminated"),
         (["--rename", "step=x", "--rename", "s*=y"], "each tensor is renamed once"),
-        (["--drop", "x"], "drop: 'x' matches none"),
+        (["--drop", "x"], "'x' matches none"),
         (["--drop", "bert/*"], "2 of the 3 tensors that would be dropped are weights"),
         (["--keep", "step"], "2 of the 4 tensors that would be dropped are weights"),
         (["--cast", "int8"], "and only 0-d ones match: --cast 'step=int8' casts one"),
