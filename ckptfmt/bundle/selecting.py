@@ -173,7 +173,8 @@ def by_filters(
             matched = [key]
         else:
             passes = filter_function(key, what=what) if passing is None else passing(key)
-            assert passes is not None, "None is no filter"
+            if passes is None:
+                raise invalid(what, f"{what}: None is not a name or filter")
             matched = [name for name in stored if passes(name)]
         new = [name for name in matched if name not in found]
         if not matched:

@@ -17,7 +17,7 @@ from ckptfmt.cli import text
 from ckptfmt.cli.destination import check_destination
 from ckptfmt.cli.missing import warn_losses, warn_missing
 from ckptfmt.cli.options import add_allow_loss, casts
-from ckptfmt.cli.output import Output
+from ckptfmt.cli.output import Output, complain
 from ckptfmt.cli.progress import Progress
 from ckptfmt.formats.convert import format_of
 from ckptfmt.formats.safetensors import INDEX
@@ -148,10 +148,10 @@ def run(options: argparse.Namespace) -> int:
             progress=progress.update,
         )
     warn_losses(done.casts, done.losses)
+    for what in done.dropped:
+        complain(f"left out: {what}")
     if not options.quiet:
         output = Output()
-        for what in done.dropped:
-            output.line(f"left out: {what}")
         for name, (before, after) in done.casts.items():
             lost = text.losses(done.losses.get(name, 0), done.zeros.get(name, 0))
             output.line(f"cast {text.printable(name)} from {before} to {after}{lost}")

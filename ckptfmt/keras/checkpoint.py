@@ -37,6 +37,7 @@ def by_graph(
     reader: Reader, graph: ObjectGraph, model: Any, optimizer: bool, choice: Choice
 ) -> Pairing:
     """Pair a model with the object graph that has most of its weights at the same edges."""
+    keys = [_key_of(graph, node) for node in range(len(graph.nodes))]  # which `rename` moves
     rename = _rename_of_chosen(graph, choice, reader.prefix)
     restoration = Restoration(reader, graph, Choice(rename=rename, strict=False), once=True)
     restoration.expect_partial = True
@@ -45,14 +46,16 @@ def by_graph(
     name, start = max(starts, key=lambda one: len(_found(restoration, weights, one[0])))
     found = _found(restoration, weights, name)
     stored_optimizer = _stored_optimizer(graph, start)
-    owners = _owners(graph, found, model, stored_optimizer)
     nodes = _below(graph, start, NOT_WEIGHTS)
+    owners = _owners(graph, found, model, stored_optimizer, frozenset(nodes))
     own = OwnOptimizer(model, optimizer and stored_optimizer is not None)
     if stored_optimizer is not None and own.optimizer is not None:
         nodes += _below(graph, stored_optimizer, CONSTANTS)
         name_of_optimizer = _name_of(graph, stored_optimizer)
         if own.is_of_class(reader.metadata, name_of_optimizer, reader.prefix, bool(choice.strict)):
-            give_order(graph, stored_optimizer, own.optimizer, owners)
+            by_key = {_key_of(graph, node): owner for node, owner in owners.items()}
+            moved = {node: by_key[key] for node, key in enumerate(keys) if key in by_key}
+            give_order(graph, stored_optimizer, own.optimizer, moved)
         else:
             graph.nodes[stored_optimizer] = Node()
     objects = Objects(model, optimizer=own.optimizer is not None, instead=own.optimizer)
@@ -88,6 +91,7 @@ def _owners(
     found: Mapping[int, list[tuple[str, Value]]],
     model: Any,
     stored_optimizer: int | None,
+    named: frozenset[int],
 ) -> dict[int, int]:
     """Return the identities of the weights of a model by their nodes.
 
@@ -95,6 +99,7 @@ def _owners(
         found: the weights that edges of the same names lead to.
         stored_optimizer: the node of the optimizer. TensorFlow saves some variables of Keras 3 only
             there, as those of layers in lists.
+        named: the nodes that edges of the model lead to.
     """
     owners = {node: id(values[0][1].variable) for node, values in found.items()}
     listed = dict(graph.nodes[stored_optimizer or 0].children).get("_trainable_variables")
@@ -103,7 +108,8 @@ def _owners(
     trained, taken = model.trainable_variables, set(owners.values())
     for text, node in graph.nodes[listed].children:
         index = int(text) if text.isdecimal() else len(trained)
-        if node not in owners and index < len(trained) and id(trained[index]) not in taken:
+        is_taken = node in owners or node in named
+        if not is_taken and index < len(trained) and id(trained[index]) not in taken:
             owners[node] = id(trained[index])
     return owners
 

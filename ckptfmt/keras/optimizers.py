@@ -41,9 +41,20 @@ def class_by_name(name: str) -> str | None:
     return plain if plain in kinds else None
 
 
+def _copied(optimizer: Any) -> Any:
+    """Return a copy of an optimizer that is not built; None if its configuration is not known to
+    say all."""
+    if not type(optimizer).__module__.startswith("keras."):
+        return None
+    try:
+        return type(optimizer).from_config(optimizer.get_config())
+    except Exception:  # Keras raises various ones for functions and schedules of the user
+        return None
+
+
 class OwnOptimizer:
-    """The optimizer of a model that takes the state of a stored one. If it is not built, a copy of
-    it is, so that an error leaves it as it is.
+    """The optimizer of a model that takes the state of a stored one. If it is one of Keras and not
+    built, a copy of it is, so that an error leaves it as it is.
 
     Args:
         model: the model.
@@ -57,11 +68,11 @@ class OwnOptimizer:
     def __init__(self, model: Any, wanted: bool) -> None:
         self._model = model
         optimizer = getattr(model, OPTIMIZER, None) if wanted else None
-        self.is_new = optimizer is not None and not optimizer.built
-        if optimizer is not None and self.is_new:
-            optimizer = type(optimizer).from_config(optimizer.get_config())
-            optimizer.build(model.trainable_variables)
-        self.optimizer: Any = optimizer
+        copy = _copied(optimizer) if optimizer is not None and not optimizer.built else None
+        self.is_new = copy is not None
+        self.optimizer: Any = optimizer if copy is None else copy
+        if self.optimizer is not None and not self.optimizer.built:
+            self.optimizer.build(model.trainable_variables)
 
     def is_of_class(
         self, metadata: Mapping[str, Any], name: str | None, path: str, strict: bool

@@ -14,6 +14,7 @@ written:
 from __future__ import annotations
 
 import copy
+import inspect
 from collections.abc import (
     Callable,
     Collection,
@@ -42,7 +43,7 @@ from ckptfmt._base.targets import (
 )
 from ckptfmt.bundle.batch import box_of_text, select_batch
 from ckptfmt.bundle.choosing import Choice
-from ckptfmt.bundle.graph import PY_STATE, VARIABLE_VALUE, Node
+from ckptfmt.bundle.graph import PY_STATE, VARIABLE_VALUE, Node, attribute_key
 from ckptfmt.bundle.load import Mismatch
 from ckptfmt.bundle.reader import Reader
 from ckptfmt.bundle.selecting import Transform, transformed, transformed_kind
@@ -375,14 +376,29 @@ def _plan_own(local: Local, keys: Mapping[str, str]) -> Assignment | None:
             spec = value if isinstance(value, SaveSpec) else None
             where = text or (spec.slice_spec if spec is not None else "")
             dtype = spec.dtype if spec is not None else getattr(value, "dtype", None)
-            known = dtype if isinstance(dtype, np.dtype) and dtype.kind not in "SU" else None
+            known = _numpy_dtype(dtype)
             wanted.append(Wanted(one.key, where.strip(), dtype=known))
             places.append((one.key, text))
 
     def done(arrays: list[NDArray[Any]]) -> None:
-        own.restore(dict(zip(places, arrays, strict=True)))
+        try:
+            own.restore(dict(zip(places, arrays, strict=True)))
+        except Exception as error:
+            if not type(error).__module__.startswith("tensorflow."):
+                raise
+            raise InvalidError(f"{described(local)} does not take its value: {error}") from error
 
     return Assignment(local, wanted, done, used)
+
+
+def _numpy_dtype(dtype: Any) -> np.dtype[Any] | None:
+    """Return the dtype of the arrays that a tensor of NumPy or TensorFlow takes, if it is known."""
+    if isinstance(dtype, np.dtype):
+        return None if dtype.kind in "SU" else dtype
+    try:
+        return dtypes.numpy_dtype(dtypes.code_of(str(getattr(dtype, "name", ""))))
+    except InvalidError:
+        return None
 
 
 # ---- checks --------------------------------------------------------------------------------------
@@ -636,10 +652,9 @@ def _cannot_replace(local: Local) -> str | None:
         return f"a {kind} cannot be changed"
     if not is_item and not hasattr(holder, slot):
         return f"a {kind} has no attribute '{slot}'"
-    try:
-        _replace_child(holder, slot, holder[slot] if is_item else getattr(holder, slot))
-    except Exception as error:  # whatever the class raises
-        return f"a {kind} does not let '{slot}' be set: {error}"
+    found = inspect.getattr_static(type(holder), slot, None) if isinstance(slot, str) else None
+    if isinstance(found, property) and found.fset is None:
+        return f"the attribute '{slot}' of a {kind} is read-only"
     return None
 
 
@@ -671,7 +686,12 @@ def _replace_values(changes: Iterable[tuple[Local, Any]]) -> None:
 
     def put(local: Local, value: Any) -> None:
         if not is_value(local.holder):
-            _replace_child(local.holder, local.slot, value)
+            try:
+                _replace_child(local.holder, local.slot, value)
+            except Exception as error:  # whatever the class raises
+                kind = type(local.holder).__name__
+                message = f"{described(local)} cannot be set: a {kind} refuses it: {error}"
+                raise InvalidError(message, tensor=attribute_key(local.key_path)) from error
             return
         assert local.parent is not None
         same_depth = depths.setdefault(len(local.parent.path), {})

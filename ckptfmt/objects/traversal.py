@@ -44,6 +44,7 @@ import collections
 import dataclasses
 import enum
 import functools
+import sys
 import weakref
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple, TypeVar
@@ -122,8 +123,9 @@ def _has_tensors(kind: type) -> bool:
 
 def _has_more(value: Any) -> bool:
     """Return whether an object of TensorFlow has children, beside what its methods give."""
+    kind = getattr(sys.modules.get(_TF_BASE), "Trackable", None)
     children = getattr(value, "_trackable_children", None)
-    return callable(children) and bool(children())
+    return isinstance(kind, type) and isinstance(value, kind) and bool(children and children())
 
 
 def has_slots(value: Any) -> bool:
@@ -184,7 +186,8 @@ def role_of(value: Any, path: Iterable[str] = ()) -> Role:
     """
     if not isinstance(value, type) and not is_refused(type(value)):
         role = _role_of(type(value))
-        if role in (Role.TENSORS, Role.PYTHON) and _has_more(value):
+        by_methods = role in (Role.TENSORS, Role.PYTHON) or _has(type(value), "get_slot")
+        if by_methods and _has_more(value):
             raise refusal(value, path, "has children and cannot be saved")
         if role is not None:
             return role

@@ -133,7 +133,15 @@ def replicated() -> Any:
     return dtensor.DVariable(dtensor.copy_to_mesh(tf.constant([1.0, 2.0]), layout))
 
 
+def old_adam() -> Any:
+    """It has two variables beside its slots."""
+    optimizer, variable = tf.compat.v1.train.AdamOptimizer(), tf.Variable(1.0)
+    optimizer.minimize(lambda: variable * 2.0, var_list=[variable])
+    return optimizer
+
+
 REFUSED: dict[str, Callable[[], Any]] = {
+    "optimizer with variables": old_adam,
     "iterator": lambda: iter(tf.data.Dataset.range(3)),
     "dataset": lambda: tf.data.Dataset.range(3),
     "variant": lambda: tf.data.Dataset.range(3)._variant_tensor,
@@ -185,3 +193,17 @@ def test_an_error_of_assign_names_the_object(tmp_path: Path) -> None:
     with pytest.raises(InvalidError, match="'v'") as caught:
         ckptfmt.Checkpoint(v=constraint).read(tmp_path / "ck")
     assert isinstance(caught.value.__cause__, tf.errors.UnimplementedError)
+
+
+@pytest.mark.parametrize("kind", ["MutableHashTable", "ShardedVariable"])
+def test_dtypes_are_compared_before_anything_is_written(kind: str, tmp_path: Path) -> None:
+    ckptfmt.Checkpoint(a=np.ones(2), o=TAKEN[kind].make(2)).write(tmp_path / "ck")
+    array = np.zeros(2)
+    if kind == "MutableHashTable":
+        other = Table(tf.string, tf.int32, -1)
+    else:
+        parts = [tf.Variable(one, dtype=tf.float16) for one in ([1.0, 2.0], [3.0])]
+        other = ShardedVariable(parts)
+    with pytest.raises(InvalidError):
+        ckptfmt.Checkpoint(a=array, o=other).read(tmp_path / "ck")
+    assert array.tolist() == [0, 0]

@@ -119,6 +119,8 @@ def test_moments_go_to_their_variables(seed: int) -> None:
     strict = chance.random() < 0.7
     source = made(orders[0], frozen, kind, chance, built=True)
     target = made(orders[1], other, kind, chance, built=chance.random() < 0.5)
+    if kind == "bare" and not target.optimizer.built:  # it is built before all is compared
+        target.optimizer.build(target.trainable_variables)
     is_built, before, own = target.optimizer.built, weights(target), moments(target)
     is_same = set(frozen) == set(other)
     has_all = set(frozen) <= set(other)
@@ -165,4 +167,78 @@ def test_the_state_of_another_class(tmp_path: Path, by: Any, level: Any) -> None
     target.get_layer("a").trainable = True
     report = load_weights(target, path, strict=False)
     assert len(report.matched) == len(model.weights)
+    assert not target.optimizer.built
+
+
+def test_moments_follow_renamed_weights(tmp_path: Path) -> None:
+    chance = random.Random(1)
+    source = made("bcd", "", "adam", chance, built=True)
+    path = save_weights(source, tmp_path / "ck")
+    swapped = {"b": "c", "c": "b", "d": "d"}
+    target = made("cbd", "", "adam", chance, built=False)
+    rename = {
+        f"model/{old}/{part}": f"model/{new}/{part}"
+        for old, new in swapped.items()
+        for part in ("kernel", "bias")
+    }
+    assert load_weights(target, path, rename=rename)
+    at = {
+        one.path: one.path.replace(f"/{old}/", f"/{new}/")
+        for one in source.weights
+        for old, new in swapped.items()
+        if f"/{old}/" in one.path
+    }
+    stored = {(name, at[where]): value for (name, where), value in moments(source).items()}
+    assert moments(target) == stored
+    assert weights(target) == {at[where]: value for where, value in weights(source).items()}
+
+
+def test_a_weight_is_not_matched_by_its_place_in_the_optimizer(tmp_path: Path) -> None:
+    chance = random.Random(1)
+    path = save_weights(made("bc", "", "adam", chance, built=True), tmp_path / "ck")
+    target = made("dc", "", "adam", chance, built=True)
+    before = weights(target)
+    with pytest.raises(ckptfmt.CkptfmtError):
+        load_weights(target, path)
+    report = load_weights(target, path, strict=False)
+    assert not any("/d/" in name for name in report.matched)
+    assert weights(target)["net/d/kernel"] == before["net/d/kernel"]
+
+
+class Unusual(keras.optimizers.SGD):
+    """Has no configuration of its own."""
+
+    def __init__(self, more: bool) -> None:
+        super().__init__(momentum=0.9, name="o")
+        self.more = more
+
+    def build(self, variables: Any) -> None:
+        if self.more:
+            self.extra = self.add_optimizer_variables(variables, "extra")
+        super().build(variables)
+
+
+@pytest.mark.parametrize("by", ["graph", "path", "h5"])
+@pytest.mark.parametrize(
+    "kind",
+    [lambda: Unusual(True), lambda: keras.optimizers.Adam(lambda: 0.01, name="o")],
+    ids=["class", "function"],
+)
+def test_optimizers_that_cannot_be_copied(tmp_path: Path, by: Any, kind: Any) -> None:
+    source, target = Net("bc", ""), Net("bc", "")
+    for model in (source, target):
+        model(np.ones((1, 3), np.float32))
+        model.compile(kind(), "mse")
+    source.optimizer.build(source.trainable_variables)
+    for variable in source.optimizer.variables[2:]:
+        variable.assign(keras.ops.ones_like(variable) * len(variable.shape))
+    assert load_weights(target, save_weights(source, tmp_path / "ck", by=by))
+    assert moments(target) == moments(source)
+
+
+def test_the_class_is_known_by_the_names_of_h5_as_well(tmp_path: Path) -> None:
+    source, target = (made("bc", "", "adam", random.Random(n), built=True) for n in (1, 2))
+    target.compile(keras.optimizers.Adamax(name="o"), "mse")
+    path = save_weights(source, tmp_path / "ck", by="h5")
+    assert load_weights(target, path).left == ("optimizer",)
     assert not target.optimizer.built
