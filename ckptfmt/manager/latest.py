@@ -112,6 +112,9 @@ def _look(directory: str, latest_filename: Path | None) -> tuple[str | None, str
         prefix, problem = newest_complete(directory, state)
         if (unreadable is None and problem is None) or identity(path) == before:
             break
+    else:
+        if prefix is not None:
+            return prefix, None  # saves are faster than looks, and what is wrong has passed
     problems = [one for one in (unreadable, problem) if one is not None]
     if state is None and unreadable is None and (prefix or problem):
         problems.insert(0, "there is no state file")

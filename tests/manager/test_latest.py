@@ -399,6 +399,25 @@ def test_order(tmp_path: Path, written: dict[str, int], expected: list[str]) -> 
     assert order(tmp_path) == expected
 
 
+def test_saves_that_are_faster_than_looks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the state file named is always gone: the newest is returned without a warning."""
+    taken = save(tmp_path, "ckpt-1", 1)
+    monkeypatch.setattr(latest, "LOOKS_MAX", 3)
+    read = latest._read_state
+
+    def changing(path: str) -> Any:
+        found = read(path)
+        changing.count += 1  # type: ignore[attr-defined]
+        name = f"ckpt-{changing.count}"  # type: ignore[attr-defined]
+        (tmp_path / "checkpoint").write_bytes(format_state(CheckpointState(name, [name])))
+        return found
+
+    changing.count = 99  # type: ignore[attr-defined]
+    changing(str(tmp_path / "checkpoint"))
+    monkeypatch.setattr(latest, "_read_state", changing)
+    assert ckptfmt.latest_checkpoint(tmp_path) == taken
+
+
 def test_what_is_no_checkpoint(tmp_path: Path) -> None:
     save(tmp_path, "m-1", 1)
     (tmp_path / "m-9.index").mkdir()
