@@ -313,9 +313,9 @@ class Checkpoint(Trackable):
         Objects and checkpoint are matched by the names of children, from the root. Arrays are
         restored in place; scalars and read-only arrays are replaced in their places, and so are the
         tuples and frozen dataclasses around them. Values for an attribute that does not exist are
-        deferred: see `LoadStatus.retry`. Everything is checked before anything is written. A
-        checkpoint without an object graph (TensorFlow 1) is matched by full names: see
-        `NamedRestoration`.
+        deferred: see `LoadStatus.retry`. Everything but what casts lose is checked before anything
+        is written. A checkpoint without an object graph (TensorFlow 1) is matched by full names:
+        see `NamedRestoration`.
 
         Args:
             save_path: what `ckptfmt.open` takes; None restores nothing.

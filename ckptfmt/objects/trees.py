@@ -322,8 +322,8 @@ def load_tree_into(
     Tree and checkpoint are matched as by `Checkpoint.read`: from the root, by the names of
     children, so that an array finds its tensor under any path of the checkpoint. Arrays are read
     into; scalars, read-only arrays, and the tuples and frozen dataclasses around them are replaced
-    in their places. If two arrays have one tensor in the checkpoint, both get it. Everything is
-    checked before anything is written.
+    in their places. If two arrays have one tensor in the checkpoint, both get it. Everything but
+    what casts lose is checked before anything is written.
 
     Args:
         path: what `ckptfmt.open` takes.
