@@ -23,6 +23,8 @@ _RESERVED = RESERVED.encode()
 METADATA = "_CKPTFMT_METADATA"
 # What follows the path of a variable in the name of its value, in an object graph of TensorFlow.
 VALUE_SUFFIX = "/.ATTRIBUTES/VARIABLE_VALUE"
+# The name of the tensor that holds such a graph.
+OBJECT_GRAPH_KEY = "_CHECKPOINTABLE_OBJECT_GRAPH"
 SHARD_STAND_IN = "_CKPTFMT_SHARD_"
 
 # The part of one process or shard, in the temporary directory of a save.

@@ -23,7 +23,7 @@ from ckptfmt._base.casting import (
     dtype_text,
     of_kind,
 )
-from ckptfmt._base.names import tensor_name
+from ckptfmt._base.names import OBJECT_GRAPH_KEY, tensor_name
 from ckptfmt.bundle.reader import missing
 from ckptfmt.bundle.selecting import (
     Filter,
@@ -45,8 +45,6 @@ Names = Iterable[str | bytes]
 # targets have dtypes.
 Cast = Any
 _Report = TypeVar("_Report")
-# The object graph (`graph.OBJECT_GRAPH_KEY`), which no cast means.
-_GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
 
 
 class Chosen(NamedTuple):
@@ -184,7 +182,7 @@ class Choice:
                 raise error
         unused: list[tuple[str, Any]] = []
         if isinstance(self.cast, Mapping):
-            tensors = [name for name in stored if name != _GRAPH]
+            tensors = [name for name in stored if name != OBJECT_GRAPH_KEY]
             self.done.wanted, others = by_filters("cast", cast_dtypes(self.cast), tensors)
             unused += [("cast", key) for key in others]
         if isinstance(self.rename, Mapping):

@@ -25,9 +25,10 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
+from ckptfmt._base import names as _names
 from ckptfmt.errors import CorruptError, InvalidError, LimitError
 
-OBJECT_GRAPH_KEY = "_CHECKPOINTABLE_OBJECT_GRAPH"
+OBJECT_GRAPH_KEY = _names.OBJECT_GRAPH_KEY
 # TensorFlow's names of the attributes that hold the value of a variable, the state of a Python
 # object as text, and the configuration of a Keras object.
 VARIABLE_VALUE = "VARIABLE_VALUE"

@@ -14,7 +14,7 @@ import numpy as np
 from ckptfmt._base import slices
 from ckptfmt._base.arguments import Verify, check_order, check_progress, check_sized, invalid
 from ckptfmt._base.casting import can_cast
-from ckptfmt._base.names import path_text, tensor_bytes
+from ckptfmt._base.names import OBJECT_GRAPH_KEY, VALUE_SUFFIX, path_text, tensor_bytes
 from ckptfmt._base.progress import Progress
 from ckptfmt._base.targets import Target
 from ckptfmt.bundle import reader as reading
@@ -311,14 +311,13 @@ def load_into(
 
 
 # What `tf.train.Checkpoint.save` adds to the variables of the program.
-_GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
-_BOOKKEEPING = {_GRAPH, "save_counter/.ATTRIBUTES/VARIABLE_VALUE"}
+_BOOKKEEPING = {OBJECT_GRAPH_KEY, f"save_counter{VALUE_SUFFIX}"}
 
 
 def without_bookkeeping(unexpected: Collection[str], stored: Collection[str]) -> tuple[str, ...]:
     """Return the unexpected names without the object graph and the save counter, if the checkpoint
     with these stored names has an object graph."""
-    ignored = _BOOKKEEPING if _GRAPH in stored else ()
+    ignored = _BOOKKEEPING if OBJECT_GRAPH_KEY in stored else ()
     return tuple(name for name in unexpected if name not in ignored)
 
 

@@ -51,8 +51,8 @@ def by_graph(
     own = OwnOptimizer(model, optimizer and stored_optimizer is not None)
     if stored_optimizer is not None and own.optimizer is not None:
         nodes += _below(graph, stored_optimizer, CONSTANTS)
-        name_of_optimizer = _name_of(graph, stored_optimizer)
-        if own.is_of_class(reader.metadata, name_of_optimizer, reader.prefix, bool(choice.strict)):
+        names = _names_of(graph, stored_optimizer, own.optimizer)
+        if own.is_of_class(reader.metadata, names, reader.prefix, bool(choice.strict)):
             by_key = {_key_of(graph, node): owner for node, owner in owners.items()}
             moved = {node: by_key[key] for node, key in enumerate(keys) if key in by_key}
             give_order(graph, stored_optimizer, own.optimizer, moved)
@@ -114,13 +114,14 @@ def _owners(
     return owners
 
 
-def _name_of(graph: ObjectGraph, optimizer: int) -> str | None:
-    """Return the name of a stored optimizer, which the full names of its variables begin with."""
-    node = dict(graph.nodes[optimizer].children).get("_iterations")
-    names = (
-        (one.full_name for one in graph.nodes[node].attributes) if node is not None else iter(())
-    )
-    return next((name.rpartition("/")[0] for name in names if "/" in name), None)
+def _names_of(graph: ObjectGraph, stored: int, own: Any) -> list[tuple[str, str]]:
+    """Return the names of an optimizer and of the stored one, which the full names of its variables
+    begin with. One in another optimizer has the count of iterations of both."""
+    node = dict(graph.nodes[stored].children).get("_iterations")
+    if node is None or hasattr(own, "inner_optimizer"):
+        return []
+    names = (one.full_name for one in graph.nodes[node].attributes)
+    return [(own.name, name.rpartition("/")[0]) for name in names]
 
 
 def _rename_of_chosen(graph: ObjectGraph, choice: Choice, prefix: str) -> Rename | None:
@@ -190,7 +191,7 @@ def by_path(
     is_stored = any(new.startswith(optimizers) for new in new_names.values())
     own = OwnOptimizer(model, optimizer and is_stored)
     if own.optimizer is None or not own.is_of_class(
-        reader.metadata, None, reader.prefix, bool(choice.strict)
+        reader.metadata, (), reader.prefix, bool(choice.strict)
     ):
         new_names = {
             old: new

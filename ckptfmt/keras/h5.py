@@ -16,7 +16,7 @@ from ckptfmt.bundle.choosing import Choice
 from ckptfmt.formats.datasets import write_datasets
 from ckptfmt.keras.layers import saveables
 from ckptfmt.keras.model import OPTIMIZER
-from ckptfmt.keras.optimizers import CLASS, OwnOptimizer, class_by_name, class_of
+from ckptfmt.keras.optimizers import OwnOptimizer
 from ckptfmt.keras.pairing import Pairing, Place
 
 # Where Keras 2 stores the variables of metrics.
@@ -90,7 +90,14 @@ def by_h5(stored: Mapping[str, Any], model: Any, optimizer: bool, choice: Choice
         if _is_of_optimizer(new)
     }
     left: tuple[str, ...] = ()
-    if optimizer and (found != shapes or _are_of_others(stored, owners, own_optimizer.optimizer)):
+    group_names = getattr(stored, "group_names", {})
+    names = [
+        (own.saveable.name, group_names.get(f"{path}/vars", ""))
+        for path, own in owners.items()
+        if isinstance(own.saveable, keras.optimizers.Optimizer)
+    ]
+    metadata = getattr(stored, "metadata", {})
+    if optimizer and (found != shapes or not own_optimizer.is_of_class(metadata, names)):
         optimizer, left = False, (OPTIMIZER,)
         places = {name: place for name, place in places.items() if name not in shapes}
     new_names = {
@@ -117,21 +124,6 @@ def _of_optimizer(optimizer: Any) -> dict[str, Own]:
 
 def _is_of_optimizer(name: str) -> bool:
     return name.startswith(f"{OPTIMIZER}/")
-
-
-def _are_of_others(stored: Mapping[str, Any], owners: Mapping[str, Own], optimizer: Any) -> bool:
-    """Return whether a checkpoint or file is of another optimizer class than the model, by its
-    metadata or the names in it."""
-    kind = getattr(stored, "metadata", {}).get(CLASS)
-    if isinstance(kind, str):
-        return kind != class_of(optimizer)
-    names = getattr(stored, "group_names", {})
-    for path, own in owners.items():
-        if isinstance(own.saveable, keras.optimizers.Optimizer):
-            kinds = class_by_name(names.get(f"{path}/vars", "")), class_by_name(own.saveable.name)
-            if None not in kinds and kinds[0] != kinds[1]:
-                return True
-    return False
 
 
 def tensors_of(owners: Mapping[str, Own]) -> dict[str, NDArray[Any]]:

@@ -75,14 +75,18 @@ class OwnOptimizer:
             self.optimizer.build(model.trainable_variables)
 
     def is_of_class(
-        self, metadata: Mapping[str, Any], name: str | None, path: str, strict: bool
+        self,
+        metadata: Mapping[str, Any],
+        names: Iterable[tuple[str, str]] = (),
+        path: str = "",
+        strict: bool = False,
     ) -> bool:
         """Return whether it is of the class of the stored optimizer, as far as that is known.
 
         Args:
             metadata: of the checkpoint; `save_weights` stores the class.
-            name: the name of the stored optimizer, for checkpoints without that: names that Keras
-                gives to optimizers of two classes say that these differ.
+            names: for checkpoints without that, the names of the optimizers of the model and of
+                the stored ones: those that Keras gives to two classes say that these differ.
             path: of the checkpoint, for the error.
             strict: whether another class is an error.
 
@@ -92,9 +96,9 @@ class OwnOptimizer:
         own: str | None = class_of(self.optimizer)
         stored = metadata.get(CLASS)
         if not isinstance(stored, str):
-            own, stored = class_by_name(self.optimizer.name), class_by_name(name or "")
-            if None in (own, stored) or hasattr(self.optimizer, "inner_optimizer"):
-                return True
+            pairs = [(class_by_name(one), class_by_name(other)) for one, other in names]
+            differing = (pair for pair in pairs if None not in pair and pair[0] != pair[1])
+            own, stored = next(differing, (None, None))
         if strict and stored != own:
             raise InvalidError(
                 f"the optimizer of the checkpoint is {stored} and that of the model {own}: compile "

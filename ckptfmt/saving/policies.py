@@ -19,13 +19,11 @@ import numpy as np
 from ckptfmt._base.arguments import check_choice, invalid, wrong
 from ckptfmt._base.arrays import Sources
 from ckptfmt._base.dtypes import VARIANT
-from ckptfmt._base.names import tensor_bytes
+from ckptfmt._base.names import OBJECT_GRAPH_KEY, tensor_bytes
 from ckptfmt._base.slices import SaveSliceInfo
 from ckptfmt.saving.devices import canonical, task_of
 from ckptfmt.saving.sharding import Shard, ShardingCallback
 from ckptfmt.saving.specs import ShardableTensor
-
-_OBJECT_GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
 
 
 class ShardByTaskPolicy(ShardingCallback):
@@ -229,7 +227,7 @@ class _Bytes(NamedTuple):
     @classmethod
     def of(cls, tensor: ShardableTensor) -> _Bytes:
         alignment, variant = tensor.alignment, tensor.dtype == VARIANT
-        if alignment is None and (variant or tensor.checkpoint_key == _OBJECT_GRAPH):
+        if alignment is None and (variant or tensor.checkpoint_key == OBJECT_GRAPH_KEY):
             return cls(0, 0, 0, 1)
         more = 0
         if _is_string(tensor):

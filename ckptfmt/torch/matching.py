@@ -38,17 +38,21 @@ class Matching:
 
     Attributes:
         new: tensors to be made.
-        target: the whole target.
     """
 
     def __init__(
-        self, reader: Reader, new: New, assign: bool, choice: Choice, names: Mapping[str, Groups]
+        self,
+        reader: Reader,
+        target: Any,
+        new: New,
+        assign: bool,
+        choice: Choice,
+        names: Mapping[str, Groups],
     ) -> None:
         self._reader, self._assign, self._choice = reader, assign, choice
         self._names = names  # of the parameters of stored optimizers
-        self._own: Parameters | None = None
+        self._own = Parameters(target)
         self.new = new
-        self.target: Any = None
         self._matched: list[str] = []
         self._missing: list[str] = []
         self._unexpected: list[str] = []
@@ -365,8 +369,6 @@ class Matching:
             if found != wanted:
                 what = f"{_count(found, 'parameter')} in param_groups[{index}]"
                 return (what, f"{wanted}"), []
-        if self._own is None:
-            self._own = Parameters(self.target)
         names, own_names = self._names.get(path_name(path)), self._own.names(optimizer)
         if names is None or own_names is None:
             names = stored_names(groups)

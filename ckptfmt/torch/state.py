@@ -239,8 +239,8 @@ def load_into(
     choice = Choice.of(names, filter, rename, cast, allow_loss, strict)
     with reading.open(path, verify=verify) as reader:
         structure, parameters = structure_and_names(reader)
-        matching = Matching(reader, New(_device(device)), assign, choice, parameters)
-        matching.target = target
+        new = New(_device(device))
+        matching = Matching(reader, target, new, assign, choice, parameters)
         unexpected, filtered = tuple[str, ...](), tuple[str, ...]()
         if not choice.is_default:
             found = chosen_tensors(structure, choice, reader, target)
