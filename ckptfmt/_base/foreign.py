@@ -117,12 +117,11 @@ LFS = Foreign("a Git LFS pointer: the file itself was never fetched (`git lfs pu
 HTML = Foreign("an HTML page, as a download that failed leaves behind")
 STATE_FILE = Foreign("the text file that names a directory's checkpoints")
 EMPTY = Foreign("an empty file")
-ZIP = Foreign("a zip archive", "ckptfmt opens archives of checkpoints, named .zip")
+_PACKED = "save the checkpoint first, then store its files in an archive"
+ZIP = Foreign("a zip archive", "unpack it first, `unzip FILE -d DIRECTORY`", _PACKED)
+TAR = Foreign("a tar archive", "unpack it first, `tar -xf FILE -C DIRECTORY`", _PACKED)
 _GZIP = Foreign("a gzip file", "decompress it first")
 _ZSTANDARD = Foreign("a Zstandard file", "decompress it first")
-_ARCHIVE = Foreign(
-    "an archive", writing="save the checkpoint first, then store its files in an archive"
-)
 _MODEL_INDEX = Foreign(
     "the index of a model in several files",
     "ckptfmt reads such indexes of safetensors files only; if it is of PyTorch's .bin files, "
@@ -145,8 +144,8 @@ _EXTENSIONS = {
     ".pt": TORCH,
     ".pth": TORCH,
     ".gguf": GGUF,
-    ".zip": _ARCHIVE,
-    ".tar": _ARCHIVE,
+    ".zip": ZIP,
+    **dict.fromkeys((".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".tar.zst"), TAR),
 }
 
 
@@ -165,9 +164,11 @@ def by_head(path: str, head: bytes, tail: bytes) -> Foreign:
         return V1
     if not head:
         return EMPTY
-    if head.startswith(b"PK\x03\x04"):
-        return _zip(head)
+    if head[257:262] == b"ustar":
+        return TAR
     kind = next((kind for magic, kind in _MAGIC if head.startswith(magic)), None) or _by_text(head)
+    if kind is ZIP:
+        kind = _zip(head)
     named = by_name(path)
     if named is not None and (kind, named[0]) in _NAMED:
         return named[0]
@@ -177,6 +178,7 @@ def by_head(path: str, head: bytes, tail: bytes) -> Foreign:
 _MAGIC = [
     (LFS_POINTER, LFS),
     (b"\x89HDF\r\n\x1a\n", HDF5),
+    (b"PK\x03\x04", ZIP),
     (b"PK\x05\x06", ZIP),
     (b"\x1f\x8b", _GZIP),
     (b"\x28\xb5\x2f\xfd", _ZSTANDARD),
@@ -184,7 +186,10 @@ _MAGIC = [
     (b"GGUF", GGUF),
 ]
 # What the name adds to the content.
-_NAMED = {(HDF5, KERAS_WEIGHTS), (UNKNOWN, SAFETENSORS_INDEX), (UNKNOWN, _MODEL_INDEX)}
+_NAMED = {
+    *((HDF5, KERAS_WEIGHTS), (UNKNOWN, SAFETENSORS_INDEX), (UNKNOWN, _MODEL_INDEX)),
+    *((_GZIP, TAR), (_ZSTANDARD, TAR), (UNKNOWN, TAR), (ZIP, NPZ)),
+}
 _HTML = (b"<!doctype html", b"<html", b"<?xml")
 _STATE = re.compile(rb"\s*(#[^\n]*\n\s*)*(all_)?model_checkpoint_path")
 

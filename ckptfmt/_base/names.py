@@ -37,20 +37,14 @@ _DATA_NAME = re.compile(rf"(?s)(.*)\.data-{_NUMBER}-of-{_NUMBER}")
 _SHORT = {"\\": "\\\\", "\n": "\\n", "\r": "\\r", "\t": "\\t"}
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
 _SQUEEZED = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/(?!/)")
-_IN_ARCHIVE = re.compile(r"(?s)(.*?\.(?:tar|zip))!((?:/.*)?)$")
+_IN_ARCHIVE = re.compile(r"(?s)(.*?\.(?:zip|tar|tgz|tar\.\w+))!(/.*)?$")
 _FILE_URL = re.compile(r"file://(localhost)?(?=/)")
 
 
 def is_url(path: str) -> bool:
-    """Return whether a path is a URL, such as "s3://bucket/run/model", or one inside of an
-    archive: what `ckptfmt.stores` reads."""
-    return _URL.match(path) is not None or _IN_ARCHIVE.match(path) is not None
-
-
-def split_archive(path: str) -> tuple[str, str] | None:
-    """Return the archive and the path inside of it, for "models.zip!/run/model"; else None."""
-    match = _IN_ARCHIVE.match(path)
-    return None if match is None else (match[1], match[2].strip("/"))
+    """Return whether a path is a URL, such as "s3://bucket/run/model": what `ckptfmt.stores`
+    reads."""
+    return _URL.match(path) is not None
 
 
 def path_text(path: Path, argument: str | None = None, *, urls: bool = False) -> str:
@@ -61,7 +55,8 @@ def path_text(path: Path, argument: str | None = None, *, urls: bool = False) ->
 
     Raises:
         InvalidError: not a path, or one with a NUL byte.
-        UnsupportedError: another URL, unless the caller takes `urls`.
+        UnsupportedError: another URL, unless the caller takes `urls`; or "models.zip!/run/model",
+            a member of an archive.
     """
     try:
         text = os.fsdecode(path)
@@ -75,13 +70,19 @@ def path_text(path: Path, argument: str | None = None, *, urls: bool = False) ->
             "pass URLs as str",
             argument,
         )
+    packed = _IN_ARCHIVE.match(text)
+    kind = None if packed is None else foreign.by_name(packed[1])
+    if kind is not None:
+        raise UnsupportedError(
+            f"{text[:200]!r} is a member of {kind[0].what}: {kind[0].reading}", argument=argument
+        )
     url = _FILE_URL.match(text)
     if url:
         return text[url.end() :]
     if is_url(text) and (not urls or text.startswith("file:")):
         raise UnsupportedError(
-            f"{text[:200]!r} is a URL or inside of an archive, and this works on paths and "
-            "file:/// URLs only. Write ./ before a path that looks like a URL",
+            f"{text[:200]!r} is a URL, and this works on paths and file:/// URLs only. Write ./ "
+            "before a path that looks like a URL",
             argument=argument,
         )
     return text

@@ -6,7 +6,6 @@ Paths are literal: patterns are not expanded.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 from collections.abc import Iterator, Sequence
@@ -20,7 +19,6 @@ from ckptfmt.bundle.places import (
     is_directory,
     is_file,
     names_in,
-    names_in_archive,
     read_ends,
 )
 from ckptfmt.bundle.selecting import some
@@ -44,11 +42,11 @@ def locate(path: str | bytes | os.PathLike[Any], argument: str = "path") -> str:
 
     In this order: the prefix itself; its `.index` file or one of its data files; a
     directory with a `checkpoint` state file; a SavedModel; a directory with exactly one `.index`
-    file; a .tar or .zip archive with exactly one, or with such a directory at its top.
+    file.
 
     Raises:
         CheckpointNotFoundError: none of these; the message says what was found.
-        UnsupportedError: a checkpoint of TensorFlow's V1 format.
+        UnsupportedError: a checkpoint of TensorFlow's V1 format, an archive, or a member of one.
         InvalidError: not a path, or a state file that names a path outside its directory.
         CorruptError, LimitError: the state file cannot be parsed.
     """
@@ -66,8 +64,6 @@ def locate(path: str | bytes | os.PathLike[Any], argument: str = "path") -> str:
     if is_directory(text):
         return _in_directory(text)
     if is_file(text):
-        if text.endswith((".tar", ".zip")):
-            return _in_archive(text)
         raise _refused_file(text)
     raise _not_found(text, _what_is_near(text))
 
@@ -176,26 +172,6 @@ def _kind_of_directory(directory: str, found: list[str]) -> Foreign | None:
     return kind
 
 
-def _in_archive(archive: str) -> str:
-    found = names_in_archive(archive)
-    prefixes = [name.removesuffix(".index") for name in found if name.endswith(".index")]
-    if len(prefixes) == 1:
-        return f"{archive}!/{prefixes[0]}"
-    if not prefixes:
-        raise _not_found(
-            archive,
-            "an archive without a checkpoint"
-            + (f"; it holds {_some(found)}" if found else ", empty"),
-        )
-    with contextlib.suppress(CheckpointNotFoundError):
-        return _in_directory(f"{archive}!/")
-    raise _not_found(
-        archive,
-        "an archive with several checkpoints; open one of "
-        + _some([f"{archive}!/{prefix}" for prefix in prefixes]),
-    )
-
-
 def _refused_file(path: str, beside: Sequence[str] = ()) -> Exception:
     """Return the error about a file that is not a checkpoint, with the checkpoints beside it."""
     kind = kind_of_file(path)
@@ -207,7 +183,9 @@ def _refused_file(path: str, beside: Sequence[str] = ()) -> Exception:
     if kind is foreign.STATE_FILE:
         directory = os.path.dirname(path) or "."
         return _not_found(path, f"{kind.what}; open its directory, '{directory}'")
-    return _not_found(path, _refusal(kind, path) + others)
+    packed = kind in (foreign.TAR, foreign.ZIP)
+    error = UnsupportedError if packed else CheckpointNotFoundError
+    return error(_refusal(kind, path) + others, path=path)
 
 
 def _refusal(kind: Foreign, path: str) -> str:
@@ -281,7 +259,7 @@ def recognised(path: str) -> Foreign | None:
             kind = _kind_of_file(path)
         except OSError:
             return None  # opening it reports why
-        return None if kind in (foreign.UNKNOWN, foreign.EMPTY, foreign.ZIP) else kind
+        return None if kind in (foreign.UNKNOWN, foreign.EMPTY) else kind
     if not is_directory(path):
         return None
     found = names_in(path)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Literal
 
 from ckptfmt._base import foreign
-from ckptfmt._base.names import index_name, is_url, parse_data_name, path_text, split_archive
+from ckptfmt._base.names import index_name, is_url, parse_data_name, path_text
 from ckptfmt.bundle.locate import kind_of_file
 from ckptfmt.bundle.orphans import METRICS_NAME
 from ckptfmt.bundle.places import names_in
@@ -27,12 +27,9 @@ _DESCRIPTORS = ("/dev/stdout", "/dev/stderr", "/dev/fd/", "/proc/")
 
 
 def checkpoint_files(prefix: str) -> Iterator[str]:
-    """Yield the paths of the files of a checkpoint: its index and data files, or the archive that
-    contains it. A checkpoint of an object store has none."""
-    archive = split_archive(prefix)
-    if archive is not None:
-        yield archive[0]
-    elif not is_url(prefix):
+    """Yield the paths of the files of a checkpoint: its index and data files. A checkpoint of an
+    object store has none."""
+    if not is_url(prefix):
         yield index_name(prefix)
         directory, base = os.path.split(prefix)
         for name in names_in(directory or "."):

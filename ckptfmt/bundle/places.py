@@ -19,9 +19,8 @@ from ckptfmt.errors import GenerationGoneError, StorageError
 _ABSENT = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG)
 
 
-def store_of(path: str, *, follow_symlinks: bool = True) -> Any | None:
-    """Return a store for one handle on this path: a URL or one inside of an archive, which may be a
-    symbolic link unless `follow_symlinks` is False. None for a path of the file system.
+def store_of(path: str) -> Any | None:
+    """Return a store for one handle on this URL; None for a path of the file system.
 
     Raises:
         StorageError: there is no store for this URL.
@@ -30,7 +29,7 @@ def store_of(path: str, *, follow_symlinks: bool = True) -> Any | None:
         return None
     from ckptfmt import stores  # noqa: PLC0415 (only a URL needs it)
 
-    return stores.store_for(path, follow_symlinks=follow_symlinks)
+    return stores.store_for(path)
 
 
 def _store_of_url(url: str) -> Any:
@@ -151,13 +150,6 @@ def entries(directory: str) -> tuple[list[str], list[str]]:
         [name for name, is_dir, _ in every if not is_dir],
         [name for name, is_dir, is_link in every if is_dir and not is_link],
     )
-
-
-def names_in_archive(path: str) -> list[str]:
-    """Return the sorted paths of all files in an archive."""
-    with _errors(path):
-        found: list[str] = _store_of_url(f"{path}!/").names()
-    return found
 
 
 def read_file(path: str, limit: int) -> bytes:

@@ -95,8 +95,7 @@ def open(  # noqa: A001 (as gzip.open and its like: used with the name of the mo
     Args:
         path: a prefix, an `.index` or data file, a directory with a `checkpoint` file or a single
             checkpoint, or a SavedModel. Taken literally. Or the URL of one of these in an object
-            store ("s3://bucket/run/model"), see `ckptfmt.stores`. Or a .tar or .zip archive, or one
-            of these inside of it ("models.zip!/run/model"), which is read in place.
+            store ("s3://bucket/run/model"), see `ckptfmt.stores`.
         verify: "auto" checks all whole reads, and partial ones where chunk checksums make that
             cheap; "full" checks everything; "off" nothing but the index.
         limits: what a file may ask of this process, by the names of `ckptfmt_limits` in
@@ -164,7 +163,7 @@ class Reader(Mapping[str, TensorHandle]):
                 limits,
                 follow_symlinks,
                 Zstd(),
-                store_of(prefix, follow_symlinks=follow_symlinks),
+                store_of(prefix),
             )
         except CorruptError as error:
             raise explained(error, prefix) from None

@@ -183,7 +183,7 @@ def verify_prefix(
     check_switches(strict=strict, follow_symlinks=follow_symlinks)
     check_limits(limits)
     check_progress(progress)
-    store = store_of(prefix, follow_symlinks=follow_symlinks)
+    store = store_of(prefix)
     done = _core.verify(prefix, limits, follow_symlinks, progress, Zstd(), store)
     findings = _one_for_a_pointer([_finding(found, prefix) for found in done.findings], prefix)
     return Report(prefix, findings, done.bytes_checked, done.tensors_checked, strict)

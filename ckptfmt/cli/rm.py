@@ -44,7 +44,7 @@ def run(options: argparse.Namespace) -> int:
     """
     found = [named_checkpoint(path, damaged=True) for path in options.checkpoints]
     for prefix in found:
-        path_text(prefix, "checkpoint")  # one in a store or an archive is refused
+        path_text(prefix, "checkpoint")  # one in a store is refused
     output = Output()
     for prefix in {os.path.abspath(one): one for one in found}.values():
         if not options.dry_run:

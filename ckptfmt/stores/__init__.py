@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Object stores and archives: checkpoints under URLs, and inside of tar and zip files.
+"""Object stores: checkpoints under URLs.
 
 `s3://`, `gs://`, `az://`, `http://`, `https://` and `memory://` are reached through obstore (extra
 `cloud`), other schemes through fsspec. Credentials come from the environment, as obstore or the
@@ -12,10 +12,8 @@ import importlib
 import threading
 from typing import Any
 
-from ckptfmt._base.arguments import check_switch, invalid, wrong
-from ckptfmt._base.names import is_url, split_archive
+from ckptfmt._base.arguments import invalid, wrong
 from ckptfmt.errors import CkptfmtError, StorageError
-from ckptfmt.stores.archives import Archive
 from ckptfmt.stores.client import Client
 from ckptfmt.stores.objects import Objects
 
@@ -79,24 +77,14 @@ def _adapter(package: str, url: str) -> Any:
         ) from None
 
 
-def store_for(path: str, *, follow_symlinks: bool = True) -> Objects | Archive:
-    """Return a store for one handle on objects near a URL, or on the members of an archive, which
-    may be a symbolic link unless `follow_symlinks` is False.
+def store_for(url: str) -> Objects:
+    """Return a store for one handle on objects near a URL.
 
     Raises:
         StorageError: there is no store for such a URL, or its package is missing.
     """
-    check_switch("follow_symlinks", follow_symlinks)
-    if not isinstance(path, str):
-        raise wrong("path", "a str", path)
-    inside = split_archive(path)
-    if inside is None:
-        return _objects(path)
-    base = _objects(inside[0]) if is_url(inside[0]) else None
-    return Archive(inside[0], base, follow_symlinks=follow_symlinks)
-
-
-def _objects(url: str) -> Objects:
+    if not isinstance(url, str):
+        raise wrong("url", "a str", url)
     scheme, _, rest = url.partition("://")
     with _lock:
         roots = [root for root in _mounted if _is_below(url, root)]

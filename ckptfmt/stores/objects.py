@@ -214,16 +214,12 @@ class Objects:
 
     # ---- reading
 
-    def open(
-        self, path: str, tail_bytes: int | None = None
-    ) -> tuple[_Opened | _Written, ObjectInfo] | None:
-        """Open an object for reading. `tail_bytes`: how much the first request reads from its end,
-        else what suits a file of a checkpoint."""
+    def open(self, path: str) -> tuple[_Opened | _Written, ObjectInfo] | None:
         if path in self._written:
             return self._written[path], self._written[path].info
         key = self.key(path)
         try:
-            opened = self._open(key, tail_bytes)
+            opened = self._open(key)
         except FileNotFoundError:
             self._seen[path] = None
             return None
@@ -231,14 +227,12 @@ class Objects:
         opened.shown = self._known(path, key, opened.info)
         return opened, opened.shown
 
-    def _open(self, key: str, tail_bytes: int | None) -> _Opened:
+    def _open(self, key: str) -> _Opened:
         data = _DATA.match(key)
-        if data is None and tail_bytes is None:
-            tail_bytes = TAIL_BYTES
-        if tail_bytes:
-            tail, info = self._tail(key, tail_bytes)
+        if data is None:
+            tail, info = self._tail(key, TAIL_BYTES)
             return _Opened(key, info, at_hand=(info.size - len(tail), tail))
-        if data is not None and not data[2].endswith("-of-00001"):
+        if not data[2].endswith("-of-00001"):
             self._list_data(key, data[1], data[2])
         listed = self._listed.pop(key, None)
         return _Opened(key, self._head(key) if listed is None else listed)

@@ -254,6 +254,8 @@ def test_other_files(tmp_path: Path, content: bytes, kind: str) -> None:
     path = tmp_path / "model"
     path.write_bytes(content)
     assert kind_of_file(str(path)).what == kind
+    if kind == ZIP:  # see test_archives
+        return
     message = not_found(path).message
     if kind == STATE:
         assert message == f"{STATE}; open its directory, '{tmp_path}'"

@@ -23,7 +23,7 @@ import ckptfmt.report
 from ckptfmt._base.names import prefix_text
 from ckptfmt.bundle.outputs import checkpoint_files, output_path
 from ckptfmt.cli import main
-from cli.commands import Command, child, data_file, index_file
+from cli.commands import Command, child, data_file
 
 VALUES = {"w": np.arange(6.0, dtype=np.float32).reshape(2, 3)}
 
@@ -164,16 +164,6 @@ def test_other_files_are_replaced(name: str, place: Path, command: Command) -> N
     assert Path("also.out").read_bytes() == old, "renamed, not written in place"
     assert not list(place.glob("*tempstate*"))
     assert ckptfmt.verify("model").ok and ckptfmt.verify("other").ok
-
-
-def test_an_archive_that_is_read(place: Path, command: Command) -> None:
-    with zipfile.ZipFile("models.zip", "w") as archive:
-        for path in (index_file(Path("model")), data_file(Path("model"))):
-            archive.write(path)
-    before = contents(place)
-    assert command("report", "models.zip!/model", "-o", "models.zip").status == 2
-    assert command("show", "models.zip!/model", "w", "--npy", "./models.zip").status == 2
-    assert contents(place) == before
 
 
 def test_a_source_of_several_files(place: Path, command: Command) -> None:

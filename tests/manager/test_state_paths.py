@@ -56,8 +56,6 @@ PATHS: list[tuple[str, list[str], str | None]] = [
     ("{http}/only", [], None),
     ("memory://out/only", [], None),
     ("s3://none/run/only", [], None),
-    ("{t}/x.zip!/only", [], None),
-    ("x.zip!/ckpt-1", [], "ckpt-1"),
     # No names.
     (".", [], None),
     ("..", [], None),

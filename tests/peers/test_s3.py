@@ -8,7 +8,6 @@ import os
 import signal
 import subprocess
 import sys
-import tarfile
 import threading
 import time
 from collections.abc import Iterator
@@ -175,19 +174,6 @@ def test_s3fs(user: S3) -> None:
         stores.mount("s3fs://", None)
     stores.mount("s3://bucket", None)
     same(ckptfmt.load(URL), NEW)
-
-
-def test_an_archive(s3: S3, tmp_path: Path) -> None:
-    ckptfmt.save(tmp_path / "model", NEW)
-    with tarfile.open(tmp_path / "a.tar", "w") as archive:
-        for path in sorted(tmp_path.glob("model.*")):
-            archive.add(path, f"run/{path.name}")
-    s3.put("bucket", "a.tar", (tmp_path / "a.tar").read_bytes())
-    same(ckptfmt.load("s3://bucket/a.tar"), NEW)
-    with ckptfmt.open("s3://bucket/a.tar!/run/model") as reader:
-        s3.reset()
-        assert np.array_equal(reader["w"][7], NEW["w"][7])
-        assert s3.count() <= 3 and s3.sent() <= 2 * MIB
 
 
 # ---- faults while reading -----------------------------------------------------------------------

@@ -114,7 +114,7 @@ VALID: dict[str, dict[str, Any]] = {
     "safetensors.safe_open": {"path": "s.safetensors"},
     "safetensors.save_file": {"tensors": ARRAYS, "path": "n.safetensors"},
     "stores.mount": {"url": "memory://x", "store": None},
-    "stores.store_for": {"path": "a"},
+    "stores.store_for": {"url": "a"},
     "report.report": {"path": "a", "output": "n.html"},
 }
 VALID["sharded.save_async"] = VALID["sharded.save"]

@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-import os
-import tarfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -80,19 +78,6 @@ def test_links_to_a_file_do_not_replace_it(tmp_path: Path) -> None:
             assert reader["w"].read()[0] == 1
     finally:
         ckptfmt.stores.mount("links://x", None)
-
-
-def test_an_archive_replaced_by_one_with_other_places(place: str, tmp_path: Path) -> None:
-    for name in "ab":
-        ckptfmt.save(tmp_path / name, {"w": np.full(100, float(ord(name)))})
-    for order in ("ab", "ba", "ab"):
-        with tarfile.open(tmp_path / "new.tar", "w") as archive:
-            for name in order:
-                for file in sorted(tmp_path.glob(f"{name}.*")):
-                    archive.add(file, file.name)
-        os.replace(tmp_path / "new.tar", tmp_path / "t.tar")
-        for name in "ab":
-            assert ckptfmt.load(f"{place}/t.tar!/{name}")["w"][0] == ord(name), order
 
 
 def test_what_the_hub_says_of_a_file_identifies_it() -> None:

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import io
 import json
 import math
@@ -15,7 +14,6 @@ import shutil
 import signal
 import struct
 import sys
-import tarfile
 import time
 import types
 import warnings
@@ -64,46 +62,7 @@ def _load(path: str) -> Any:
     return ckptfmt.load(path)
 
 
-# ---- archives ------------------------------------------------------------------------------------
-
-
-def _tar(directory: Path) -> Path:
-    _saved(directory)
-    with tarfile.open(directory / "a.tar", "w") as tar:
-        for name in ("m.index", "m.data-00000-of-00001"):
-            tar.add(directory / name, name)
-    return directory / "a.tar"
-
-
-def _pax(size: int) -> bytes:
-    def header(name: str, length: int, kind: bytes) -> bytes:
-        info = tarfile.TarInfo(name)
-        info.size, info.type = length, kind
-        return info.tobuf(tarfile.USTAR_FORMAT)
-
-    body = b"1" * size
-    return (
-        header("././@PaxHeader", size, tarfile.XHDTYPE)
-        + body
-        + bytes(-size % 512)
-        + header("m.index", 0, tarfile.REGTYPE)
-        + bytes(1024)
-    )
-
-
-def _deep_tar(parts: int) -> bytes:
-    out = io.BytesIO()
-    with tarfile.open(fileobj=out, mode="w", format=tarfile.GNU_FORMAT) as tar:
-        tar.addfile(tarfile.TarInfo("a/" * parts + "m"))
-    return out.getvalue()
-
-
-def _zip(directory: Path) -> Path:
-    _saved(directory)
-    with zipfile.ZipFile(directory / "a.zip", "w") as archive:
-        for name in ("m.index", "m.data-00000-of-00001"):
-            archive.write(directory / name, name)
-    return directory / "a.zip"
+# ---- files of other formats ----------------------------------------------------------------------
 
 
 def zip_of(**members: bytes) -> bytes:
@@ -112,19 +71,6 @@ def zip_of(**members: bytes) -> bytes:
         for name, content in members.items():
             archive.writestr(name, content)
     return out.getvalue()
-
-
-def _use_archive(name: str) -> Callable[[Path], Any]:
-    def use(directory: Path) -> Any:
-        path = f"{directory / name}!/"
-        with contextlib.suppress(ckptfmt.CheckpointNotFoundError):
-            ckptfmt.latest_checkpoint(path)
-        return _load(f"{path}m")
-
-    return use
-
-
-# ---- files of other formats ----------------------------------------------------------------------
 
 
 def _npz(directory: Path) -> Path:
@@ -431,20 +377,6 @@ OPENERS = {
     "index": Opener(lambda d: _saved(d).with_suffix(".index"), lambda d: _load(str(d / "m"))),
     "data": Opener(
         lambda d: Path(f"{_saved(d)}.data-00000-of-00001"), lambda d: _load(str(d / "m"))
-    ),
-    "tar": Opener(
-        _tar,
-        _use_archive("a.tar"),
-        lambda: {"PAX header": _pax(160_000), "deep name": _deep_tar(30_000)},
-    ),
-    "zip": Opener(
-        _zip,
-        _use_archive("a.zip"),
-        lambda: {
-            "deep name": zip_of(**{"a/" * 30_000 + "m": b""}),
-            "deep names": zip_of(**{f"{i}/" + "a/" * 29_000: b"" for i in range(8)}),
-            "many members": zip_of(**{f"f{i}.txt": b"" for i in range(15_000)}),
-        },
     ),
     "npz": Opener(_npz, _convert("a.npz"), _npz_bombs),
     "safetensors": Opener(_safetensors, _convert("a.safetensors"), _safetensors_bombs),
