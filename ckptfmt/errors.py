@@ -209,7 +209,7 @@ def printable(text: str) -> str:
 
 
 class CorruptError(CkptfmtError):
-    """A file breaks a rule of the format: it is damaged, cut short or forged."""
+    """A file breaks a rule of the format: it is damaged, cut short, forged or not all merged."""
 
     default_status = "CORRUPT"
     failures = (

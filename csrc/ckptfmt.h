@@ -547,10 +547,13 @@ typedef struct ckptfmt_merge_options {
 	const ckptfmt_limits *limits;  /* NULL: the defaults */
 	const ckptfmt_storage *storage;    /* NULL: the file system */
 	ckptfmt_progress_hook progress;
+	int32_t partial;               /* 1: the slices of a tensor need not cover it, as in a part of a later merge */
+	int32_t reserved;              /* 0 */
 } ckptfmt_merge_options;
 
 /* Merges the bundles at `prefixes` into one at `destination`, moving no tensor bytes. Everything is checked before
- * the first change on disk. CONFLICT names both inputs. With `consume` a merge that was killed is finished by calling
+ * the first change on disk. CONFLICT names both inputs. CORRUPT with the failure BAD_SLICE, unless `partial`: elements
+ * of a tensor are in no input. With `consume` a merge that was killed is finished by calling
  * this again with the same arguments; NOT_FOUND, with a whole destination, if it had removed all inputs already. IO
  * with the failure NOT_REMOVED names an input: the result is in place, but the inputs could not all be removed; the
  * same call again finishes. */

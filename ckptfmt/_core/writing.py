@@ -156,6 +156,7 @@ def merge(
     allow_missing: bool,
     durability: int,
     limits: Mapping[str, int] | None,
+    partial: bool = True,
     remove_directories: bool = False,
     store: Store | None = None,
 ) -> None:
@@ -167,6 +168,7 @@ def merge(
     options.struct_size = ffi.sizeof("ckptfmt_merge_options")
     options.consume, options.allow_missing = int(consume), int(allow_missing)
     options.durability, options.remove_directories = durability, int(remove_directories)
+    options.partial = int(partial)
     storage = None if store is None else Storage(store)
     options.storage = ffi.NULL if storage is None else storage.pointer
     error, raw = ffi.new("ckptfmt_error *"), path_bytes(destination)

@@ -7,7 +7,7 @@ from __future__ import annotations
 import errno
 import itertools
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable
 from typing import Any
 
 import numpy as np
@@ -91,6 +91,32 @@ def why_incomplete(prefix: str, tensors: Iterable[str] | None = None) -> str | N
         if found is None or identity(index) == before:
             return found
     return "it is being replaced"
+
+
+def uncovered(reader: Reader, tensors: Container[str] | None = None) -> CorruptError | None:
+    """Return the error about the first tensor that its slices do not cover, or whose slices are
+    wrong, and how many more there are; None if all are covered. With `tensors`, only these count.
+
+    Raises:
+        UnsupportedError, LimitError, StorageError: a slice cannot be read.
+    """
+    listing = reader._listing()
+    found: list[CorruptError] = []
+    for row in np.flatnonzero(listing.selection.rows["slice_count"]).tolist():
+        if tensors is None or listing.names[row] in tensors:
+            try:
+                reader._handle.check_one(listing.selection, row, None)
+            except CorruptError as error:
+                found.append(error)
+    if len(found) > 1:
+        found[0].hint(f" (and {len(found) - 1} more tensor{'s' * (len(found) > 2)})")
+    return found[0] if found else None
+
+
+def check_covered(reader: Reader, tensors: Container[str] | None = None) -> None:
+    """Raise the error of `uncovered`, if there is one."""
+    if error := uncovered(reader, tensors):
+        raise error
 
 
 def check_complete(prefix: str, tensors: Iterable[str] | None = None) -> None:

@@ -13,6 +13,7 @@ from ckptfmt import _core
 from ckptfmt._base import dtypes, names
 from ckptfmt._base.arguments import Level
 from ckptfmt._base.progress import Meter, Progress
+from ckptfmt.bundle.completeness import check_covered
 from ckptfmt.bundle.locate import locate
 from ckptfmt.bundle.reader import Reader
 from ckptfmt.bundle.rewriting import (
@@ -84,9 +85,7 @@ def _check_source(reader: Reader) -> None:
         handle._check_rank()
         if handle.dtype is None:
             raise handle._unsupported(f"the elements of {handle.dtype_name} are not known")
-    # Do the slices of each partitioned tensor cover it?
-    for row in np.flatnonzero(selection.rows["slice_count"]).tolist():
-        reader._handle.check_one(selection, row, None)
+    check_covered(reader)
     if not any(name.startswith("\0") for name in listing.names):
         return
     # Slices without a tensor would be lost; only verification reports them.

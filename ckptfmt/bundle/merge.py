@@ -16,6 +16,7 @@ from ckptfmt._base.arguments import (
     check_choice,
     check_limits,
     check_order,
+    check_switch,
     check_switches,
     invalid,
     listed,
@@ -38,6 +39,7 @@ def merge(
     destination: Path,
     *,
     inputs: Literal["keep", "consume"] = "keep",
+    partial: bool = False,
     durability: Durability = "full",
     limits: Mapping[str, int] | None = None,
 ) -> None:
@@ -58,10 +60,14 @@ def merge(
         inputs: "keep" leaves the inputs as they are and hard-links their data files; "consume"
             removes the inputs afterwards, so that their data files have moved. Where the file
             system has no links the data files are copied.
+        partial: True allows a result with tensors that its slices do not cover, such as a part of a
+            later merge. Without it a part that was forgotten is an error, unless the call finishes
+            a merge that was killed.
         durability: as in Writer.
         limits: as in `ckptfmt.open`.
 
     Raises:
+        CorruptError: also, with the failure BAD_SLICE, if elements of a tensor are in no input.
         MergeConflictError: two inputs have the same tensor or slice, or different dtypes or shapes
             of one tensor.
         BusyError: an input was saved again during the merge, or another process held the lock of
@@ -75,8 +81,11 @@ def merge(
     check_order("merge(prefixes, destination)", "destination", destination, prefixes)
     check_choice("inputs", inputs, ("keep", "consume"))
     check_choice("durability", durability, _core.DURABILITY)
+    check_switch("partial", partial)
     check_limits(limits)
-    merge_located(prefixes, destination, inputs == "consume", durability, limits=limits)
+    merge_located(
+        prefixes, destination, inputs == "consume", durability, partial=partial, limits=limits
+    )
 
 
 def merge_located(
@@ -86,6 +95,7 @@ def merge_located(
     durability: Durability,
     *,
     allow_missing: bool = False,
+    partial: bool = False,
     limits: Mapping[str, int] | None = None,
 ) -> None:
     """As `merge`; `allow_missing` leaves out inputs that do not exist, unless an earlier call of
@@ -105,6 +115,7 @@ def merge_located(
             allow_missing=allow_missing,
             durability=_core.DURABILITY[durability],
             limits=limits,
+            partial=partial,
             store=common_store(located, target),
         )
     except CheckpointNotFoundError as error:
@@ -126,7 +137,7 @@ def merge_v2_checkpoints(
 
     The data files move and the inputs are removed. Unlike in TensorFlow, everything is checked
     first, the result appears atomically, and a call that was killed can be made again (see
-    `merge`).
+    `merge`). As in TensorFlow, slices need not cover their tensor.
 
     Args:
         checkpoint_prefixes: the inputs' prefixes, taken literally.

@@ -8,15 +8,17 @@ from typing import Any
 
 import ckptfmt
 from ckptfmt._base.names import is_url
+from ckptfmt.bundle.completeness import uncovered
 from ckptfmt.cli import text
 from ckptfmt.cli.files import named_checkpoint, target_of
-from ckptfmt.cli.output import Output
+from ckptfmt.cli.output import Output, complain
 
 EPILOG = """
 SOURCE is a prefix or an index file; DESTINATION is a prefix, or a directory if it ends with a
 slash. On one file system the data files are hard links: both checkpoints share their bytes until
 one of them is removed or saved again. Between files and an object store the tensors are written
-anew. The copy appears in one step. State files are not changed.
+anew. The copy appears in one step. State files are not changed. If slices of a tensor are missing,
+a linked copy lacks them as well, with a warning; no copy is written anew.
 
 examples:
   ckptfmt cp runs/1/model.ckpt-1000 best/model
@@ -47,7 +49,10 @@ def run(options: argparse.Namespace) -> int:
     source = named_checkpoint(options.source)
     target = target_of(source, options.destination, overwrite=options.overwrite)
     if is_url(source) == is_url(target):
-        ckptfmt.merge([source], target, inputs="keep")
+        with ckptfmt.open(source) as reader:
+            if error := uncovered(reader):
+                complain(f"ckptfmt: warning: {error}")
+        ckptfmt.merge([source], target, inputs="keep", partial=True)
     else:
         with ckptfmt.open(source) as reader:
             level: Any = reader.level

@@ -66,7 +66,7 @@ def run(options: argparse.Namespace) -> int:
         check_complete(source)
     else:
         with hinted(options.overwrite):
-            ckptfmt.merge([source], target, inputs="consume")
+            ckptfmt.merge([source], target, inputs="consume", partial=True)
     if not options.quiet:
         word = "would move" if options.dry_run else "moved"
         Output().line(f"{word} {text.path(source)} to {text.path(target)}")

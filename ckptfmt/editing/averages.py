@@ -28,7 +28,7 @@ from ckptfmt._base.background import wait_for_saves
 from ckptfmt._base.casting import kind_of
 from ckptfmt._base.names import prefix_text
 from ckptfmt._base.progress import Meter, Progress
-from ckptfmt.bundle.completeness import check_complete
+from ckptfmt.bundle.completeness import check_complete, check_covered
 from ckptfmt.bundle.graph import OBJECT_GRAPH_KEY
 from ckptfmt.bundle.graph_keys import missing_tensors
 from ckptfmt.bundle.locate import locate
@@ -127,6 +127,8 @@ def average(
         ]
         for reader in readers[1:]:
             _check_alike(readers[0], reader)
+        for reader in readers:
+            check_covered(reader)
         mean = _Mean(readers, target, progress)
         return mean.plan() if dry_run else mean.write(durability)
 

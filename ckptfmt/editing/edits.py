@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple
@@ -26,7 +26,7 @@ from ckptfmt._base.casting import can_cast, cast_dtype, cast_dtypes, counts_of, 
 from ckptfmt._base.names import prefix_text, saved_name
 from ckptfmt._base.progress import Progress
 from ckptfmt.bundle.choosing import Cast
-from ckptfmt.bundle.completeness import check_complete
+from ckptfmt.bundle.completeness import check_complete, check_covered
 from ckptfmt.bundle.graph import OBJECT_GRAPH_KEY, ObjectGraph, encode_graph
 from ckptfmt.bundle.graph_keys import graph_of, missing_keys
 from ckptfmt.bundle.locate import locate
@@ -269,9 +269,10 @@ def edit(
     )
 
 
-def _planned(reader: Reader, rest: Iterable[str]) -> Rewritten:
+def _planned(reader: Reader, rest: Collection[str]) -> Rewritten:
     """Return the result of a dry run, if these tensors can be read."""
     check_complete(reader.prefix, rest)
+    check_covered(reader, rest)
     return Rewritten(0, {})
 
 

@@ -25,6 +25,7 @@ from ckptfmt._base.casting import cast as cast_values
 from ckptfmt._base.progress import Meter, Progress
 from ckptfmt.bundle import rewriting
 from ckptfmt.bundle.comparing import pieces
+from ckptfmt.bundle.completeness import check_covered
 from ckptfmt.bundle.reader import Reader
 from ckptfmt.bundle.rewriting import Piece, Value, folder_of, new_array, pieces_of
 from ckptfmt.bundle.tensor import TensorHandle
@@ -86,6 +87,7 @@ def rewrite(reader: Reader, target: str, plan: Rewrite, progress: Progress | Non
         CorruptError, LimitError, UnsupportedError: a tensor that is copied cannot be read.
         StorageError, BusyError, DurabilityUnknownError: as Writer.
     """
+    check_covered(reader, plan.renamed)
     listing = reader._listing()
     selection = listing.selection
     stored, new_names = listing.names, dict(plan.renamed)

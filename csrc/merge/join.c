@@ -27,10 +27,13 @@ typedef struct group {
 	cf_merge_file *file;        /* with the owner's bytes */
 	cf_buffer key, value;       /* of an owner with slices */
 	cf_buffer slices;           /* of the other members, as fields of an entry */
-	cf_buffer extents;          /* with two members or more: int64_t starts and lengths of all slices, */
+	cf_buffer extents;          /* with two members or more, or not `partial`: int64_t starts, lengths of all slices, */
 	cf_buffer holders;          /* and uint32_t, the input of each */
 	cf_merge_joined *joined;    /* takes the groups that are complete */
 	cf_buffer canonical;        /* scratch */
+	bool partial;               /* slices need not cover their tensor */
+	uint64_t incomplete;        /* tensors that they do not cover, */
+	ckptfmt_error first;        /* and the error about the first of these */
 } group;
 
 /* An entry of the result. */
@@ -84,6 +87,23 @@ static ckptfmt_status check_slices(const cf_table_iterator *at, const cf_entry *
 	return CKPTFMT_OK;
 }
 
+/* Records the boxes of an entry's slices. */
+static ckptfmt_status record_slices(group *g, uint32_t input, const cf_entry *entry, ckptfmt_error *err)
+{
+	int64_t extent[2 * CKPTFMT_RANK_MAX];
+	uint64_t position = 0;
+	int32_t rank = entry->rank;
+	bool found;
+	for (;;) {
+		CF_TRY(cf_entry_next_slice(entry, &position, extent, extent + rank, &found, err));
+		if (!found)
+			return CKPTFMT_OK;
+		CF_TRY(cf_box_resolve(rank, g->dims, extent, extent + rank, NULL, NULL, err));
+		cf_put_bytes(&g->extents, extent, 2 * (uint64_t)rank * sizeof *extent);
+		cf_put_bytes(&g->holders, &input, sizeof input);
+	}
+}
+
 static ckptfmt_status begin_group(group *g, uint32_t input, const cf_table_iterator *at, ckptfmt_error *err)
 {
 	CF_TRY(decode(g, at, g->dims, &g->entry, err));
@@ -101,7 +121,9 @@ static ckptfmt_status begin_group(group *g, uint32_t input, const cf_table_itera
 	CF_TRY(cf_buffer_status(&g->key, err));
 	CF_TRY(cf_buffer_status(&g->value, err));
 	g->entry.bytes.data = g->value.data;
-	return check_slices(at, &g->entry, err);
+	CF_TRY(check_slices(at, &g->entry, err));
+	return g->partial || cf_slice_key_looks_like(at->key, at->key_size) ? CKPTFMT_OK
+		: record_slices(g, input, &g->entry, err);
 }
 
 /* EXT-7: several inputs may have the same metadata; the first one's is kept. */
@@ -147,23 +169,6 @@ static inline ckptfmt_status next_entry(cf_merge_walk *walk, bool *more, ckptfmt
 
 /* ---- members --------------------------------------------------------------------------------------------- */
 
-/* Records the boxes of an entry's slices. */
-static ckptfmt_status record_slices(group *g, uint32_t input, const cf_entry *entry, ckptfmt_error *err)
-{
-	int64_t extent[2 * CKPTFMT_RANK_MAX];
-	uint64_t position = 0;
-	int32_t rank = entry->rank;
-	bool found;
-	for (;;) {
-		CF_TRY(cf_entry_next_slice(entry, &position, extent, extent + rank, &found, err));
-		if (!found)
-			return CKPTFMT_OK;
-		CF_TRY(cf_box_resolve(rank, g->dims, extent, extent + rank, NULL, NULL, err));
-		cf_put_bytes(&g->extents, extent, 2 * (uint64_t)rank * sizeof *extent);
-		cf_put_bytes(&g->holders, &input, sizeof input);
-	}
-}
-
 /* MRG-3, MRG-4, MRG-16: another entry of the group's key. */
 static ckptfmt_status add_member(group *g, uint32_t input, const cf_table_iterator *at, const cf_entry *other,
 	const int64_t *dims, ckptfmt_error *err)
@@ -179,29 +184,36 @@ static ckptfmt_status add_member(group *g, uint32_t input, const cf_table_iterat
 	if (other->dtype != owner->dtype || other->rank != owner->rank ||
 		memcmp(dims, g->dims, (size_t)other->rank * sizeof *dims) != 0)
 		return conflict(g, g->owner, input, key, "MRG-4: dtype or shape differ", err);
-	if (g->member_count++ == 1)
+	if (g->member_count++ == 1 && g->holders.size == 0)
 		CF_TRY(record_slices(g, g->owner, owner, err));
 	CF_TRY(record_slices(g, input, other, err));
 	return cf_entry_copy_slices(&g->slices, other, err);
 }
 
-/* MRG-5 */
-static ckptfmt_status check_disjoint(const group *g, ckptfmt_error *err)
+/* MRG-5, and SLC-11 unless `partial`. */
+static ckptfmt_status check_boxes(group *g, ckptfmt_error *err)
 {
+	static const int64_t starts[CKPTFMT_RANK_MAX];
 	const uint32_t *holder = (const uint32_t *)cf_buffer_items(&g->holders);
 	cf_boxes boxes = {g->dims, (const int64_t *)cf_buffer_items(&g->extents), g->holders.size / sizeof *holder,
 		g->entry.rank};
 	uint64_t rows[2] = {0, 0};
-	ckptfmt_status status;
-	if (g->member_count < 2)
-		return CKPTFMT_OK;
+	ckptfmt_status status = CKPTFMT_OK;
+	ckptfmt_error error;
 	CF_TRY(cf_buffer_status(&g->extents, err));
 	CF_TRY(cf_buffer_status(&g->holders, err));
-	status = cf_boxes_check_disjoint(&boxes, rows, err);
+	if (g->member_count > 1)
+		status = cf_boxes_check_disjoint(&boxes, rows, err);
 	if (status == CKPTFMT_CORRUPT)
 		status = conflict(g, holder[rows[0]], holder[rows[1]], (cf_bytes_view){g->key.data, g->key.size},
 			"MRG-5: slices overlap", err);
-	return status;
+	if (status != CKPTFMT_OK || g->partial || boxes.count == 0)
+		return status;
+	if (cf_boxes_cover(&boxes, starts, g->dims, &error) != CKPTFMT_OK && g->incomplete++ == 0) {
+		g->first = error;
+		cf_error_tensor(&g->first, g->key.data, g->key.size);
+	}
+	return CKPTFMT_OK;
 }
 
 /* The entry's place is one of the input (ENT-3, ENT-4). MRG-11: the data file exists and has the entry's bytes. */
@@ -251,7 +263,7 @@ static ckptfmt_status finish_group(group *g, ckptfmt_error *err)
 {
 	if (g->member_count == 0 || g->entry.slice_count == 0)
 		return CKPTFMT_OK;
-	CF_TRY(check_disjoint(g, err));
+	CF_TRY(check_boxes(g, err));
 	CF_TRY(cf_buffer_status(&g->slices, err));
 	return put_entry(g, (cf_bytes_view){g->key.data, g->key.size}, err);
 }
@@ -303,10 +315,22 @@ static ckptfmt_status join_entries(group *g, ckptfmt_error *err)
 	return status;
 }
 
-ckptfmt_status cf_merge_join(cf_merge_inputs *inputs, cf_merge_joined *joined, ckptfmt_error *err)
+/* The error about incomplete tensors. */
+static ckptfmt_status report_incomplete(const group *g, ckptfmt_error *err)
 {
-	group g = {.inputs = inputs, .joined = joined};
+	ckptfmt_status status = g->incomplete < 2 ? cf_fail_from(CKPTFMT_CORRUPT, &g->first, err)
+		: cf_fail(err, CKPTFMT_FAIL_BAD_SLICE, CF_NO_OFFSET, "%s (and %llu more tensor%s)", g->first.message,
+			(unsigned long long)g->incomplete - 1, g->incomplete == 2 ? "" : "s");
+	cf_error_tensor(err, (const uint8_t *)g->first.tensor, g->first.tensor_size);
+	return status;
+}
+
+ckptfmt_status cf_merge_join(cf_merge_inputs *inputs, bool partial, cf_merge_joined *joined, ckptfmt_error *err)
+{
+	group g = {.inputs = inputs, .joined = joined, .partial = partial};
 	ckptfmt_status status = join_entries(&g, err);
+	if (status == CKPTFMT_OK && g.incomplete != 0)
+		status = report_incomplete(&g, err);
 	free_group(&g);
 	CF_TRY(status);
 	for (uint64_t i = 0; i < inputs->count; i++) {

@@ -18,8 +18,10 @@ typedef struct cf_merge_joined {
 } cf_merge_joined;
 
 /* Checks all entries and their data files, and numbers the data files of the result, from 0 on.
- * MERGE_CONFLICT names both inputs; otherwise fails as entries, slices, tables and data files do. */
-CF_MUST_CHECK ckptfmt_status cf_merge_join(cf_merge_inputs *inputs, cf_merge_joined *joined, ckptfmt_error *err);
+ * MERGE_CONFLICT names both inputs; otherwise fails as entries, slices, tables and data files do. BAD_SLICE, unless
+ * `partial`: slices do not cover their tensor (SLC-11); names the first one and says how many more there are. */
+CF_MUST_CHECK ckptfmt_status cf_merge_join(cf_merge_inputs *inputs, bool partial, cf_merge_joined *joined,
+	ckptfmt_error *err);
 void cf_merge_joined_free(cf_merge_joined *joined);
 
 /* Writes header and entries of the result, which has `new_count` data files; those from joined->file_count on get

@@ -246,7 +246,7 @@ static ckptfmt_status run(merge *m, const char *const *prefixes, uint64_t count,
 	ckptfmt_status status;
 	CF_TRY(cf_merge_inputs_open(&m->inputs, prefixes, count, m->options.allow_missing != 0, err));
 	m->left_out = m->inputs.count < count;
-	CF_TRY(cf_merge_join(&m->inputs, &m->joined, err));
+	CF_TRY(cf_merge_join(&m->inputs, m->options.partial != 0, &m->joined, err));
 	status = open_destination(m, destination, err);
 	if (status == CKPTFMT_OK)
 		status = publish(m, err);

@@ -4,7 +4,8 @@
  * axis is the one on which the fewest do. A number of slices that real checkpoints have takes milliseconds; a work
  * limit ends hostile ones.
  *
- * Coverage is a sum: disjoint boxes cover a request exactly when the cells they share with it add up to its own.
+ * Coverage is a sum: disjoint boxes cover a request exactly when the cells they share with it add up to its own. The
+ * same holds for each index of dimension 0.
  */
 #include "slices/box.h"
 
@@ -17,7 +18,7 @@ enum { WORK_MAX = 1 << 27 };
 
 typedef struct item {
 	int64_t start;          /* on the axis sorted by */
-	uint64_t row;
+	uint64_t row;           /* or, for coverage, by how much the cells that are shared there grow */
 } item;
 
 bool cf_shape_count(int32_t rank, const int64_t *dims, int64_t *count)
@@ -248,11 +249,44 @@ static int64_t shared_cells(const cf_boxes *boxes, uint64_t row, const int64_t *
 	return cells;
 }
 
+/* The first indexes in dimension 0 at which the request has cells outside of all boxes; all of its own if there is no
+ * memory to find them. REQUIRES: there are such cells. */
+static void find_missing(const cf_boxes *boxes, const int64_t *starts, const int64_t *lengths, int64_t *first,
+	int64_t *end)
+{
+	uint64_t wanted, covered = 0, count = 0, next = 0;
+	int64_t at = starts[0], last = starts[0] + lengths[0];
+	item *items = cf_allocate_zero(boxes->count, 4 * sizeof *items);
+	for (uint64_t i = 0; i < boxes->count && items != NULL; i++) {
+		uint64_t cells = (uint64_t)shared_cells(boxes, i, starts, lengths);
+		int64_t start, length = intersect(start_at(boxes, i, 0), length_at(boxes, i, 0), starts[0], lengths[0], &start);
+		if (cells == 0)
+			continue;
+		cells /= (uint64_t)length;
+		items[count++] = (item){start, cells};
+		items[count++] = (item){start + length, 0 - cells};
+	}
+	if (count != 0)
+		sort_items(items, items + count, count);
+	wanted = (uint64_t)cf_box_count(boxes->rank - 1, lengths + 1);
+	for (*first = last; at < last; at = next < count ? items[next].start : last) {
+		for (; next < count && items[next].start == at; next++)
+			covered += items[next].row;
+		if (covered == wanted && *first < last)
+			break;
+		if (covered != wanted && *first == last)
+			*first = at;
+	}
+	*end = at;
+	cf_release(items);
+}
+
 ckptfmt_status cf_boxes_cover(const cf_boxes *boxes, const int64_t *request_starts, const int64_t *request_lengths,
 	ckptfmt_error *err)
 {
 	uint64_t wanted = (uint64_t)cf_box_count(boxes->rank, request_lengths);
 	uint64_t covered = 0;
+	int64_t first = 0, end = 0;
 	for (uint64_t i = 0; i < boxes->count && wanted != 0; i++) {
 		uint64_t shared = (uint64_t)shared_cells(boxes, i, request_starts, request_lengths);
 		/* The caller's boxes are not disjoint. */
@@ -260,9 +294,11 @@ ckptfmt_status cf_boxes_cover(const cf_boxes *boxes, const int64_t *request_star
 			return cf_fail(err, CKPTFMT_FAIL_BAD_SLICE, CF_NO_OFFSET,
 				"SLC-6: slices overlap, slice %llu or one before it", (unsigned long long)i);
 	}
-	if (covered < wanted)
-		return cf_fail(err, CKPTFMT_FAIL_BAD_SLICE, CF_NO_OFFSET,
-			"SLC-11: the slices lack %llu of the %llu elements", (unsigned long long)(wanted - covered),
-			(unsigned long long)wanted);
-	return CKPTFMT_OK;
+	if (covered >= wanted)
+		return CKPTFMT_OK;
+	if (boxes->rank != 0)
+		find_missing(boxes, request_starts, request_lengths, &first, &end);
+	return cf_fail(err, CKPTFMT_FAIL_BAD_SLICE, CF_NO_OFFSET,
+		"SLC-11: %llu of the %llu elements are missing, the first in [%lld:%lld]: another part was not merged",
+		(unsigned long long)(wanted - covered), (unsigned long long)wanted, (long long)first, (long long)end);
 }

@@ -47,7 +47,8 @@ typedef struct cf_boxes {
 CF_MUST_CHECK ckptfmt_status cf_boxes_check_disjoint(const cf_boxes *boxes, uint64_t rows[2], ckptfmt_error *err);
 
 /* SLC-11: the boxes cover the request (resolved, lengths >= 0). BAD_SLICE otherwise, with the number of cells outside
- * of all boxes. REQUIRES: the boxes are disjoint. One pass over them; allocates nothing. */
+ * of all boxes and the first indexes that lack some, in dimension 0. REQUIRES: the boxes are disjoint. One pass over
+ * them, which allocates nothing unless cells are missing. */
 CF_MUST_CHECK ckptfmt_status cf_boxes_cover(const cf_boxes *boxes, const int64_t *request_starts,
 	const int64_t *request_lengths, ckptfmt_error *err);
 

@@ -197,7 +197,7 @@ def sliced(extents: list[ix.Extent], *stored: ix.Extent) -> list[ix.Row]:
 @pytest.mark.parametrize(
     ("rows", "tensor", "message"),
     [
-        (sliced([(0, 3)], (0, 3)), "x", "SLC-11: the slices lack 3 of the 6 elements"),
+        (sliced([(0, 3)], (0, 3)), "x", "SLC-11: 3 of the 6 elements are missing"),
         (sliced([(0, 3), (3, 3)], (0, 3)), "x", "SLC-7: slice 1 of 2 has no entry of its own"),
         (
             [

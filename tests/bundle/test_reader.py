@@ -565,6 +565,6 @@ def test_holes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, large: bool) -> 
     with ckptfmt.open(tmp_path / "ck") as reader:
         assert reader["x"][0].tolist() == [1, 2] and reader["x"][2, ::-1].tolist() == [6, 5]
         for read in (reader["x"].read, lambda: reader["x"][1:], lambda: reader["x"][::2]):
-            with pytest.raises(CorruptError, match="SLC-11: the slices lack 2 of") as caught:
+            with pytest.raises(CorruptError, match="SLC-11: 2 of") as caught:
                 read()
             assert (caught.value.failure, caught.value.tensor) == ("BAD_SLICE", "x")

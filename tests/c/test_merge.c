@@ -18,7 +18,7 @@
 static uint64_t kill_merges(int count, bool consume, bool overwrite, int32_t durability)
 {
 	const bool directories = consume && !overwrite;
-	const ckptfmt_merge_options options = {.struct_size = sizeof options, .consume = consume,
+	const ckptfmt_merge_options options = {.struct_size = sizeof options, .partial = 1, .consume = consume,
 		.durability = durability, .remove_directories = directories};
 	uint64_t points = 0;
 	bool hit = true;
@@ -65,7 +65,7 @@ enum { SHARDS = 4 };
 /* As savers do it: parts in a directory of their own, then the merge. `run` makes that directory's name. */
 static ckptfmt_status save_shards(int run, float value)
 {
-	const ckptfmt_merge_options options = {.struct_size = sizeof options, .consume = 1};
+	const ckptfmt_merge_options options = {.struct_size = sizeof options, .partial = 1, .consume = 1};
 	const ckptfmt_write_options write = {.struct_size = sizeof write, .durability = CKPTFMT_DURABILITY_RENAME};
 	const char *prefixes[SHARDS];
 	char name[64];
@@ -125,7 +125,7 @@ static uint64_t kill_saves(bool overwrite)
 
 static void fail_merges(int os_errno, bool forever, bool after)
 {
-	const ckptfmt_merge_options options = {.struct_size = sizeof options, .consume = 1};
+	const ckptfmt_merge_options options = {.struct_size = sizeof options, .partial = 1, .consume = 1};
 	bool hit = true, committed = false;
 	int not_removed = 0;
 	for (uint64_t n = 1; hit; n++) {
@@ -168,7 +168,7 @@ static void fail_merges(int os_errno, bool forever, bool after)
 
 static void fail_allocations(void)
 {
-	const ckptfmt_merge_options options = {.struct_size = sizeof options, .consume = 1,
+	const ckptfmt_merge_options options = {.struct_size = sizeof options, .partial = 1, .consume = 1,
 		.durability = CKPTFMT_DURABILITY_NONE};
 	bool hit = true;
 	for (uint64_t n = 1; hit; n++) {
@@ -195,7 +195,8 @@ static void fail_allocations(void)
  * destination now. */
 static void test_resume_with_others(void)
 {
-	const ckptfmt_merge_options options = {.struct_size = sizeof options, .consume = 1, .allow_missing = 1};
+	const ckptfmt_merge_options options = {.struct_size = sizeof options, .partial = 1,
+		.consume = 1, .allow_missing = 1};
 	bool hit = true;
 	int refused = 0;
 	for (uint64_t n = 1; hit; n++) {
@@ -226,7 +227,8 @@ static void test_resume_with_others(void)
 /* The same list again, where one input went and the other was saved again; and with the first one twice. */
 static void test_resume_of_a_part(void)
 {
-	const ckptfmt_merge_options options = {.struct_size = sizeof options, .consume = 1, .allow_missing = 1};
+	const ckptfmt_merge_options options = {.struct_size = sizeof options, .partial = 1,
+		.consume = 1, .allow_missing = 1};
 	const char *twice[2];
 	bool hit = true;
 	int parts = 0;
@@ -255,7 +257,7 @@ static void test_resume_of_a_part(void)
 			"MRG-14");
 		{
 			/* Inputs that stay do not make it better. */
-			const ckptfmt_merge_options keep = {.struct_size = sizeof keep, .allow_missing = 1};
+			const ckptfmt_merge_options keep = {.struct_size = sizeof keep, .partial = 1, .allow_missing = 1};
 			CHECK_FAILS(merge(2, &keep), err, CKPTFMT_FAIL_MERGE_CONFLICT, "MRG-14");
 		}
 		save_inputs(2);
@@ -269,7 +271,7 @@ static void test_resume_of_a_part(void)
  * for it. */
 static void test_resume_without_the_bytes(const char *change)
 {
-	const ckptfmt_merge_options options = {.struct_size = sizeof options, .consume = 1};
+	const ckptfmt_merge_options options = {.struct_size = sizeof options, .partial = 1, .consume = 1};
 	set_stage(2, false);
 	os_fault_set(&(os_fault_plan){.kind = OS_FAULT_UNLINK, .at = 1, .crash = true});
 	(void)!merge(2, &options);
@@ -286,8 +288,8 @@ static bool merged_meanwhile;
 
 static void merge_meanwhile(void)
 {
-	const ckptfmt_merge_options options = {.struct_size = sizeof options, .consume = 1, .allow_missing = 1,
-		.durability = CKPTFMT_DURABILITY_NONE};
+	const ckptfmt_merge_options options = {.struct_size = sizeof options, .partial = 1,
+		.consume = 1, .allow_missing = 1, .durability = CKPTFMT_DURABILITY_NONE};
 	const char *const directories[3] = {"in", "other", "out"};
 	ckptfmt_error kept = err;
 	merged_meanwhile = true;
@@ -303,7 +305,8 @@ static void merge_meanwhile(void)
 
 static void test_twice_at_once(void)
 {
-	const ckptfmt_merge_options options = {.struct_size = sizeof options, .consume = 1, .allow_missing = 1};
+	const ckptfmt_merge_options options = {.struct_size = sizeof options, .partial = 1,
+		.consume = 1, .allow_missing = 1};
 	bool hit = true;
 	int busy = 0;
 	for (uint64_t n = 1; hit; n++) {
@@ -327,7 +330,7 @@ static void test_twice_at_once(void)
 /* A merge of other inputs that is killed before it commits keeps the intent in force. */
 static void test_intent_of_another(void)
 {
-	const ckptfmt_merge_options options = {.struct_size = sizeof options, .consume = 1};
+	const ckptfmt_merge_options options = {.struct_size = sizeof options, .partial = 1, .consume = 1};
 	bool hit = true;
 	for (uint64_t n = 1; hit; n++) {
 		const char *other = path_of("other/c");
@@ -381,7 +384,7 @@ static bool damage_intent(size_t at, bool cut, bool repair)
  * whose tensors the result has. */
 static void test_bad_intent(bool cut, bool repair)
 {
-	const ckptfmt_merge_options options = {.struct_size = sizeof options, .consume = 1,
+	const ckptfmt_merge_options options = {.struct_size = sizeof options, .partial = 1, .consume = 1,
 		.durability = CKPTFMT_DURABILITY_NONE};
 	for (size_t at = 0;; at++) {
 		set_stage(2, false);
@@ -431,13 +434,27 @@ static void test_saves_without_memory(void)
 /* NULL is not a prefix. */
 static void test_null(void)
 {
-	const ckptfmt_merge_options options = {.struct_size = sizeof options, .durability = CKPTFMT_DURABILITY_NONE};
+	const ckptfmt_merge_options options = {.struct_size = sizeof options, .partial = 1,
+		.durability = CKPTFMT_DURABILITY_NONE};
 	const char *none = NULL, *one = path_of("in/a");
 	ckptfmt_writer *writer;
 	set_stage(1, false);
 	CHECK_EQ(ckptfmt_writer_open(NULL, NULL, &writer, &err), CKPTFMT_INVALID);
 	CHECK_EQ(ckptfmt_merge(&one, 1, NULL, &options, &err), CKPTFMT_INVALID);
 	CHECK_EQ(ckptfmt_merge(&none, 1, path_of("out/m"), &options, &err), CKPTFMT_INVALID);
+}
+
+/* Without `partial` nothing changes if a part is missing. */
+static void test_incomplete(void)
+{
+	for (int consume = 0; consume < 2; consume++) {
+		const ckptfmt_merge_options options = {.struct_size = sizeof options, .consume = consume};
+		set_stage(2, false);
+		CHECK_FAILS(merge(2, &options), err, CKPTFMT_FAIL_BAD_SLICE,
+			"SLC-11: 2 of the 4 elements are missing, the first in [2:4]");
+		CHECK(err.tensor_size == 3 && memcmp(err.tensor, "cut", 3) == 0);
+		CHECK(has_inputs(2) && access(path_of("out"), F_OK) != 0);
+	}
 }
 
 int main(void)
@@ -456,6 +473,7 @@ int main(void)
 	fail_merges(ENOSPC, true, false);
 	fail_merges(EIO, false, true);
 	test_null();
+	test_incomplete();
 	test_saves_without_memory();
 	fail_allocations();
 	test_resume_with_others();

@@ -15,7 +15,7 @@
 /* A file that is too large for an intent, or not regular, is not read. */
 static void test_large_intent(void)
 {
-	const ckptfmt_merge_options options = {.struct_size = sizeof options, .consume = 1,
+	const ckptfmt_merge_options options = {.struct_size = sizeof options, .partial = 1, .consume = 1,
 		.durability = CKPTFMT_DURABILITY_NONE};
 	set_stage(2, false);
 	shell("mkdir '%s'/out && truncate -s 20G '%s'/out/m.merge-intent && printf 'ckptfmt merge 2\n' | "
@@ -32,7 +32,8 @@ static void test_large_intent(void)
 /* Many generations in the way: quick, and an end to it. */
 static void test_taken_numbers(void)
 {
-	const ckptfmt_merge_options options = {.struct_size = sizeof options, .durability = CKPTFMT_DURABILITY_NONE};
+	const ckptfmt_merge_options options = {.struct_size = sizeof options, .partial = 1,
+		.durability = CKPTFMT_DURABILITY_NONE};
 	char name[64];
 	set_stage(2, false);
 	CHECK_EQ(mkdir(path_of("out"), 0777), 0);
@@ -49,7 +50,8 @@ static void test_taken_numbers(void)
 /* Messages tell inputs with long paths apart; errors are written on failure only; data files are files. */
 static void test_errors(void)
 {
-	const ckptfmt_merge_options options = {.struct_size = sizeof options, .durability = CKPTFMT_DURABILITY_NONE};
+	const ckptfmt_merge_options options = {.struct_size = sizeof options, .partial = 1,
+		.durability = CKPTFMT_DURABILITY_NONE};
 	char deep[300], a[400], b[400];
 	const char *prefixes[2] = {a, b};
 	set_stage(2, false);
@@ -88,7 +90,7 @@ static void save_again(void)
 
 static void test_changed_inputs(void)
 {
-	const ckptfmt_merge_options options = {.struct_size = sizeof options, .consume = 1,
+	const ckptfmt_merge_options options = {.struct_size = sizeof options, .partial = 1, .consume = 1,
 		.durability = CKPTFMT_DURABILITY_NONE};
 	int busy = 0, both = 0, first = 0;
 	bool hit = true;
@@ -124,7 +126,7 @@ static void test_changed_inputs(void)
 static void test_without_links(void)
 {
 	for (int consume = 0; consume < 2; consume++) {
-		const ckptfmt_merge_options options = {.struct_size = sizeof options, .consume = consume};
+		const ckptfmt_merge_options options = {.struct_size = sizeof options, .partial = 1, .consume = consume};
 		static const int errors[] = {EXDEV, EPERM};
 		for (int i = 0; i < 2; i++) {
 			set_stage(3, i == 1);
@@ -141,7 +143,7 @@ static void test_without_links(void)
 /* Killed while it copies: the intent lists the copies, so that they are removed and the result gets the same name. */
 static void kill_copies(void)
 {
-	const ckptfmt_merge_options options = {.struct_size = sizeof options, .consume = 1};
+	const ckptfmt_merge_options options = {.struct_size = sizeof options, .partial = 1, .consume = 1};
 	bool hit = true;
 	for (uint64_t n = 1; hit; n++) {
 		set_stage(2, false);
@@ -167,7 +169,7 @@ static void test_descriptors(void)
 	enum { COUNT = 300 };
 	char name[64];
 	const char *prefixes[COUNT];
-	const ckptfmt_merge_options options = {.struct_size = sizeof options, .consume = 1,
+	const ckptfmt_merge_options options = {.struct_size = sizeof options, .partial = 1, .consume = 1,
 		.durability = CKPTFMT_DURABILITY_NONE};
 	const struct rlimit few = {24, 24};
 	struct rlimit before;
@@ -201,7 +203,7 @@ static void test_many_inputs(void)
 	for (int turn = 0; turn < 6; turn++) {
 		const bool missing = turn == 1 || turn == 2, damaged = turn == 3, twice = turn == 4;
 		const bool other_place = turn == 5;
-		const ckptfmt_merge_options options = {.struct_size = sizeof options, .consume = 1,
+		const ckptfmt_merge_options options = {.struct_size = sizeof options, .partial = 1, .consume = 1,
 			.allow_missing = turn == 2, .durability = CKPTFMT_DURABILITY_NONE};
 		ckptfmt_status status;
 		remove_tree(path_of("in"));
@@ -272,7 +274,7 @@ static void save_many(const char *prefix, int first, int step, int count, bool e
 static void test_many_blocks(bool early)
 {
 	enum { COUNT = 12000 };
-	const ckptfmt_merge_options options = {.struct_size = sizeof options, .consume = 1,
+	const ckptfmt_merge_options options = {.struct_size = sizeof options, .partial = 1, .consume = 1,
 		.durability = CKPTFMT_DURABILITY_NONE};
 	char name[200];
 	remove_tree(path_of("in"));
@@ -307,7 +309,8 @@ static void test_many_blocks(bool early)
 /* Names that only the library may give, and one that an input took by other means. */
 static void test_links_of_inputs(void)
 {
-	const ckptfmt_merge_options options = {.struct_size = sizeof options, .durability = CKPTFMT_DURABILITY_NONE};
+	const ckptfmt_merge_options options = {.struct_size = sizeof options, .partial = 1,
+		.durability = CKPTFMT_DURABILITY_NONE};
 	const char *prefix;
 	set_stage(1, false);
 	/* A destination whose index is a hard link of the input's is another checkpoint. */
@@ -322,7 +325,7 @@ static void test_links_of_inputs(void)
 /* A symbolic link to an input's data file is not a file that a killed merge moved; a hard link may be. */
 static void test_links_to_inputs(bool symbolic)
 {
-	const ckptfmt_merge_options options = {.struct_size = sizeof options, .consume = 1,
+	const ckptfmt_merge_options options = {.struct_size = sizeof options, .partial = 1, .consume = 1,
 		.durability = CKPTFMT_DURABILITY_NONE};
 	char from[64], to[64];
 	for (int linked = 1; linked <= 2; linked++) {

@@ -448,7 +448,7 @@ def merged_by_core(inputs: list[str], target: Path, allow_missing: bool) -> Refu
         if allow_missing:
             ckptfmt.merge_v2_checkpoints(inputs, target, False, True)
         else:
-            ckptfmt.merge(inputs, target)
+            ckptfmt.merge(inputs, target, partial=True)
     except ckptfmt.CkptfmtError as error:
         return Refusal(error.failure, vectors.rule_of(error.message))
     return None
