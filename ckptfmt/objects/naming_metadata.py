@@ -35,9 +35,9 @@ _OF_TORCH = {
 _LEAVES = {"$tensor", "$array", "$scalar"}
 # Tensors that belong to the quantizer of another.
 _PARTS = ("scales", "zero_points")
-_DICTS = {"$dict", "$ordered_dict", "$counter", "$state_dict"}
-_LISTS, _SETS = {"$tuple", "$size"}, {"$set", "$frozenset"}
-_VALUES = {"$float", "$complex", "$bytes", "$bytesio", "$dtype", "$device"}
+_DICTS = {"$dict", "$ordered_dict", "$counter", "$defaultdict", "$state_dict"}
+_LISTS, _SETS = {"$tuple", "$size", "$deque"}, {"$set", "$frozenset"}
+_VALUES = {"$float", "$complex", "$bytes", "$bytesio", "$dtype", "$device", "$path"}
 _OPTIMIZER = {"state", "param_groups"}
 
 _GONE = object()  # in place of what is removed
@@ -315,7 +315,7 @@ class _Tree:
                 found["versions"] = {} if versions is _GONE else moved_versions(versions, names)
             return found
         if tag in _LISTS:
-            return {tag: self._list(content, path, new_path)}
+            return {**value, tag: self._list(content, path, new_path)}
         if tag in _SETS:
             return {tag: self._set(content, path, new_path)}
         if tag not in _VALUES:
@@ -475,6 +475,9 @@ def _key(packed: Any) -> Any:
     make: dict[str, Callable[[Any], Any]] = {
         "$float": float,
         "$complex": complex,
+        "$path": str,
+        "$device": str,
+        "$dtype": "torch.{}".format,
         "$bytes": lambda text: base64.b64decode(text, validate=True),
     }
     if tag not in make:

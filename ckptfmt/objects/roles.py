@@ -92,7 +92,7 @@ OPTIMIZER_STATES = "ckptfmt.optimizer_states"
 _TORCH = "ckptfmt.torch"
 _TORCH_LEAVES = {"$tensor", "$array", "$scalar"}
 _TORCH_PARTS = {"scales", "zero_points"}
-_TORCH_DICTS = {"$dict", "$ordered_dict", "$counter", "$state_dict"}
+_TORCH_DICTS = {"$dict", "$ordered_dict", "$counter", "$defaultdict", "$state_dict"}
 
 
 # Names, shapes and dtypes, by TensorFlow's names.

@@ -16,7 +16,7 @@ from ckptfmt.bundle.choosing import Choice
 from ckptfmt.bundle.reader import Reader
 from ckptfmt.bundle.selecting import CastFirst, Transform
 from ckptfmt.objects.naming_metadata import moved_versions
-from ckptfmt.torch.structure import Stored, alike, leaves, path_name, versions_of
+from ckptfmt.torch.structure import SEQUENCES, Stored, alike, leaves, path_name, versions_of
 
 _OMITTED = object()
 
@@ -50,9 +50,9 @@ def chosen_state(structure: Any, choice: Choice, reader: Reader) -> Any:
             if choice.rename is not None and hasattr(value, "_metadata"):
                 made._metadata = moved_versions(value._metadata, loaded)
             return made
-        if type(value) in (list, tuple):
+        if type(value) in SEQUENCES:
             several = [chosen(one, (*path, str(i))) for i, one in enumerate(value)]
-            return type(value)(None if one is _OMITTED else one for one in several)
+            return alike(value, [None if one is _OMITTED else one for one in several])
         return value
 
     return chosen(structure, ())

@@ -17,7 +17,9 @@ except ImportError as error:
         f"ckptfmt.torch.lightning needs lightning (pip install lightning): {error}"
     ) from error
 
+from ckptfmt.errors import InvalidError
 from ckptfmt.torch import state
+from ckptfmt.torch.parameters import objects
 
 # In the directory that Lightning names, for example `epoch=0-step=4.ckpt`.
 NAME = "state"
@@ -30,7 +32,8 @@ class CheckpointIO(checkpoint_io.CheckpointIO):  # type: ignore[misc]
     path. A save is all or nothing: a killed one leaves a directory that is not a checkpoint.
 
     Args:
-        options: of `ckptfmt.save`, for all saves; `storage_options` of a save override them.
+        options: of `ckptfmt.torch.save`, for all saves, such as `default`; `storage_options` of a
+            save override them.
     """
 
     def __init__(self, **options: Any) -> None:
@@ -45,13 +48,19 @@ class CheckpointIO(checkpoint_io.CheckpointIO):  # type: ignore[misc]
         """Save the state of the Trainer.
 
         Raises:
-            InvalidError: a value that cannot be stored without pickle, by its name.
+            InvalidError: a value that cannot be stored without pickle, or a module or optimizer,
+                which would come back as its state dict; by its name.
         """
         # Lightning's subclass of dict is only for attribute access.
         plain = {
             key: dict(value) if isinstance(value, dict) and "hyper_parameters" in key else value
             for key, value in checkpoint.items()
         }
+        for keys, one in objects(plain, ()):
+            raise InvalidError(
+                f"{'.'.join(keys)}: {type(one).__name__} would come back as its state dict: leave "
+                "it out, of hyperparameters by save_hyperparameters(ignore=[...])"
+            )
         options = {**self._options, **(storage_options or {})}
         state.save(plain, os.path.join(path, NAME), **options)
 

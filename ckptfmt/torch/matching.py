@@ -26,7 +26,7 @@ from ckptfmt.errors import CkptfmtError, InvalidError
 from ckptfmt.torch import tensors
 from ckptfmt.torch.making import New
 from ckptfmt.torch.parameters import Groups, Parameters, order, stored_names
-from ckptfmt.torch.structure import Stored, build, is_stateful, leaves, path_name
+from ckptfmt.torch.structure import SEQUENCES, Stored, build, is_stateful, leaves, path_name
 
 # What gives the value that replaces a target, once everything is read.
 Finish = Callable[[], Any]
@@ -102,8 +102,8 @@ class Matching:
             return self._handed(target, target.set_state, stored, path)
         if isinstance(target, dict) and isinstance(stored, dict) and (not path or _holds(target)):
             return self._dict(target, stored, path)
-        is_sequence = isinstance(target, (list, tuple)) and type(target) is type(stored)
-        if is_sequence and len(target) == len(stored):
+        is_sequence = isinstance(target, SEQUENCES) and type(target) is type(stored)
+        if is_sequence and _length(target) == _length(stored):
             return self._sequence(target, stored, path)
         if _holds(target):
             return self._misfit(target, path, _kind(stored), _kind(target))
@@ -130,9 +130,11 @@ class Matching:
         finishes = [self.match(one, other, (*path, str(i))) for i, (one, other) in pairs]
 
         def finish() -> Any:
+            made = [one() for one in finishes]
             if isinstance(target, tuple):
-                return type(target)(one() for one in finishes)
-            target[:] = [one() for one in finishes]
+                return type(target)(made)
+            target.clear()
+            target.extend(made)
             return target
 
         return finish
@@ -495,9 +497,14 @@ def _kind(value: Any) -> str:
         return f"a stored {value.kind}"
     if isinstance(value, dict):
         return f"a dict with {some(value) or 'no keys'}"
-    if isinstance(value, (list, tuple)):
-        return f"a {_type(value)} of {len(value)}"
+    if isinstance(value, SEQUENCES):
+        return f"a {_type(value)} of {_length(value)}"
     return f"a value of type {_type(value)}"
+
+
+def _length(value: Any) -> str:
+    limit = getattr(value, "maxlen", None)  # of a deque
+    return str(len(value)) if limit is None else f"{len(value)}, at most {limit}"
 
 
 def _count(number: int, what: str) -> str:

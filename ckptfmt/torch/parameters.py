@@ -31,7 +31,7 @@ class Parameters:
         self.short: dict[int, list[str]] = {}
         self.optimizers: dict[str, Optimizer] = {}
         self._kept: list[Any] = []  # so that identities last
-        for path, value in _objects(state, ()):
+        for path, value in objects(state, ()):
             name = ".".join(path)
             if not isinstance(value, torch.nn.Module):
                 self.optimizers[name] = value
@@ -54,17 +54,18 @@ class Parameters:
         return groups if all(names for group in groups for names in group) else None
 
 
-def _objects(value: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:
+def objects(value: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """Yield the modules and optimizers in a state, with their paths."""
     if isinstance(value, torch.nn.Module):
         yield path, value
     elif isinstance(optimizer := getattr(value, "optimizer", value), Optimizer):
         yield path, optimizer
     elif isinstance(value, dict):
         for key, one in value.items():
-            yield from _objects(one, (*path, str(key)))
+            yield from objects(one, (*path, str(key)))
     elif isinstance(value, (list, tuple)):
         for index, one in enumerate(value):
-            yield from _objects(one, (*path, str(index)))
+            yield from objects(one, (*path, str(index)))
 
 
 def stored_names(groups: Sequence[Mapping[str, Any]]) -> Groups | None:

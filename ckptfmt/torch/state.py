@@ -26,6 +26,7 @@ from ckptfmt.torch.making import New
 from ckptfmt.torch.matching import Matching, check_whole
 from ckptfmt.torch.structure import (
     KEY,
+    Default,
     Packed,
     is_stateful,
     structure_and_names,
@@ -39,6 +40,7 @@ def save(
     state: Any,
     prefix: Path,
     *,
+    default: Default | None = None,
     metadata: Mapping[str, Any] | None = None,
     level: Level = "v2+",
     alignment: int | None = None,
@@ -59,6 +61,9 @@ def save(
         state: a module, a state dict, or a dict of tensors, Python and NumPy values, and objects
             with `state_dict` and `load_state_dict` (modules, optimizers, schedulers, RandomState).
         prefix: the checkpoint's prefix.
+        default: as of `json.dump`: a function that is called with each value that cannot be stored
+            and returns what is stored in its place, or raises TypeError. Keys of dicts and tensors
+            are not given to it.
         metadata, level, alignment, durability, compression: as in `ckptfmt.Writer`.
         base, progress, shards: as in `ckptfmt.save`.
 
@@ -67,7 +72,7 @@ def save(
         What `ckptfmt.save` raises.
     """
     check_order("save(state, prefix)", "prefix", prefix, state)
-    packed, metadata = _packed(state, metadata, level)
+    packed, metadata = _packed(state, metadata, level, default)
     saving.save(
         prefix,
         packed.tensors,
@@ -86,6 +91,7 @@ def save_async(
     state: Any,
     prefix: Path,
     *,
+    default: Default | None = None,
     metadata: Mapping[str, Any] | None = None,
     level: Level = "v2+",
     alignment: int | None = None,
@@ -99,7 +105,7 @@ def save_async(
     on and change them.
 
     Args:
-        state, prefix: as in `save`.
+        state, prefix, default: as in `save`.
         metadata, level, alignment, durability, compression: as in `ckptfmt.Writer`.
         base, progress, shards: as in `ckptfmt.save_async`.
 
@@ -107,7 +113,7 @@ def save_async(
         A future of the prefix. Errors of the write are raised by it.
     """
     check_order("save_async(state, prefix)", "prefix", prefix, state)
-    packed, metadata = _packed(state, metadata, level)
+    packed, metadata = _packed(state, metadata, level, default)
     return saving.save_async(
         prefix,
         packed.tensors,
@@ -123,10 +129,10 @@ def save_async(
 
 
 def _packed(
-    state: Any, metadata: Mapping[str, Any] | None, level: Level
+    state: Any, metadata: Mapping[str, Any] | None, level: Level, default: Default | None
 ) -> tuple[Packed, Mapping[str, Any] | None]:
     """Return the state taken apart, and the metadata with what is not tensors."""
-    packed = Packed(state)
+    packed = Packed(state, default)
     if torch.cuda.is_initialized():
         torch.cuda.synchronize()  # for copies in pinned memory
     if level == "v2" and packed.is_plain:

@@ -10,19 +10,22 @@ pickled, and reading runs no code of the checkpoint.
 from __future__ import annotations
 
 import base64
+import copy
 import io
 import json
 import math
-from collections import Counter, OrderedDict
+import pathlib
+from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from types import ModuleType
 from typing import Any
 
 import numpy as np
 import torch
 
 from ckptfmt._base import dtypes
-from ckptfmt._base.arguments import invalid
+from ckptfmt._base.arguments import invalid, wrong
 from ckptfmt.bundle.reader import Reader
 from ckptfmt.bundle.selecting import CastFirst, Transform
 from ckptfmt.errors import CorruptError, InvalidError, UnsupportedError, about
@@ -33,6 +36,9 @@ from ckptfmt.torch.parameters import Groups, Parameters
 KEY, VERSION = "ckptfmt.torch", 1
 
 Path = tuple[str, ...]
+# Called as the `default` of `json.dump`: returns a value to store in the place of one that cannot
+# be stored, or raises TypeError.
+Default = Callable[[Any], Any]
 
 
 def path_name(path: Path) -> str:
@@ -42,9 +48,9 @@ def path_name(path: Path) -> str:
 
 
 def is_stateful(value: Any) -> bool:
-    """Return whether a value has a state that it can load: a module, an optimizer, ... A class has
-    none."""
-    return not isinstance(value, type) and all(
+    """Return whether a value has a state that it can load: a module, an optimizer, ... A class or
+    a module of Python has none."""
+    return not isinstance(value, (type, ModuleType)) and all(
         callable(getattr(value, name, None)) for name in ("state_dict", "load_state_dict")
     )
 
@@ -78,7 +84,10 @@ class Packed:
         is_plain: whether the names and dtypes of the tensors say it all.
     """
 
-    def __init__(self, state: Any) -> None:
+    def __init__(self, state: Any, default: Default | None = None) -> None:
+        if default is not None and not callable(default):
+            raise wrong("default", "a function", default)
+        self._default = default
         self.tensors: dict[str, Any] = {}
         self._seen: dict[Any, str] = {}
         # Tensors that must live as long as their identities are compared.
@@ -100,13 +109,10 @@ class Packed:
         self.is_plain = self.tensors.keys() == state.keys() and all(
             isinstance(one, torch.Tensor) and one.dtype in tensors.PLAIN for one in state.values()
         )
-        try:
-            whole = {"version": VERSION, "state": packed}
-            if recorded:
-                whole["parameters"] = recorded
-            self.text = json.dumps(whole, separators=(",", ":"))
-        except ValueError as error:
-            raise invalid("state", f"the state cannot be stored: {error}") from None
+        whole = {"version": VERSION, "state": packed}
+        if recorded:
+            whole["parameters"] = recorded
+        self.text = json.dumps(whole, separators=(",", ":"))
 
     def _pack(self, value: Any, path: Path) -> Any:
         if isinstance(value, torch.Tensor):
@@ -116,17 +122,30 @@ class Packed:
         if pack is not None:
             return pack(self, value, path)
         # A subclass of arrays would come back as another type: masked arrays without their masks.
-        if type(value) in (np.ndarray, np.memmap) or isinstance(value, np.generic):
-            return self._array(value, path)
+        is_array = type(value) in (np.ndarray, np.memmap) or isinstance(value, np.generic)
+        if is_array and dtypes.code_of_array(value.dtype) is not None:
+            self._add(np.asarray(value), path)
+            return {"$array" if isinstance(value, np.ndarray) else "$scalar": True}
         if is_stateful(value):
-            return self._pack(value.state_dict(), path)
-        is_class = isinstance(value, type)
-        what = f"class {_full_name(value)}" if is_class else f"type {_full_name(type(value))}"
-        raise InvalidError(
-            f"{path_name(path)}: {what} cannot be stored: pass tensors,"
-            " numbers, text, None, lists, tuples, dicts, or objects with state_dict and"
-            " load_state_dict"
-        )
+            state = value.state_dict()
+            # A module without a state is a value, such as an activation among hyperparameters.
+            if state or not isinstance(value, torch.nn.Module):
+                return self._pack(state, path)
+        return self._unknown(value, path)
+
+    def _unknown(self, value: Any, path: Path) -> Any:
+        """Pack what `default` returns for a value; refuse it without one."""
+        reason = ""
+        if self._default is not None:
+            try:
+                given = self._default(value)
+            except TypeError as error:
+                reason = f" ({error})"
+            else:
+                if given is not value:
+                    return self._pack(given, path)
+                reason = " (default returns it as it is)"
+        raise InvalidError(f"{path_name(path)}: {_what(value)} cannot be stored{reason}: {_WAYS}")
 
     def _tensor(self, tensor: torch.Tensor, path: Path) -> dict[str, Any]:
         note = tensors.note_of(tensor)
@@ -139,15 +158,6 @@ class Packed:
             self._owners.append(tensor)
             self._seen[key] = self._add(tensors.carrier(tensor), path, note.get("dtype"))
         return {"$tensor": True if name is None else name, **note}
-
-    def _array(self, value: Any, path: Path) -> dict[str, Any]:
-        if dtypes.code_of_array(value.dtype) is None:
-            message = f"dtype {value.dtype} cannot be stored"
-            if value.dtype.kind in "USTO":
-                message += " in a torch state: pass array.tolist(), or use ckptfmt.save"
-            raise InvalidError(message, tensor=path_name(path))
-        self._add(np.asarray(value), path)
-        return {"$array" if isinstance(value, np.ndarray) else "$scalar": True}
 
     def _add(self, array: Any, path: Path, dtype: str | None = None) -> str:
         name = path_name(path)
@@ -171,7 +181,13 @@ class Packed:
             type(key) is str and not key.startswith("$") for key in value
         ):
             return {key: self._pack(one, (*path, key)) for key, one in value.items()}
-        return {f"${_DICTS[type(value)]}": self._items(value, path)}
+        packed: dict[str, Any] = {f"${_DICTS[type(value)]}": self._items(value, path)}
+        if isinstance(value, defaultdict):
+            names = [name for name, one in _FACTORIES.items() if one is value.default_factory]
+            if not names:
+                return self._unknown(value, path)
+            packed["factory"] = names[0]
+        return packed
 
     def _items(self, value: dict[Any, Any], path: Path) -> list[Any]:
         # Keys of NumPy are stored as equal ones of Python, which have the same hash.
@@ -179,25 +195,41 @@ class Packed:
         return [[self._key(k, path), self._pack(one, (*path, str(k)))] for k, one in pairs]
 
     def _key(self, key: Any, path: Path) -> Any:
-        before = len(self.tensors)
-        packed = self._pack(key, path)
-        if len(self.tensors) > before:
-            raise InvalidError(
-                f"{path_name(path)}: a key of a dict with an array or a tensor cannot be stored: "
-                f"{key!r}"
-            )
-        return packed
+        parts = [key]
+        for one in parts:
+            parts += one if isinstance(one, tuple) else ()
+            if type(one) not in _KEYS:
+                raise InvalidError(
+                    f"{path_name(path)}: a key of a dict must be text, a number, None, bytes or a "
+                    f"tuple of these, not {_full_name(type(one))}: {key!r}"
+                )
+        return self._pack(key, path)
 
     def _list(self, value: Any, path: Path) -> list[Any]:
         return [self._pack(one, (*path, str(index))) for index, one in enumerate(value)]
 
     def _sequence(self, value: Any, path: Path) -> dict[str, Any]:
-        return {f"${_SEQUENCES[type(value)]}": self._list(value, path)}
+        packed: dict[str, Any] = {f"${_SEQUENCES[type(value)]}": self._list(value, path)}
+        return packed | {"maxlen": value.maxlen} if isinstance(value, deque) else packed
 
 
 def _plain_key(key: Any) -> Any:
     is_plain = isinstance(key, np.generic) and key.dtype.kind in "biufcSU"
     return key.item() if is_plain else key
+
+
+def _what(value: Any) -> str:
+    """Return what a value is, for a message."""
+    if isinstance(value, type):
+        return f"class {_full_name(value)}"
+    if isinstance(value, torch.nn.Module):
+        return f"module {_full_name(type(value))}, which has no state,"
+    more = ""
+    if isinstance(value, (np.ndarray, np.generic)):
+        more = f" of dtype {value.dtype} (array.tolist() is a list)"
+    elif isinstance(value, defaultdict):
+        more = f" with the factory {value.default_factory!r}"
+    return f"type {_full_name(type(value))}{more}"
 
 
 def _full_name(kind: type) -> str:
@@ -223,10 +255,47 @@ def _float(_packed: Packed, value: float, _path: Path) -> Any:
     return value if math.isfinite(value) else {"$float": repr(value)}
 
 
-_DICTS = {dict: "dict", OrderedDict: "ordered_dict", Counter: "counter"}
-_SEQUENCES = {tuple: "tuple", torch.Size: "size", set: "set", frozenset: "frozenset"}
+def _int(packed: Packed, value: int, path: Path) -> Any:
+    # JSON's decimal digits are limited by Python.
+    return value if value.bit_length() <= _INT_BITS else packed._unknown(value, path)
+
+
+_INT_BITS = 2048
+_WAYS = (
+    "pass tensors, numbers, text, None, lists, tuples, dicts, or objects with state_dict and "
+    "load_state_dict, or give default= a function that returns one of these in its place"
+)
+_DICTS = {
+    dict: "dict",
+    OrderedDict: "ordered_dict",
+    Counter: "counter",
+    defaultdict: "defaultdict",
+}
+_SEQUENCES = {
+    tuple: "tuple",
+    torch.Size: "size",
+    set: "set",
+    frozenset: "frozenset",
+    deque: "deque",
+}
+# Of a defaultdict, by name.
+_FACTORIES: dict[str | None, Any] = {
+    None: None,
+    **{
+        one.__name__: one
+        for one in (bool, int, float, complex, str, bytes, list, tuple, dict, set, frozenset)
+    },
+}
+_PATH = type(pathlib.Path())
+_KEYS = {
+    *(str, int, bool, float, complex, bytes, tuple, type(None)),
+    *(_PATH, torch.Size, torch.dtype, torch.device),
+}
 _PACKERS: dict[type, Callable[[Packed, Any, Path], Any]] = {
-    **dict.fromkeys((str, int, bool, type(None)), _itself),
+    **dict.fromkeys((str, bool, type(None)), _itself),
+    int: _int,
+    np.str_: lambda _packed, value, _path: str(value),
+    _PATH: lambda _packed, value, _path: {"$path": str(value)},
     **dict.fromkeys(_DICTS, Packed._dict),
     **dict.fromkeys(_SEQUENCES, Packed._sequence),
     list: Packed._list,
@@ -292,6 +361,10 @@ def _unpack(value: Any, path: Path) -> Any:
             name: one for name, one in versions if isinstance(one, dict)
         }
         return state
+    if tag == "$defaultdict":
+        return defaultdict(_FACTORIES[value["factory"]], _unpack_items(content, path))
+    if tag == "$deque":
+        return deque(_unpack(content, path), value["maxlen"])
     if tag not in _UNPACKERS:
         raise UnsupportedError(
             f"the state has a value of kind {tag!r}, which this version does not know",
@@ -330,6 +403,7 @@ _UNPACKERS: dict[str, Callable[[Any, Path], Any]] = {
     "$size": lambda content, path: torch.Size(_unpack(content, path)),
     "$set": lambda content, path: set(_unpack(content, path)),
     "$frozenset": lambda content, path: frozenset(_unpack(content, path)),
+    "$path": lambda content, _path: pathlib.Path(content),
     "$float": lambda content, _path: float(content),
     "$complex": lambda content, _path: complex(content),
     "$bytes": lambda content, _path: base64.b64decode(content, validate=True),
@@ -346,6 +420,10 @@ def _dtype(name: str) -> torch.dtype:
     return found
 
 
+# What has values at positions.
+SEQUENCES = (list, tuple, deque)
+
+
 def leaves(value: Any, path: Path = (), *, extra: bool = False) -> Iterator[tuple[Path, Any]]:
     """Yield the tensors of a value of `structure_of`, as `Stored`, with their paths. With `extra`,
     the extra state of a module is one leaf, whatever it has."""
@@ -355,17 +433,20 @@ def leaves(value: Any, path: Path = (), *, extra: bool = False) -> Iterator[tupl
     elif isinstance(value, dict):
         for key, one in value.items():
             yield from leaves(one, (*path, str(key)), extra=extra)
-    elif isinstance(value, (list, tuple)):
+    elif isinstance(value, SEQUENCES):
         for index, one in enumerate(value):
             yield from leaves(one, (*path, str(index)), extra=extra)
 
 
-def alike(value: dict[Any, Any], content: dict[Any, Any]) -> Any:
-    """Return a dict of the type of `value`, a module's with its versions, with other content."""
-    made = type(value)(content)
-    if hasattr(value, "_metadata"):
-        made._metadata = value._metadata  # type: ignore[attr-defined]
-    return made
+def alike(value: Any, content: Any) -> Any:
+    """Return a container of the type of `value` with other content: a dict with its default or the
+    versions of a module, a deque with its length."""
+    if isinstance(value, dict):
+        made = copy.copy(value)
+        made.clear()
+        made.update(content)
+        return made
+    return deque(content, value.maxlen) if isinstance(value, deque) else type(value)(content)
 
 
 def versions_of(value: Any, path: Path = ()) -> dict[str, Any]:
@@ -376,7 +457,7 @@ def versions_of(value: Any, path: Path = ()) -> dict[str, Any]:
             found[path_name((*path, name) if name else path)] = version
         for key, one in value.items():
             found |= versions_of(one, (*path, str(key)))
-    elif isinstance(value, (list, tuple)):
+    elif isinstance(value, SEQUENCES):
         for index, one in enumerate(value):
             found |= versions_of(one, (*path, str(index)))
     return found
@@ -388,6 +469,6 @@ def build(value: Any, of: Callable[[Stored], Any]) -> Any:
         return of(value)
     if isinstance(value, dict):
         return alike(value, {key: build(one, of) for key, one in value.items()})
-    if type(value) in (list, tuple, set, frozenset):
-        return type(value)(build(one, of) for one in value)
+    if type(value) in (*SEQUENCES, set, frozenset):
+        return alike(value, [build(one, of) for one in value])
     return value

@@ -124,7 +124,7 @@ def test_a_tree_that_names_missing_tensors(tmp_path: Path) -> None:
         *('{"version":1,"state":{"a":{"$new":1}}}', '{"version":1,"state":{"$dict":[3]}}'),
         *('{"version":1,"state":{"$dict":[[[],1]]}}', '{"version":1,"state":{"$state_dict":[]}}'),
         *(
-            '{"version":1,"state":{"$dict":[[{"$dtype":"int8"},1]]}}',
+            '{"version":1,"state":{"$dict":[[{"$set":[]},1]]}}',
             '{"version":1,"state":{"q":{"$tensor":true,"scales":3}}}',
         ),
         '{"version":1,"state":' + '{"a":' * 3000 + "1" + "}" * 3001,

@@ -83,8 +83,12 @@ def test_training_resumes_bit_equal(tmp_path: Path) -> None:
 
 def test_refused_values_and_devices(tmp_path: Path) -> None:
     io = CheckpointIO()
-    with pytest.raises(ckptfmt.InvalidError, match=r"^callbacks\.odd: type "):
-        io.save_checkpoint({"callbacks": {"odd": object()}}, tmp_path / "x.ckpt")
+    for value in (object(), torch.nn.Linear(1, 1), torch.nn.ReLU, torch.nn.ReLU()):
+        with pytest.raises(ckptfmt.InvalidError, match=r"^hyper_parameters\.odd: "):
+            io.save_checkpoint({"hyper_parameters": {"odd": value}}, tmp_path / "x.ckpt")
+    assert not list(tmp_path.iterdir())
+    CheckpointIO(default=repr).save_checkpoint({"odd": torch.nn.ReLU}, tmp_path / "x.ckpt")
+    assert io.load_checkpoint(tmp_path / "x.ckpt") == {"odd": repr(torch.nn.ReLU)}
     io.save_checkpoint({"a": torch.ones(2)}, tmp_path / "x.ckpt", {"metadata": {"run": 1}})
     for location in ("cpu", torch.device("cpu"), None, lambda storage, _: storage, {"cuda": "cpu"}):
         assert io.load_checkpoint(tmp_path / "x.ckpt", location)["a"].tolist() == [1, 1]
