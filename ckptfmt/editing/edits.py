@@ -182,6 +182,7 @@ def edit(
             where the object graph needs all; other edits than of names and metadata in a
             SavedModel.
         CheckpointNotFoundError, CorruptError, LimitError, UnsupportedError: of the source.
+        CorruptError: also if slices of a tensor that stays are missing; `drop` leaves it out.
         StorageError, BusyError, DurabilityUnknownError: as in Writer.
     """
     check_progress(progress)

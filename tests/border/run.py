@@ -285,7 +285,8 @@ class Border:
         inputs = [path, str(other)][:: chance.choice((1, -1))]
         target, theirs = str(self.place / "merged"), str(self.place / "theirs")
         before = set(os.listdir(self.place))
-        found = self._attempt("merge", lambda: ckptfmt.merge(inputs, target, durability="none"))
+        merge = partial(ckptfmt.merge, inputs, target, partial=True, durability="none")
+        found = self._attempt("merge", merge)
         if isinstance(found, Refused):
             self._need(set(os.listdir(self.place)) <= before, "left by merge", found)
         if found == Refused("LIMIT"):

@@ -444,7 +444,7 @@ static void test_null(void)
 	CHECK_EQ(ckptfmt_merge(&none, 1, path_of("out/m"), &options, &err), CKPTFMT_INVALID);
 }
 
-/* Without `partial` nothing changes if a part is missing. */
+/* Without `partial`, nothing changes if a part is missing. */
 static void test_incomplete(void)
 {
 	for (int consume = 0; consume < 2; consume++) {
@@ -455,6 +455,13 @@ static void test_incomplete(void)
 		CHECK(err.tensor_size == 3 && memcmp(err.tensor, "cut", 3) == 0);
 		CHECK(has_inputs(2) && access(path_of("out"), F_OK) != 0);
 	}
+	/* Killed when the first input goes: the result is in place, and what finishes the merge does not look again. */
+	os_fault_set(&(os_fault_plan){.kind = OS_FAULT_UNLINK, .at = 1, .crash = true});
+	(void)!merge(2, &(ckptfmt_merge_options){.struct_size = sizeof(ckptfmt_merge_options), .consume = 1, .partial = 1});
+	os_fault_clear();
+	CHECK(has_result(2) && has_inputs(2));
+	CHECK_OK(merge(2, &(ckptfmt_merge_options){.struct_size = sizeof(ckptfmt_merge_options), .consume = 1}), err);
+	CHECK(has_result(2) && !has_inputs(1));
 }
 
 int main(void)
