@@ -72,6 +72,13 @@ def can_cast(stored: Any, wanted: Any) -> bool:
     return all(isinstance(one, np.dtype) and kind_of(_element(one)) for one in (stored, wanted))
 
 
+def check_castable(name: str, stored: Any, wanted: np.dtype[Any]) -> None:
+    """Refuse a cast from or to a dtype that is not of numbers; None is one that NumPy lacks."""
+    if stored != wanted and not can_cast(stored, wanted):
+        kind = "a dtype that NumPy lacks" if stored is None else dtype_text(stored)
+        raise invalid("cast", f"cannot cast {kind} to {dtype_text(wanted)}", tensor=name)
+
+
 def of_kind(
     wanted: np.dtype[Any],
     names: Sequence[str],

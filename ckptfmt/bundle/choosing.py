@@ -12,15 +12,14 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from ckptfmt._base.arguments import check_switch, invalid, listed, wrong
+from ckptfmt._base.arguments import check_switch, listed, wrong
 from ckptfmt._base.casting import (
     Losses,
-    can_cast,
     cast,
     cast_dtype,
     cast_dtypes,
+    check_castable,
     counts_of,
-    dtype_text,
     of_kind,
 )
 from ckptfmt._base.names import OBJECT_GRAPH_KEY, tensor_name
@@ -146,8 +145,7 @@ class Choice:
         if cast is False:
             cast = None
         elif isinstance(cast, Mapping):
-            is_name = (str, bytes)
-            cast = {tensor_name(k) if isinstance(k, is_name) else k: to for k, to in cast.items()}
+            cast = by_text("cast", cast, filters=True)
             for dtype in cast.values():
                 if dtype is not None:
                     _check_dtype(dtype)
@@ -239,23 +237,24 @@ class Choice:
                 self.done.uncast |= dict.fromkeys(uncast)
         for position, to in chosen.items():
             one = stored[position]
-            if not can_cast(one, to):
-                kind = "a dtype that NumPy lacks" if one is None else dtype_text(one)
-                raise invalid(
-                    "cast", f"cannot cast {kind} to {dtype_text(to)}", tensor=names[position]
-                )
+            check_castable(names[position], one, to)
         return {i: to for i, to in chosen.items() if to != stored[i]}
 
     def converted(
-        self, array: NDArray[Any], dtype: np.dtype[Any], name: str, part: Hashable = None
+        self,
+        array: NDArray[Any],
+        dtype: np.dtype[Any],
+        name: str,
+        part: Hashable = None,
+        start: tuple[int, ...] | None = None,
     ) -> NDArray[Any]:
-        """Return the values of a tensor, or of a part of it, with another dtype, and note what that
-        loses.
+        """Return the values of a tensor, or of a part of it that begins at `start`, with another
+        dtype, and note what that loses.
 
         Raises:
             InvalidError: as `ckptfmt._base.casting.cast`.
         """
-        result, lost = cast(array, dtype, tensor=name, allow_loss=self.allow_loss)
+        result, lost = cast(array, dtype, tensor=name, allow_loss=self.allow_loss, start=start)
         if lost is not None:  # a tensor may have several targets
             before = self.done.losses.get((name, part), lost)
             self.done.losses[name, part] = max(before, lost)
@@ -275,7 +274,10 @@ class Choice:
         return replace(report, **self.results())  # type: ignore[type-var]
 
     def warn(self) -> None:
-        """Warn of what casts lost, for a call whose result does not say it."""
+        """Warn of what casts lost and keys that matched nothing, for a call whose result does not
+        say it."""
+        if self.done.unused:
+            warn(f"keys of cast and rename that match no tensor: {some(self.done.unused)}")
         if losses := self.results()["losses"]:
             counts = [f"{count} of {name!r}" for name, count in losses.items()]
             warn(f"casts changed elements by more than rounding: {some(counts, quote='')}")

@@ -80,11 +80,19 @@ def near(name: str, present: Collection[str]) -> str:
     return f"; the nearest are {some([short[one] for one in found])}" if found else ""
 
 
-def by_text(what: str, given: Mapping[Any, Any]) -> dict[str, Any]:
-    """Return the mapping with its names as str."""
+def by_text(what: str, given: Mapping[Any, Any], *, filters: bool = False) -> dict[Any, Any]:
+    """Return the mapping with its names as str, each once; with `filters`, keys of other types
+    stay."""
     if not isinstance(given, Mapping):
         raise refused(f"{what} must be a mapping by names", given, what)
-    return {names.tensor_name(name, what): value for name, value in given.items()}
+    found: dict[Any, Any] = {}
+    for key, value in given.items():
+        is_name = isinstance(key, (str, bytes)) or not filters
+        name = names.tensor_name(key, what) if is_name else key
+        if name in found:
+            raise invalid(what, f"{what} has {name!r} as str and as bytes")
+        found[name] = value
+    return found
 
 
 # ---- names ---------------------------------------------------------------------------------------
@@ -148,6 +156,54 @@ def no_match(
     hint = near(given, stored) if isinstance(given, str) else ""
     message = f"{what}: {given!r} matches none of the {len(stored)} tensors{hint}"
     return TensorNotFoundError(message, path=prefix, argument=what)
+
+
+def matched(
+    what: str,
+    given: Filter | Sequence[Filter] | None,
+    stored: Collection[str],
+    passing: Callable[[Any], Callable[[str], object]] | None = None,
+    prefix: str | None = None,
+) -> set[str]:
+    """Return the stored names that a filter, or one of several, matches; none if it is None.
+
+    Args:
+        passing: returns the function of a filter; default `filter_function`.
+
+    Raises:
+        TensorNotFoundError: a filter matches no name.
+        InvalidError: not a filter, or an empty list.
+    """
+    filters: list[Any] = list(given) if isinstance(given, (list, tuple)) else [given]
+    if not filters:
+        raise invalid(what, f"{what} is empty: give at least one filter")
+    present, found = frozenset(stored), set[str]()
+    for one in filters if given is not None else []:
+        passes = filter_function(one, present, what) if passing is None else passing(one)
+        if passes is None:
+            raise invalid(what, f"{what}: None is not a name or filter")
+        new = {name for name in stored if passes(name)}
+        if not new:
+            raise no_match(what, one, stored, prefix)
+        found |= new
+    return found
+
+
+def of_stored(
+    rename: Rename | None, stored: Collection[str], prefix: str | None = None
+) -> Rename | None:
+    """Return `rename`, a mapping with its names as str.
+
+    Raises:
+        TensorNotFoundError: a name of the mapping is not stored.
+    """
+    if not isinstance(rename, Mapping):
+        return rename
+    rename, present = by_text("rename", rename), frozenset(stored)
+    for name in rename:
+        if name not in present:
+            raise no_match("rename", name, stored, prefix)
+    return rename
 
 
 def by_filters(

@@ -84,6 +84,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         choices=sorted(TABLES),
         help="give the tensors the names and layouts of Hugging Face's PyTorch models",
     )
+    add("--drop", metavar="FILTER", action="append", default=[], help="leave out these tensors")
     add(
         "--max-shard-size",
         dest="max_shard_bytes",
@@ -139,6 +140,7 @@ def run(options: argparse.Namespace) -> int:
             cast=casts(options.cast),
             allow_loss=options.allow_loss,
             rename=None if options.rename is None else TABLES[options.rename],
+            drop=options.drop or None,
             max_shard_bytes=_size(options.max_shard_bytes),
             level=options.level,
             shards=options.shards,

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Container, Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple
@@ -22,7 +22,14 @@ from ckptfmt._base.arguments import (
     invalid,
 )
 from ckptfmt._base.background import wait_for_saves
-from ckptfmt._base.casting import can_cast, cast_dtype, cast_dtypes, counts_of, dtype_text, of_kind
+from ckptfmt._base.casting import (
+    cast_dtype,
+    cast_dtypes,
+    check_castable,
+    counts_of,
+    dtype_text,
+    of_kind,
+)
 from ckptfmt._base.names import prefix_text, saved_name
 from ckptfmt._base.progress import Progress
 from ckptfmt.bundle.choosing import Cast
@@ -36,15 +43,16 @@ from ckptfmt.bundle.selecting import (
     Filter,
     Rename,
     by_filters,
-    by_text,
     check_distinct,
+    matched,
     no_match,
+    of_stored,
     renamed,
     some,
 )
 from ckptfmt.bundle.writer import check_options
 from ckptfmt.editing.graphs import edited_graph, paths_differ, relocate_keys
-from ckptfmt.editing.linking import Rewrite, Rewritten, rewrite
+from ckptfmt.editing.linking import Rewrite, Rewritten, cast_losses, rewrite
 from ckptfmt.errors import InvalidError, TensorNotFoundError, masked_repr, warn
 from ckptfmt.objects.naming import TensorNames
 from ckptfmt.objects.naming_metadata import NamedInMetadata
@@ -167,7 +175,7 @@ def edit(
         drop_missing: True drops what the object graph, or the state of `ckptfmt.torch`, says of
             tensors that are missing. Without it, such a checkpoint can only get other metadata.
         compact: True copies the tensors that stay in every data file that loses one.
-        dry_run: True writes nothing; what casts lose is not counted.
+        dry_run: True writes nothing; what is cast is read, and what that loses is counted.
         durability: as in Writer.
         progress: as in `ckptfmt.load`, with bytes of copied arrays.
         limits: as in `ckptfmt.open`.
@@ -252,7 +260,7 @@ def edit(
             durability,
             allow_loss,
         )
-        done = _planned(reader, rest) if dry_run else rewrite(reader, target, plan, progress)
+        done = _planned(reader, plan) if dry_run else rewrite(reader, target, plan, progress)
         sizes = dict(zip(stored, reader.table()["nbytes"].tolist(), strict=True))
     return Edit(
         target,
@@ -270,11 +278,11 @@ def edit(
     )
 
 
-def _planned(reader: Reader, rest: Collection[str]) -> Rewritten:
-    """Return the result of a dry run, if these tensors can be read."""
-    check_complete(reader.prefix, rest)
-    check_covered(reader, rest)
-    return Rewritten(0, {})
+def _planned(reader: Reader, plan: Rewrite) -> Rewritten:
+    """Return the result of a dry run, if these tensors can be read, and cast."""
+    check_complete(reader.prefix, plan.renamed)
+    check_covered(reader, plan.renamed)
+    return Rewritten(0, cast_losses(reader, plan.casts, allow_loss=plan.allow_loss))
 
 
 def _optimizer_state(
@@ -399,42 +407,21 @@ def _check_saved_model(source: str, target: str, is_changed: bool, strips: bool)
         )
 
 
-def _each(what: str, given: Filters | None, names: TensorNames) -> list[tuple[Filter, Any]]:
-    """Return filters with the functions that say of a stored name whether its tensor passes."""
-    if given is None:
-        return []
-    listed: list[Any] = list(given) if isinstance(given, (list, tuple)) else [given]
-    if not listed:
-        raise invalid(what, f"{what} is empty: give at least one filter")
-    return [(one, names.passing(one, what)) for one in listed]
-
-
 def _left_out(
     all_names: TensorNames, stored: list[str], drop: Filters | None, keep: Filters | None
 ) -> set[str]:
     """Return the names that `drop` matches, or `keep` does not."""
-    reader = all_names.reader
+    prefix = all_names.reader.prefix
     names = [name for name in stored if name != OBJECT_GRAPH_KEY]
-    left_out: set[str] = set()
-    for given, passes in _each("drop", drop, all_names):
-        found = {name for name in names if passes(name)}
-        if given == OBJECT_GRAPH_KEY and given in reader:
-            found.add(OBJECT_GRAPH_KEY)
-        _check_found(reader, "drop", given, found, names)
-        left_out |= found
-    kept: set[str] = set()
-    for given, passes in _each("keep", keep, all_names):
-        found = {name for name in names if passes(name)}
-        _check_found(reader, "keep", given, found, names)
-        kept |= found
-    return left_out if keep is None else left_out | set(names).difference(kept)
-
-
-def _check_found(
-    reader: Reader, what: str, given: Any, found: Iterable[str], names: list[str]
-) -> None:
-    if not found:
-        raise no_match(what, given, names, reader.prefix)
+    is_named = drop == OBJECT_GRAPH_KEY or (
+        isinstance(drop, (list, tuple)) and OBJECT_GRAPH_KEY in drop
+    )
+    some_out = stored if is_named else names
+    left_out = matched("drop", drop, some_out, partial(all_names.passing, what="drop"), prefix)
+    if keep is not None:
+        kept = matched("keep", keep, names, partial(all_names.passing, what="keep"), prefix)
+        left_out |= {*names} - kept
+    return left_out
 
 
 def _new_names(
@@ -442,13 +429,9 @@ def _new_names(
 ) -> dict[str, str | None]:
     """Return the new name of every stored tensor; None if it is dropped."""
     rest = [name for name in stored if name not in left_out and name != OBJECT_GRAPH_KEY]
-    if isinstance(rename, Mapping):
-        rename = by_text("rename", rename)
-        present = set(stored)
-        for old in rename:
-            if old == OBJECT_GRAPH_KEY:
-                raise InvalidError("the object graph cannot be renamed", tensor=old)
-            _check_found(reader, "rename", old, [old] if old in present else [], rest)
+    rename = of_stored(rename, stored, reader.prefix)
+    if isinstance(rename, Mapping) and OBJECT_GRAPH_KEY in rename:
+        raise InvalidError("the object graph cannot be renamed", tensor=OBJECT_GRAPH_KEY)
     given, transforms = renamed(rest, rename)
     if transforms:
         raise invalid("rename", "rename: transforms are for ckptfmt.load_into and ckptfmt.convert")
@@ -515,9 +498,8 @@ def _check_cast(
     to: np.dtype[Any],
     described: NamedInMetadata,
 ) -> None:
-    if before is None or not can_cast(before, to):
-        stored = "an unknown dtype" if before is None else dtype_text(before)
-        raise InvalidError(f"cannot cast {stored} to {dtype_text(to)}", tensor=name)
+    check_castable(name, before, to)
+    assert before is not None
     reason = described.why_not_cast(name, to)
     if reason is not None:
         raise InvalidError(

@@ -158,6 +158,49 @@ def _link(
     return handle.keep(reader._handle, selection, rows.astype(np.uint64), raw)
 
 
+def cast_losses(
+    reader: Reader, casts: Mapping[str, np.dtype[Any]], *, allow_loss: bool
+) -> dict[str, Losses]:
+    """Return by name what casts of stored tensors would lose; large ones go through temporary
+    files that have no names.
+
+    Raises:
+        InvalidError: not `allow_loss`, and one loses something.
+        CorruptError, LimitError, UnsupportedError: a tensor cannot be read.
+    """
+    losses: dict[str, Losses] = {}
+    for name, dtype in casts.items():
+        for piece in pieces_of(reader[name]):
+            for _ in _cast(piece, dtype, allow_loss, None, losses):
+                pass
+    return losses
+
+
+def _cast(
+    piece: Piece,
+    dtype: np.dtype[Any],
+    allow_loss: bool,
+    folder: str | None,
+    losses: dict[str, Losses],
+) -> Iterator[tuple[tuple[slice, ...], NDArray[Any]]]:
+    """Yield the boxes of a piece of a tensor with another dtype, and add to what that loses."""
+    name, array = piece.handle.name, piece.read(folder)
+    origin = [0] * array.ndim if piece.box is None else piece.box[: array.ndim].tolist()
+    for box in pieces(piece.shape, array.itemsize, rewriting.STEP_BYTES):
+        firsts = itertools.chain((side.start for side in box), itertools.repeat(0))
+        start = tuple(map(operator.add, origin, firsts))
+        part, lost = cast_values(
+            array[box],
+            dtype,
+            tensor=name,
+            allow_loss=allow_loss,
+            start=start if box or piece.box is not None else None,
+        )
+        if lost is not None:
+            losses[name] = losses.get(name, Losses()) + lost
+        yield box, part
+
+
 def _copy(
     writer: Writer,
     rest: list[TensorHandle],
@@ -170,21 +213,9 @@ def _copy(
     losses: dict[str, Losses] = {}
 
     def cast(piece: Piece, dtype: np.dtype[Any]) -> NDArray[Any]:
-        name, array = piece.handle.name, piece.read(folder)
-        result = new_array(name, piece.shape, dtype, folder)
-        origin = [0] * array.ndim if piece.box is None else piece.box[: array.ndim].tolist()
-        for box in pieces(piece.shape, array.itemsize, rewriting.STEP_BYTES):
-            firsts = itertools.chain((side.start for side in box), itertools.repeat(0))
-            start = tuple(map(operator.add, origin, firsts))
-            result[box], lost = cast_values(
-                array[box],
-                dtype,
-                tensor=name,
-                allow_loss=plan.allow_loss,
-                start=start if box or piece.box is not None else None,
-            )
-            if lost is not None:
-                losses[name] = losses.get(name, Losses()) + lost
+        result = new_array(piece.handle.name, piece.shape, dtype, folder)
+        for box, part in _cast(piece, dtype, plan.allow_loss, folder, losses):
+            result[box] = part
         return result
 
     def values() -> Iterator[Value]:

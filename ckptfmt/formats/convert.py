@@ -4,12 +4,12 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
@@ -26,20 +26,11 @@ from ckptfmt._base.arguments import (
     is_positive,
 )
 from ckptfmt._base.background import wait_for_saves
-from ckptfmt._base.casting import (
-    Losses,
-    can_cast,
-    cast_dtype,
-    cast_dtypes,
-    counts_of,
-    dtype_text,
-    of_kind,
-)
-from ckptfmt._base.casting import cast as cast_values
+from ckptfmt._base.casting import dtype_text
 from ckptfmt._base.names import path_text, prefix_text
 from ckptfmt._base.progress import Meter, Progress
 from ckptfmt.bundle import convert as levels
-from ckptfmt.bundle.choosing import Cast
+from ckptfmt.bundle.choosing import Cast, Choice
 from ckptfmt.bundle.comparing import pieces
 from ckptfmt.bundle.graph import OBJECT_GRAPH_KEY
 from ckptfmt.bundle.graph_keys import missing_tensors
@@ -57,7 +48,7 @@ from ckptfmt.bundle.rewriting import (
     other_values,
     rewrite,
 )
-from ckptfmt.bundle.selecting import Rename, by_filters, no_match
+from ckptfmt.bundle.selecting import Filter, Rename, some
 from ckptfmt.bundle.temporary import (
     make_directory,
     open_directory,
@@ -148,6 +139,7 @@ def convert(
     cast: Cast | None = None,
     allow_loss: bool = False,
     rename: Rename | None = None,
+    drop: Filter | Sequence[Filter] | None = None,
     max_shard_bytes: int | None = None,
     drop_metadata: bool = False,
     alignment: int | None = None,
@@ -180,6 +172,7 @@ def convert(
         rename: which tensors to convert, under what names and with what transforms, as in
             `ckptfmt.load_into`, for example a table of `ckptfmt.huggingface`. Partitioned tensors
             become whole, and the object graph is dropped. A transformed tensor is in memory.
+        drop: which tensors to leave out, by the stored names, as in `ckptfmt.editing.edit`.
         max_shard_bytes: divide a safetensors result into files of at most this size, with an index.
         durability: as in `ckptfmt.save`.
         shards: number of data files of a TensorFlow checkpoint on a fresh prefix, 1 to 1024.
@@ -192,8 +185,10 @@ def convert(
         result has no place for it, and so is metadata. Attributes of HDF5 are dropped.
 
     Raises:
-        InvalidError: an argument; a tensor whose name or dtype the result cannot hold (`cast`);
-            a cast that loses values, without `allow_loss`.
+        InvalidError: an argument; a tensor whose name or dtype the result cannot hold (`cast`,
+            `drop`); a cast that loses values, without `allow_loss`.
+        TensorNotFoundError: a filter of `cast` or `drop`, or a name of a mapping `rename`, matches
+            nothing.
         CheckpointNotFoundError, CorruptError, LimitError, UnsupportedError: of the source.
         CorruptError: the result differs from the source.
         StorageError, BusyError, DurabilityUnknownError: as in `ckptfmt.Writer`.
@@ -209,7 +204,7 @@ def convert(
     for path, name in ((from_path, kind), (to_path, result)):
         if name != "tensorflow":
             path_text(path)  # other formats are files of the file system
-    casts = _Casts(cast, allow_loss)
+    choice = Choice.of(None, None, None, cast, allow_loss, has_targets=False)
     missing: list[str] = []
     dropped: list[str] = []
     keeps = not drop_metadata and (result == "safetensors" or level != "v2")
@@ -224,12 +219,12 @@ def convert(
         options.check()
         wait_for_saves()
         if kind == "tensorflow" and rename is None:
-            if cast is not None:
-                raise invalid(
-                    "cast",
-                    "cast: dtypes are kept between TensorFlow checkpoints; ckptfmt.editing.edit "
-                    "casts",
-                )
+            for argument, given in (("cast", cast), ("drop", drop)):
+                if given is not None:
+                    raise invalid(
+                        argument,
+                        f"{argument}: between TensorFlow checkpoints ckptfmt.editing.edit does it",
+                    )
             levels.convert(
                 from_path,
                 target,
@@ -243,10 +238,10 @@ def convert(
                 missed = missing_tensors(reader)
                 return Conversion(target, "tensorflow", len(reader), nbytes, missing=missed)
         source_tensors = _opened(kind, from_path, limits, missing, dropped, keeps=keeps)
-        opened = renamed_tensors(source_tensors, rename, from_path)
+        opened = renamed_tensors(source_tensors, rename, drop, from_path)
         # Renamed tensors are not where the layout of the source has them.
         states = module_of(kind).optimizer_paths if kind == "hdf5" and rename is None else None
-        done = _import(opened, casts, from_path, target, options, check_result, progress, states)
+        done = _import(opened, choice, from_path, target, options, check_result, progress, states)
         return replace(done, missing=tuple(missing), dropped=(*done.dropped, *dropped))
     only_ours = {"level": "v2+", "compression": None, "alignment": None, "shards": 1}
     given = {"level": level, "compression": compression, "alignment": alignment, "shards": shards}
@@ -261,8 +256,8 @@ def convert(
     out = _Export(module_of(result), result, from_path, to_path, durability, max_shard_bytes)
     keeps = keeps and result == "safetensors"
     source_tensors = _opened(kind, from_path, limits, missing, dropped, keeps=keeps)
-    opened = renamed_tensors(source_tensors, rename, from_path)
-    done = out.write(opened, casts, check_result, progress)
+    opened = renamed_tensors(source_tensors, rename, drop, from_path)
+    done = out.write(opened, choice, check_result, progress)
     return replace(done, missing=tuple(missing), dropped=(*done.dropped, *dropped))
 
 
@@ -280,102 +275,49 @@ def _files_of(kind: Format, path: str) -> Iterator[str]:
 # ---- casts ---------------------------------------------------------------------------------------
 
 
-class _Casts:
-    """Which dtype each tensor gets.
+def _kinds_of(
+    tensors: Mapping[str, Tensor],
+    casts: Mapping[str, np.dtype[Any]],
+    holds: Callable[[np.dtype[Any]], bool],
+    result: str,
+) -> list[Kind]:
+    """Return what the tensors become.
 
-    Attributes:
-        uncast: names of 0-d tensors that `cast=DTYPE` leaves.
-        done: by name, the dtypes before and after.
-        losses: by name, what casts lost.
+    Raises:
+        InvalidError: the result cannot hold a dtype.
     """
-
-    def __init__(self, cast: Cast | None, allow_loss: bool) -> None:
-        self._default: np.dtype[Any] | None = None
-        self._rules: dict[Any, np.dtype[Any] | None] = {}
-        if isinstance(cast, Mapping):
-            self._rules = cast_dtypes(cast)
-        elif cast is not None:
-            self._default = cast_dtype(cast)
-        self.allow_loss = check_switch("allow_loss", allow_loss)
-        self.uncast: tuple[str, ...] = ()
-        self.done: dict[str, tuple[str, str]] = {}
-        self.losses: dict[str, Losses] = {}
-
-    def chosen(self, tensors: Mapping[str, Tensor]) -> dict[str, np.dtype[Any]]:
-        """Return the dtypes that are given to tensors, by name.
-
-        Raises:
-            TensorNotFoundError: a filter matches no tensor.
-            InvalidError: a dtype means none of the tensors; or as `by_filters`.
-        """
-        stored = list(tensors)
-        if self._default is not None:
-            kinds = [tensors[name].dtype for name in stored]
-            shapes = [tensors[name].shape for name in stored]
-            found, self.uncast = of_kind(self._default, stored, kinds, shapes)
-            return {stored[i]: self._default for i in found}
-        wanted, unused = by_filters("cast", self._rules, stored)
-        if unused:
-            raise no_match("cast", unused[0], stored)
-        return wanted
-
-    def kinds_of(
-        self,
-        tensors: Mapping[str, Tensor],
-        wanted: Mapping[str, np.dtype[Any]],
-        holds: Callable[[np.dtype[Any]], bool],
-        result: str,
-    ) -> list[Kind]:
-        """Return what the tensors become.
-
-        Raises:
-            InvalidError: a cast is not possible, or the result cannot hold a dtype.
-        """
-        return [
-            self._kind_of(Kind(name, one.dtype, one.shape), wanted.get(name), holds, result)
-            for name, one in tensors.items()
-        ]
-
-    def _kind_of(
-        self,
-        tensor: Kind,
-        given: np.dtype[Any] | None,
-        holds: Callable[[np.dtype[Any]], bool],
-        result: str,
-    ) -> Kind:
-        wanted = tensor.dtype if given is None else given
-        if wanted != tensor.dtype and not can_cast(tensor.dtype, wanted):
+    kinds = [Kind(name, casts.get(name, one.dtype), one.shape) for name, one in tensors.items()]
+    for name, dtype, _ in kinds:
+        if not holds(dtype):
+            hint = "" if dtype.kind == "O" else f"cast={{{name!r}: DTYPE}} converts it, "
             raise invalid(
-                "cast",
-                f"cannot cast {dtype_text(tensor.dtype)} to {dtype_text(wanted)}",
-                tensor=tensor.name,
+                None,
+                f"{result} cannot hold {dtype_text(dtype)}; {hint}drop={name!r} leaves it out",
+                tensor=name,
             )
-        if not holds(wanted):
-            hint = "" if wanted.kind == "O" else f"; cast={{{tensor.name!r}: DTYPE}} converts it"
-            raise invalid(
-                "cast", f"{result} cannot hold {dtype_text(wanted)}{hint}", tensor=tensor.name
-            )
-        if wanted != tensor.dtype:
-            self.done[tensor.name] = dtype_text(tensor.dtype), dtype_text(wanted)
-        return tensor._replace(dtype=wanted)
+    return kinds
 
-    def converted(self, array: NDArray[Any], kind: Kind, box: Box) -> NDArray[Any]:
-        """Return a box of a tensor in its new dtype, and add what that lost."""
-        result, lost = cast_values(
-            array,
-            kind.dtype,
-            tensor=kind.name,
-            allow_loss=self.allow_loss,
-            start=tuple(side.start for side in box),
-        )
-        if lost is not None:
-            self.losses[kind.name] = self.losses.get(kind.name, Losses()) + lost
-        return result
 
-    def results(self) -> dict[str, Any]:
-        """Return what a Conversion has of the casts."""
-        losses, zeros = counts_of(self.losses)
-        return {"casts": self.done, "losses": losses, "zeros": zeros, "uncast": self.uncast}
+def _casts_of(choice: Choice, tensors: Mapping[str, Tensor]) -> dict[str, np.dtype[Any]]:
+    """Return the dtypes that are given to tensors, by name.
+
+    Raises:
+        TensorNotFoundError, InvalidError: as `Choice.chosen` and `Choice.casts`.
+    """
+    stored = list(tensors)
+    choice.chosen(stored)
+    kinds = [one.dtype for one in tensors.values()]
+    found = choice.casts(stored, kinds, lambda: [one.shape for one in tensors.values()])
+    return {stored[i]: to for i, to in found.items()}
+
+
+def _results(
+    choice: Choice, tensors: Mapping[str, Tensor], casts: Mapping[str, np.dtype[Any]]
+) -> dict[str, Any]:
+    """Return what a Conversion has of the casts."""
+    both = {name: (dtype_text(tensors[name].dtype), dtype_text(to)) for name, to in casts.items()}
+    found = choice.results()
+    return {"casts": both, **{name: found[name] for name in ("losses", "zeros", "uncast")}}
 
 
 def _check_described(
@@ -410,17 +352,21 @@ def _compare(kinds: list[Kind], result: Read, source: Read) -> None:
 
 def _reading(kinds: list[Kind], tensors: Mapping[str, Tensor]) -> Read:
     """Return a function that reads a box of a tensor and casts it to its kind."""
-    again, kind_of = _Casts(None, allow_loss=True), {kind.name: kind for kind in kinds}
-    return lambda name, box: again.converted(tensors[name].read(box), kind_of[name], box)
+    again, kind_of = Choice(allow_loss=True), {kind.name: kind for kind in kinds}
+    return lambda name, box: again.converted(tensors[name].read(box), kind_of[name].dtype, name)
 
 
-def _counted(kinds: list[Kind], tensors: Mapping[str, Tensor], meter: Meter, casts: _Casts) -> Read:
+def _counted(
+    kinds: list[Kind], tensors: Mapping[str, Tensor], meter: Meter, choice: Choice
+) -> Read:
     """As `_reading`, for the one time that each box is read to be written: count the bytes, and
     what casts lose."""
     kind_of = {kind.name: kind for kind in kinds}
 
     def read(name: str, box: Box) -> NDArray[Any]:
-        result = casts.converted(tensors[name].read(box), kind_of[name], box)
+        start = tuple(side.start for side in box)
+        array = tensors[name].read(box)
+        result = choice.converted(array, kind_of[name].dtype, name, start, start)
         meter.add(result.nbytes)
         return result
 
@@ -450,7 +396,7 @@ class _Bits:
 
 def _import(
     opened: Opened,
-    casts: _Casts,
+    choice: Choice,
     source: str,
     target: str,
     options: Options,
@@ -461,16 +407,16 @@ def _import(
     """Convert a file of another format to a TensorFlow checkpoint."""
     with opened as (tensors, metadata):
         dropped = ["TensorFlow's object graph"] if tensors.pop(_GRAPH, None) else []
-        wanted = casts.chosen(tensors)
-        bits = _take_bits(tensors, wanted)
-        kinds = casts.kinds_of(tensors, wanted, _ours_holds, "a TensorFlow checkpoint")
+        casts = _casts_of(choice, tensors)
+        bits = _take_bits(tensors, casts)
+        kinds = _kinds_of(tensors, casts, _ours_holds, "a TensorFlow checkpoint")
         for kind in kinds:
             if kind.name.startswith(names.RESERVED) or not kind.name:
                 raise InvalidError("the name is reserved, or empty", tensor=kind.name)
         _check_described(kinds, tensors, metadata, source)
         paths = optimizer_paths(tensors) if optimizer_paths is not None else []
         stored = {**metadata, **({OPTIMIZER_STATES: paths} if paths else {})}
-        read = _counted(kinds, tensors, Meter(progress, _nbytes(kinds)), casts)
+        read = _counted(kinds, tensors, Meter(progress, _nbytes(kinds)), choice)
 
         def value(kind: Kind, folder: str | None) -> NDArray[Any]:
             if kind.nbytes <= HELD_MAX or kind.dtype.hasobject:
@@ -483,7 +429,8 @@ def _import(
         def fill(writer: Writer, folder: str | None) -> None:
             raw = names.tensor_bytes
             values = (
-                Value(raw(kind.name), kind.nbytes, partial(value, kind, folder)) for kind in kinds
+                Value(raw(kind.name), kind.nbytes, functools.partial(value, kind, folder))
+                for kind in kinds
             )
             rewrite(writer, values)
 
@@ -502,7 +449,7 @@ def _import(
         nbytes,
         dropped=tuple(dropped),
         bits=bits,
-        **casts.results(),
+        **_results(choice, tensors, casts),
     )
 
 
@@ -562,7 +509,7 @@ class _Export:
     def write(
         self,
         opened: Opened,
-        casts: _Casts,
+        choice: Choice,
         check_result: bool,
         progress: Progress | None,
     ) -> Conversion:
@@ -572,17 +519,20 @@ class _Export:
             tensors = {name: one for name, one in found.items() if name != _GRAPH}
             if _GRAPH in found:
                 dropped.append("TensorFlow's object graph")
-            kinds = casts.kinds_of(tensors, casts.chosen(tensors), self._module.holds, self._format)
+            casts = _casts_of(choice, tensors)
+            kinds = _kinds_of(tensors, casts, self._module.holds, self._format)
             _check_described(kinds, tensors, metadata, self._source)
             texts = {
                 name: value if isinstance(value, str) else json.dumps(value)
                 for name, value in metadata.items()
             }
+            if others := [name for name in texts if _of_text(name, texts[name]) != metadata[name]]:
+                dropped.append(f"the types of metadata, which become texts: {some(others)}")
             named = foreign.by_name(self._path)
             is_keras = named is not None and named[0] is foreign.KERAS_WEIGHTS
             if is_keras and self._format == "hdf5":
                 self._check_keras_names(kinds)
-            read = _counted(kinds, tensors, Meter(progress, _nbytes(kinds)), casts)
+            read = _counted(kinds, tensors, Meter(progress, _nbytes(kinds)), choice)
             again = _reading(kinds, tensors) if check_result else None
             path = self._write_files(kinds, texts, read, again)
         return Conversion(
@@ -591,7 +541,7 @@ class _Export:
             len(kinds),
             _nbytes(kinds),
             dropped=tuple(dropped),
-            **casts.results(),
+            **_results(choice, tensors, casts),
         )
 
     def _check_keras_names(self, kinds: list[Kind]) -> None:
@@ -677,6 +627,10 @@ class _Handle:
     def __init__(self, reader: Reader, name: str) -> None:
         self._handle = reader[name]
         self.name, self.shape = name, self._handle.shape
+        self._mapped: NDArray[Any] | None = None
+
+    @functools.cached_property
+    def dtype(self) -> np.dtype[Any]:
         self._handle._check_rank()
         if self._handle.dtype is None:
             raise self._handle._unsupported(
@@ -684,8 +638,7 @@ class _Handle:
             )
         if self._handle.dtype_name == "variant":
             raise self._handle._unsupported("another format would hold variants as strings")
-        self.dtype = self._handle.dtype
-        self._mapped: NDArray[Any] | None = None
+        return self._handle.dtype
 
     def read(self, box: Box = ()) -> NDArray[Any]:
         """Return a box as an array."""

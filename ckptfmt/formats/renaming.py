@@ -4,18 +4,22 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ckptfmt._base.arguments import invalid
 from ckptfmt.bundle.graph import OBJECT_GRAPH_KEY
 from ckptfmt.bundle.selecting import (
+    Filter,
     Rename,
     Transform,
     check_distinct,
+    matched,
+    of_stored,
     renamed,
     transformed,
     transformed_kind,
@@ -29,26 +33,35 @@ Opened = AbstractContextManager[tuple[dict[str, Any], dict[str, Any]]]
 
 @contextlib.contextmanager
 def renamed_tensors(
-    opened: Opened, rename: Rename | None, path: str
+    opened: Opened, rename: Rename | None, drop: Filter | Sequence[Filter] | None, path: str
 ) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
     """Give the tensors of an open file by their new names, by which the metadata then name them.
 
     Args:
         opened: a context manager of the tensors and the metadata.
         rename: as in `ckptfmt.load_into`. TensorFlow's object graph keeps its name.
+        drop: filters of tensors to leave out.
         path: of the file, for errors.
 
     Raises:
+        TensorNotFoundError: a filter of `drop`, or a name of a mapping `rename`, matches nothing.
         InvalidError: `rename` is malformed, gives two tensors one name, or its transform fails.
     """
     renamed([], rename)  # checks the argument before anything is opened
     with opened as (found, stored_metadata):
         tensors, metadata = found, stored_metadata
-        if rename is not None:
+        if rename is not None or drop is not None:
             graph = {name: one for name, one in tensors.items() if name == OBJECT_GRAPH_KEY}
             stored = [name for name in tensors if name not in graph]
-            new_names, transforms = renamed(stored, rename)
+            left_out = matched("drop", drop, stored, prefix=path)
+            rest = [name for name in stored if name not in left_out]
+            given, transforms = renamed(rest, of_stored(rename, stored, path))
+            found_names = dict(zip(rest, given, strict=True))
+            new_names = [found_names.get(name) for name in stored]
             kept = {old: new for old, new in zip(stored, new_names, strict=True) if new is not None}
+            if stored and not kept:
+                argument = "rename" if drop is None else "drop"
+                raise invalid(argument, f"{argument}: no tensor is left", path=path)
             check_distinct(list(kept), list(kept.values()))
             all_names = dict(zip(stored, new_names, strict=True))
             described = NamedInMetadata(stored, metadata, path, way_out=WAY_OUT)

@@ -135,10 +135,13 @@ def test_casts(tmp_path: Path) -> None:
         writer.add("s", np.array([b"text"], object))
         writer.add_slice("p", rows[:1], rows.shape, (0, 0))
         writer.add_slice("p", rows[1:], rows.shape, (1, 0))
-    with pytest.raises(InvalidError, match=r"'w'.* changes 4 elements .* -1000000\.0, at \[0\]"):
-        edit(tmp_path / "a", tmp_path / "b", cast="float16")
+    for dry_run in (True, False):
+        with pytest.raises(InvalidError, match=r"'w'.* changes 4 .* -1000000\.0, at \[0\]"):
+            edit(tmp_path / "a", tmp_path / "b", cast="float16", dry_run=dry_run)
+    dry = edit(tmp_path / "a", tmp_path / "b", cast="float16", allow_loss=True, dry_run=True)
     assert not (tmp_path / "b.index").exists()
     done = edit(tmp_path / "a", tmp_path / "b", cast="float16", allow_loss=True)
+    assert (dry.casts, dry.losses) == (done.casts, done.losses)
     assert done.casts == {
         "h": ("bfloat16", "float16"),
         "p": ("float64", "float16"),

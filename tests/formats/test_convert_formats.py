@@ -207,7 +207,8 @@ def test_nothing_is_half_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         ({"cast": "nosuch"}, "nosuch"),
         ({"cast": "string"}, "numbers"),
         ({"max_shard_bytes": 10}, "max_shard_bytes"),
-        ({"cast": "int8"}, "kept"),
+        ({"cast": "int8"}, "edit"),
+        ({"drop": "a"}, "edit"),
     ],
 )
 def test_wrong_arguments(tmp_path: Path, options: Any, message: str) -> None:
@@ -242,6 +243,39 @@ def test_names_that_a_format_lacks(tmp_path: Path, name: str, formats: list[str]
         assert caught.value.tensor == name
         assert "temp" not in str(caught.value.path)
     assert sorted(os.listdir(tmp_path)) == before
+
+
+@pytest.mark.parametrize("source", ["ck", "a.npz", "a.safetensors"])
+@pytest.mark.parametrize("to", ["out", "b.safetensors", "b.npz"])
+def test_names_that_are_not_there(tmp_path: Path, source: str, to: str) -> None:
+    """Refused as by loads and edits; so are names that are given twice."""
+    ckptfmt.save(tmp_path / "ck", {"a/w": np.arange(3.0), "a/b": np.ones(2), "c": np.zeros(2)})
+    if source != "ck":
+        ckptfmt.convert(tmp_path / "ck", tmp_path / source)
+    options: list[dict[str, Any]] = [{"rename": {"a/w": "w", "d": "e"}}]
+    if source != "ck" or to != "out":
+        options += [{"drop": "d*"}, {"drop": ["a/*", "d"]}, {"drop": []}, {"cast": {"d": "f2"}}]
+        options += [{"drop": "*"}, {"cast": {b"c": "f2", "c": "f4"}}]
+    for given in options:
+        with pytest.raises((ckptfmt.TensorNotFoundError, ckptfmt.InvalidError)) as caught:
+            ckptfmt.convert(tmp_path / source, tmp_path / to, **given)
+        assert caught.value.argument in given
+        assert not list(tmp_path.glob(f"{to}*"))
+    if source != "ck" or to != "out":
+        done = ckptfmt.convert(tmp_path / source, tmp_path / to, drop=["a/*"], rename=("c", "d"))
+        assert done.tensors == 1
+        assert ckptfmt.convert(tmp_path / to, tmp_path / "again.npz").tensors == 1
+        assert list(np.load(tmp_path / "again.npz")) == ["d"]
+
+
+def test_what_a_format_cannot_hold_is_left_out_by_name(tmp_path: Path) -> None:
+    ckptfmt.save(
+        tmp_path / "ck", {"t": np.array([b"x"], object), "w": np.ones(2)}, metadata={"epoch": 3}
+    )
+    with pytest.raises(ckptfmt.InvalidError, match="drop='t'"):
+        ckptfmt.convert(tmp_path / "ck", tmp_path / "a.safetensors")
+    done = ckptfmt.convert(tmp_path / "ck", tmp_path / "a.safetensors", drop="t")
+    assert done.tensors == 1 and "epoch" in done.dropped[0]
 
 
 def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -329,12 +329,17 @@ CALLS = {
 }
 
 
-def check_report(given: Options, report: MatchReport) -> None:
-    """Compare what a report says of the keys that match nothing, and of what a dtype leaves."""
+def unused_of(given: Options) -> list[str]:
+    """Return the keys that match nothing."""
     unused = [str(key) for key, (matched, _) in keys_of(given.cast).items() if not matched]
     if isinstance(given.rename, dict):
         unused += [key for key in given.rename if key not in STORED]
-    assert [*report.unused] == unused and (report.complete or not given.strict)
+    return unused
+
+
+def check_report(given: Options, report: MatchReport) -> None:
+    """Compare what a report says of the keys that match nothing, and of what a dtype leaves."""
+    assert [*report.unused] == unused_of(given) and (report.complete or not given.strict)
     is_dtype = given.cast not in (None, True) and not isinstance(given.cast, dict)
     loaded = is_dtype and "0d" in report.matched
     assert [*report.uncast] == ["0d"] * (loaded and np.dtype(given.cast) != np.float64)
@@ -352,7 +357,9 @@ def check(call: Call, given: Options, prefixes: Mapping[bool, Path]) -> str:
         errors, wanted = meant(given, with_targets=call.with_targets)
         targets = given.blanks()
         try:
-            found, report = call.load(prefixes[graph], targets, given.given())
+            with warnings.catch_warnings(record=True) as warned:
+                warnings.simplefilter("always", ckptfmt.CkptfmtWarning)
+                found, report = call.load(prefixes[graph], targets, given.given())
         except (InvalidError, TensorNotFoundError) as error:
             assert type(error) in errors, (error, errors)
             word = "refused"
@@ -365,6 +372,7 @@ def check(call: Call, given: Options, prefixes: Mapping[bool, Path]) -> str:
         for name, array in found.items():
             assert np.asarray(array).dtype == wanted[name].dtype, name
             np.testing.assert_array_equal(np.asarray(array), wanted[name])
+        assert len(warned) == (report is None and bool(unused_of(given)))
         if report is not None:
             check_report(given, report)
         word = "loaded"
