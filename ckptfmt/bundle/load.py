@@ -5,6 +5,7 @@ as TensorFlow does."""
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
@@ -134,7 +135,8 @@ class MatchReport:
         uncast: stored names of the 0-d tensors of the kind of `cast=DTYPE`, which leaves them; not
             a problem.
         left: parts of the target whose state the checkpoint does not have, such as the vocabulary
-            of a layer (`ckptfmt.keras`); not a problem.
+            of a layer (`ckptfmt.keras`) or a buffer that stays on the meta device
+            (`ckptfmt.torch`); not a problem.
     """
 
     matched: tuple[str, ...] = ()
@@ -287,7 +289,7 @@ def load_into(
             tuple(name for name in targets if name in present and name not in loaded),
         )
         if strict and not report:
-            refuse(reader.prefix, report)
+            refuse(reader.prefix, report, remedy=rename_remedy if rename is None else None)
         chosen = batch.only(list(fits))
         converted: dict[int, Target] = {}
         for position, (target, is_direct) in enumerate(fits.values()):
@@ -365,12 +367,25 @@ def refuse(
     *,
     casts: Callable[[Any, Any], bool] = can_cast,
     present: Collection[str] = (),
+    remedy: Callable[[str, str], str] | None = None,
 ) -> NoReturn:
-    """Raise the error for a report with problems. `casts` says whether `cast=True` would convert
-    the first dtype to the second; `present` are more names that a missing one may mean."""
+    """Raise the error for a report with problems.
+
+    Args:
+        prefix: of the checkpoint.
+        report: with its problems.
+        casts: whether `cast=True` would convert the first dtype to the second.
+        present: more names that a missing one may mean.
+        remedy: what to do if the names that begin with the first text, in the checkpoint, are to
+            begin with the second.
+    """
     faults = list(report._faults())
     message = "; ".join(faults)
-    if report.missing:
+    starts = _starts(report) if remedy is not None else None
+    if remedy is not None and starts is not None:
+        part = max(starts, key=len).removeprefix(min(starts, key=len))
+        message += f"; all of these names differ by '{part}': {remedy(*starts)}"
+    elif report.missing:
         message += near(report.missing[0], report.unexpected or present)
     others = report.dtype_mismatch
     if others and all(casts(other.stored, other.wanted) for other in others):
@@ -382,6 +397,34 @@ def refuse(
         error = InvalidError(message, path=prefix)
     error.report = report
     raise error
+
+
+def _starts(report: MatchReport) -> tuple[str, str] | None:
+    """Return how the unexpected names begin, and how the missing ones do, if one of these has one
+    part more than the other ("module.", "model._orig_mod." and "model.") and else they are equal;
+    None if not, or if a rename of all that begin so would move a name that matches."""
+    stored, wanted = sorted(report.unexpected), sorted(report.missing)
+    if not wanted or len(stored) != len(wanted):
+        return None
+    short, long = sorted((stored, wanted), key=lambda names: len(names[0]))
+    more = len(long[0]) - len(short[0])
+    for at in (0, *(found.end() for found in re.finditer("[./]", short[0]))):
+        start, whole = short[0][:at], long[0][: at + more]
+        if whole[-1:] not in (".", "/") or not whole.startswith(start) or not more:
+            continue
+        if all(
+            a.startswith(start) and b == whole + a[at:] for a, b in zip(short, long, strict=True)
+        ):
+            before, after = (whole, start) if long is stored else (start, whole)
+            moves = any(name.startswith(before) for name in report.matched)
+            return None if moves else (before, after)
+    return None
+
+
+def rename_remedy(before: str, after: str) -> str:
+    """Return the argument that renames all that begins with one text, for a message."""
+    pattern = "^" + re.escape(before).replace("\\.", "[.]").replace("\\-", "-")
+    return f"pass rename={(pattern, after)!r}"
 
 
 def restore_v2(

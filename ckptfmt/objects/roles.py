@@ -82,7 +82,10 @@ _ACCUMULATOR = re.compile(r"(?:.*/)?beta[12]_power(?:_[0-9]+)?")
 # Counters of steps and saves; metrics in a SavedModel of Keras, and configurations of its objects.
 _OTHER = re.compile(r"(?:.*/)?(?:global_step|save_counter|step)(?:/\.ATTRIBUTES/VARIABLE_VALUE)?")
 _OF_KERAS = re.compile(rf"^keras_api/metrics/|/{re.escape(ATTRIBUTES)}/{OBJECT_CONFIG_JSON}$")
-# How all of these end.
+# The state of torch's generator of the CPU, and of NumPy's; those of GPUs are known by their names.
+_GENERATORS = {"uint8": (5056,), "uint32": (624,)}
+_RANDOM = re.compile(r"(?:^|[._/])(?:random|rng|cuda)(?:$|[._/])")
+# How the names of other such tensors end.
 _OTHER_ENDS = ("step", "save_counter", VALUE_SUFFIX, f"/{OBJECT_CONFIG_JSON}", OBJECT_GRAPH_KEY)
 _STRINGS = {"string", "variant", "resource"}
 # Metadata: the paths below which all tensors of a checkpoint without a graph are the state of an
@@ -103,8 +106,8 @@ def model_roles(
     reader: Reader, columns: Columns | None = None, graph: ObjectGraph | None = None
 ) -> dict[str, ModelRole]:
     """Return the role of every tensor: "weight"; "optimizer"; "unknown" for what may be either, and
-    for strings, which may be a vocabulary; or "other" for the object graph, steps, and the metrics
-    and configurations of Keras.
+    for strings, which may be a vocabulary; or "other" for the object graph, steps, the states of
+    random number generators, and the metrics and configurations of Keras.
 
     Args:
         reader: the checkpoint.
@@ -124,6 +127,12 @@ def model_roles(
             if found[name] == "weight" and dtype in _STRINGS:
                 found[name] = "unknown"
     for row, name in enumerate(names):
+        is_candidate = found[name] != "optimizer" and dtypes[row] in _GENERATORS
+        if is_candidate and (
+            shapes[row] == _GENERATORS[dtypes[row]]
+            or (len(shapes[row]) <= 1 and _RANDOM.search(name))
+        ):
+            found[name] = "other"
         if found[name] == "optimizer" or not (
             name.endswith(_OTHER_ENDS) or name.startswith("keras_api/")
         ):

@@ -59,6 +59,7 @@ class Matching:
         self._shapes: list[Mismatch] = []
         self._dtypes: list[Mismatch] = []
         self._structures: list[Mismatch] = []
+        self._left: list[str] = []
         self._parameters: dict[int, torch.nn.Parameter] = {}
         self._used: set[int] = set()
         # By identity of a parameter that is replaced: what is stored for its first name.
@@ -86,6 +87,7 @@ class Matching:
             tuple(self._dtypes),
             filtered,
             structure_mismatch=tuple(self._structures),
+            left=tuple(self._left),
         )
 
     def match(self, target: Any, stored: Any, path: Names) -> Finish:
@@ -181,6 +183,10 @@ class Matching:
     def _module(self, module: torch.nn.Module, stored: dict[str, Any], path: Names) -> Finish:
         own = module.state_dict(keep_vars=True)
         finishes = self._items(own, stored, path, whole=True)
+        buffers = module.named_buffers(remove_duplicate=False)
+        self._left += [
+            path_name((*path, name)) for name, one in buffers if one.is_meta and name not in own
+        ]
         versions = getattr(stored, "_metadata", getattr(own, "_metadata", {}))
         assign = self._assign or any(
             isinstance(one, torch.Tensor) and one.is_meta for one in own.values()

@@ -3,10 +3,12 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import random
-from collections.abc import Mapping
-from typing import Any
+import shlex
+from collections.abc import Callable, Mapping
+from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
 import torch
@@ -17,7 +19,7 @@ from ckptfmt._base.progress import Progress
 from ckptfmt.bundle import reader as reading
 from ckptfmt.bundle import saving
 from ckptfmt.bundle.choosing import Cast, Choice, Names
-from ckptfmt.bundle.load import MatchReport, refuse
+from ckptfmt.bundle.load import MatchReport, refuse, rename_remedy
 from ckptfmt.bundle.selecting import Filter, Rename
 from ckptfmt.errors import warn
 from ckptfmt.torch import tensors
@@ -140,6 +142,28 @@ def _packed(
     return packed, {**(metadata or {}), KEY: packed.text}
 
 
+P = ParamSpec("P")
+R = TypeVar("R")
+# Options of torch.load, and what to write instead.
+_OF_TORCH = {
+    "map_location": "is device= here",
+    "weights_only": "has no place here, leave it out: no pickle is ever run",
+}
+
+
+def _without_torch_options(call: Callable[P, R]) -> Callable[P, R]:
+    """Add the error for options of torch.load."""
+
+    @functools.wraps(call)
+    def checked(*args: P.args, **options: P.kwargs) -> R:
+        for name in _OF_TORCH.keys() & options:
+            raise invalid(name, f"load(path, device): {name}= of torch.load {_OF_TORCH[name]}")
+        return call(*args, **options)
+
+    return checked
+
+
+@_without_torch_options
 def load(
     path: Path,
     device: Any = "cpu",
@@ -256,10 +280,22 @@ def load_into(
         finish = matching.match(target, structure, ())
         report = matching.report(unexpected, filtered)
         if strict and not report:
-            refuse(reader.prefix, report, casts=tensors.can_cast)
+            remedy = None if rename is not None else _remedy(target, reader.prefix)
+            refuse(reader.prefix, report, casts=tensors.can_cast, remedy=remedy)
         matching.new.read(reader, matching.fills(), progress)
     finish()
     return choice.reported(report)
+
+
+def _remedy(target: Any, prefix: str) -> Callable[[str, str], str]:
+    """Return what a load of stored names with another beginning takes, for a message."""
+    is_flat = isinstance(target, dict) and all(isinstance(v, torch.Tensor) for v in target.values())
+    if is_flat or isinstance(target, torch.nn.Module):
+        return rename_remedy
+    return lambda before, after: (
+        f"rename them in a copy, ckptfmt edit {shlex.quote(prefix)} NEW "
+        f"--rename {shlex.quote(f'{before}*={after}*')}"
+    )
 
 
 def _device(given: Any) -> torch.device:

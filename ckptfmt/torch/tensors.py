@@ -106,11 +106,15 @@ def note_of(tensor: torch.Tensor) -> dict[str, Any]:
     if tensor.layout is not torch.strided:
         raise InvalidError(f"{tensor.layout} tensors cannot be stored: pass tensor.to_dense()")
     if is_traceable_wrapper_subclass(tensor):
+        kind, parts = type(tensor).__name__, " and ".join(tensor.__tensor_flatten__()[0])
         raise InvalidError(
-            f"{type(tensor).__name__} is made of other tensors: a DTensor is saved through "
-            "ckptfmt.torch.dcp, or whole as tensor.full_tensor()"
+            "a DTensor is saved through ckptfmt.torch.dcp, or whole as tensor.full_tensor()"
+            if kind == "DTensor"
+            else f"a {kind} is made of other tensors: save its {parts} as tensors of their own, "
+            "and make it of them after the load"
         )
-    if tensor.is_meta or torch.nn.parameter.is_lazy(tensor):
+    is_fake = type(tensor).__name__ == "FakeTensor"
+    if tensor.is_meta or is_fake or torch.nn.parameter.is_lazy(tensor):
         raise InvalidError("the tensor has no data: it is on the meta device or uninitialized")
     dtype = tensor.dtype
     if dtype in PLAIN:

@@ -376,3 +376,23 @@ def test_names_of_tensorflow_1(tmp_path: Path) -> None:
     done = ckptfmt.editing.edit(tmp_path / "a", tmp_path / "b", strip_optimizer=True)
     assert set(done.dropped) == {name for name, role in expected.items() if role == "optimizer"}
     assert set(done.undecided) == {name for name, role in expected.items() if role == "unknown"}
+
+
+def test_states_of_random_numbers(tmp_path: Path) -> None:
+    """By their sizes wherever they are, by their names if these say so; in metadata or not."""
+    tensors = {
+        "r.rank_0.torch": np.zeros(5056, np.uint8),
+        "r.rank_0.numpy.1": np.zeros(624, np.uint32),
+        "r.cuda.0": np.zeros(16, np.uint8),
+        "rng_state": np.zeros(7, np.uint8),
+        "rng": np.zeros(100, np.uint32),
+        "model.codes": np.zeros(16, np.uint8),
+        "model.random.table": np.zeros((2, 3), np.uint8),
+        "model.random.weight": np.zeros(3, np.float32),
+        "model.orange": np.zeros(3, np.uint8),
+    }
+    ckptfmt.save(tmp_path / "a", tensors)
+    with ckptfmt.open(tmp_path / "a") as reader:
+        roles = model_roles(reader)
+    assert {name for name in roles if roles[name] == "weight"} == set(list(tensors)[5:])
+    assert {roles[name] for name in list(tensors)[:5]} == {"other"}

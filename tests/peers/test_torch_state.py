@@ -8,6 +8,8 @@ import itertools
 import json
 import math
 import random
+import re
+import shlex
 import subprocess
 import sys
 import warnings
@@ -24,6 +26,7 @@ from torch import nn
 import ckptfmt
 import ckptfmt.torch as ct
 from ckptfmt import InvalidError, TensorNotFoundError
+from ckptfmt.cli import main
 from ckptfmt.torch import making
 
 pytestmark = [
@@ -221,6 +224,93 @@ def test_overlapping_views_are_stored_each(tmp_path: Path) -> None:
     targets = {"first": torch.zeros(6), "last": torch.zeros(6)}
     ct.load_into(targets, tmp_path / "ck", strict=False)
     assert torch.equal(targets["last"], flat[4:])
+
+
+def wrapped(model: nn.Module, kind: str) -> nn.Module:
+    """A module whose tensors have the names of a wrapper's."""
+    outer = nn.Module()
+    setattr(outer, kind, model)
+    return outer
+
+
+@pytest.mark.parametrize("kind", ["_orig_mod", "module", "net-1"])
+@pytest.mark.parametrize("reverse", [False, True])
+def test_the_error_mends_names_that_differ_by_a_prefix(
+    tmp_path: Path, kind: str, reverse: bool
+) -> None:
+    """What it says, done as it is written, loads: of modules, dicts of tensors, training states."""
+    plain, other = nn.Linear(2, 3), nn.Linear(2, 3)
+    saved, target = wrapped(plain, kind), other
+    if reverse:
+        saved, target = plain, wrapped(other, kind)
+    calls: list[Callable[[Path, Any], Any]] = [
+        lambda path, more: ct.load_into(target, path, **more),
+        lambda path, more: ct.load_into(dict(target.state_dict()), path, **more),
+        lambda path, more: ckptfmt.load_into(path, target.state_dict(), **more),
+    ]
+    for number, call in enumerate(calls):
+        ct.save(saved, tmp_path / f"{number}")
+        with pytest.raises(InvalidError) as caught:
+            call(tmp_path / f"{number}", {})
+        found = re.search(r"pass (rename=\(.*\))$", str(caught.value))
+        assert found is not None
+        assert call(tmp_path / f"{number}", eval(f"dict({found[1]})"))
+        assert equal(other.state_dict(), plain.state_dict())
+        nn.init.zeros_(other.weight)
+    optimizers = [torch.optim.SGD(one.parameters(), 0.1) for one in (saved, target)]
+    ct.save({"model": saved, "optimizer": optimizers[0], "step": 3}, tmp_path / "a run")
+    state = {"model": target, "optimizer": optimizers[1], "step": 0}
+    with pytest.raises(InvalidError) as caught:
+        ct.load_into(state, tmp_path / "a run")
+    _, *command = shlex.split(str(caught.value)[str(caught.value).index("ckptfmt edit") :])
+    assert main([str(tmp_path / "new") if one == "NEW" else one for one in command]) == 0
+    assert ct.load_into(state, tmp_path / "new") and state["step"] == 3
+    assert equal(other.state_dict(), plain.state_dict())
+
+
+@pytest.mark.parametrize(
+    ("stored", "wanted"),
+    [
+        ("module.a module.b", "a c"),
+        ("module.a module.b", "a"),
+        ("module.a x.b", "a b"),
+        ("modulea", "a"),
+        ("b.a", "b.c"),
+        ("a b.x", "module.a b.x"),  # a rename of all would move the one that matches
+        ("module.a module.x", "a module.x"),
+    ],
+)
+def test_names_that_differ_otherwise(tmp_path: Path, stored: str, wanted: str) -> None:
+    ct.save({name: torch.ones(1) for name in stored.split()}, tmp_path / "ck")
+    with pytest.raises(InvalidError) as caught:
+        ct.load_into({name: torch.ones(1) for name in wanted.split()}, tmp_path / "ck")
+    assert "rename" not in str(caught.value)
+
+
+def test_options_of_torch_are_named(tmp_path: Path) -> None:
+    ct.save({"x": torch.ones(1)}, tmp_path / "ck")
+    for option, word in (("map_location", "device="), ("weights_only", "pickle")):
+        with pytest.raises(InvalidError, match=word) as caught:
+            ct.load(tmp_path / "ck", **{option: "cpu"})
+        assert caught.value.argument == option and "\n" not in str(caught.value)
+    with pytest.raises(TypeError):
+        ct.load(tmp_path / "ck", other=1)  # type: ignore[call-arg]
+
+
+def test_buffers_that_stay_on_meta_are_reported(tmp_path: Path) -> None:
+    def made() -> nn.Module:
+        model = nn.Sequential(nn.BatchNorm1d(2))
+        model[0].register_buffer("table", torch.ones(2), persistent=False)
+        return model
+
+    model = made()
+    ct.save({"model": model}, tmp_path / "ck")
+    with torch.device("meta"):
+        other = made()
+    assert not ct.load_into({"model": model}, tmp_path / "ck").left
+    report = ct.load_into({"model": other}, tmp_path / "ck")
+    assert report and report.left == ("model.0.table",) and "model.0.table" in str(report)
+    assert other[0].table.is_meta and not other[0].running_mean.is_meta
 
 
 def test_what_does_not_match(tmp_path: Path) -> None:

@@ -24,6 +24,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.testing._internal.two_tensor import TwoTensor
 
 import ckptfmt
@@ -159,11 +160,14 @@ REFUSED: dict[str, Any] = {
     "factory": defaultdict(lambda: 1),
     "factory of a type": defaultdict(deque),
 }
+with FakeTensorMode():
+    FAKE = torch.ones(2)
 # What has no elements of its own, and keys whose text is not theirs: no `default` sees them.
 NEVER: dict[str, Any] = {
     "meta": torch.empty(2, device="meta"),
     "lazy": nn.UninitializedParameter(),
     "sparse": torch.ones(2, 2).to_sparse(),
+    "fake": FAKE,
     "of other tensors": TwoTensor(torch.ones(2), torch.ones(2)),
     **{
         f"key {type(key).__name__}": {key: 3}
