@@ -152,7 +152,7 @@ def cast(
     if values.dtype == dtype:
         return values, None
     old, to = dtypes.plain_quantized(values), _element(dtype).newbyteorder("=")
-    if not old.size or _is_widening(old.dtype, to):
+    if not old.size or is_widening(old.dtype, to):
         return _with(_castable(old, to).astype(to, copy=False), dtype), None
     flat = old.ravel()  # contiguous
     new = np.empty(flat.shape, to)
@@ -229,7 +229,7 @@ def _native(values: NDArray[Any]) -> NDArray[Any]:
 
 
 @functools.cache
-def _is_widening(old: np.dtype[Any], to: np.dtype[Any]) -> bool:
+def is_widening(old: np.dtype[Any], to: np.dtype[Any]) -> bool:
     """Return whether every value of one dtype of floating-point numbers is one of the other."""
     if not kind_of(old) == kind_of(to) == "f":
         return False

@@ -32,7 +32,7 @@ from numpy.typing import NDArray
 
 from ckptfmt._base import dtypes, names
 from ckptfmt._base.arrays import as_source
-from ckptfmt._base.casting import can_cast, kind_of
+from ckptfmt._base.casting import can_cast, is_widening, kind_of
 from ckptfmt._base.targets import (
     Target,
     as_target,
@@ -516,6 +516,18 @@ class _Part:
                     target = None
                 self.targets.append(target)
                 position += 1
+        if self._may_fail():  # then all is read before anything is written
+            for position in list(batch.targets):
+                self.targets[position] = batch.targets.pop(position)
+
+    def _may_fail(self) -> bool:
+        """Return whether a value can turn out to be refused when it has been read."""
+        if self._transforms:
+            return True
+        stored, casts = self.batch.dtypes, dict(self._casts)
+        casts |= {i: one.array.dtype for i, one in enumerate(self.targets) if one is not None}
+        known = ((stored[i], to) for i, to in casts.items() if stored[i] is not None)
+        return not self._choice.allow_loss and not all(is_widening(*pair) for pair in known)
 
     def _transformed_kind(
         self, position: int, transform: Transform
@@ -576,7 +588,8 @@ class _Part:
         self.batch.check_targets({i: one for i, one in enumerate(self.targets) if one is not None})
 
     def read(self) -> list[NDArray[Any]]:
-        """Read the tensors; those that are cast are written into their arrays here."""
+        """Read the tensors. Those that are cast or transformed, all if that may fail, are written
+        into their arrays once all are read."""
         arrays = self.batch.read(None) if self.assignments else []
         for position, dtype in self._casts.items():
             arrays[position] = self._converted(position, arrays[position], dtype)
@@ -585,8 +598,9 @@ class _Part:
             shape = None if target is None else target.array.shape
             arrays[position] = transformed(name, arrays[position], transform, shape)
         wanted = [one for assignment in self.assignments for one in assignment.wanted]
-        for position, (target, one) in enumerate(zip(self.targets, wanted, strict=True)):
+        for position, one in enumerate(wanted):
             arrays[position] = self._as_wanted(position, arrays[position], one)
+        for position, target in enumerate(self.targets):
             if target is not None:
                 target.mark_written()
                 target.array[...] = arrays[position]
