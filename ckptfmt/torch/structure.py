@@ -123,7 +123,7 @@ class Packed:
             return pack(self, value, path)
         # A subclass of arrays would come back as another type: masked arrays without their masks.
         is_array = type(value) in (np.ndarray, np.memmap) or isinstance(value, np.generic)
-        if is_array and dtypes.code_of_array(value.dtype) is not None:
+        if is_array and _has_numbers(value.dtype):
             self._add(np.asarray(value), path)
             return {"$array" if isinstance(value, np.ndarray) else "$scalar": True}
         if is_stateful(value):
@@ -216,6 +216,12 @@ class Packed:
 def _plain_key(key: Any) -> Any:
     is_plain = isinstance(key, np.generic) and key.dtype.kind in "biufcSU"
     return key.item() if is_plain else key
+
+
+def _has_numbers(dtype: np.dtype[Any]) -> bool:
+    """Return whether torch reads arrays of a dtype, and returns them with it."""
+    code = dtypes.code_of_array(dtype)
+    return code is not None and dtype.fields is None and tensors.dtype_of(code[0]) is not None
 
 
 def _what(value: Any) -> str:

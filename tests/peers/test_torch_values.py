@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 import torch
@@ -235,6 +236,22 @@ def test_values_that_are_refused(tmp_path: pathlib.Path, kind: str) -> None:
     assert len(given) == 1 and given[0] is value
     expected = {"is": (str(type(value)), torch.ones(1))}
     assert equal(ct.load(tmp_path / "ck")["outer"], [0, {"bad": expected}])
+
+
+DTYPES = [np.dtype(code) for code in np.typecodes["All"] if code not in "UqQ"]
+DTYPES += [np.dtype(one) for one in vars(ml_dtypes).values() if isinstance(one, type)]
+DTYPES += [np.dtype([("qint8", "i1")])]
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_every_dtype_of_numpy(tmp_path: pathlib.Path, dtype: np.dtype[Any]) -> None:
+    for value in (np.ones(2, dtype), np.ones((), dtype), np.ones((), dtype)[()]):
+        try:
+            ct.save({"x": value}, tmp_path / "ck")
+        except ckptfmt.InvalidError:
+            assert not list(tmp_path.iterdir())
+        else:
+            assert equal(ct.load(tmp_path / "ck")["x"], value)
 
 
 def test_objects_are_stored_as_their_state(tmp_path: pathlib.Path) -> None:
