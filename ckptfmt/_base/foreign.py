@@ -102,6 +102,10 @@ DCP = Foreign(
     f"torch.distributed.checkpoint.load reads it, and {CONVERT}",
     convertible="dcp",
 )
+UNFINISHED_DCP = Foreign(
+    "a directory of torch.distributed.checkpoint (DCP) without its .metadata: a save that did not "
+    "finish"
+)
 ORBAX = Foreign(
     "an Orbax checkpoint",
     "ckptfmt does not read it, orbax.checkpoint.StandardCheckpointer().restore(PATH) does; then "
@@ -234,6 +238,8 @@ def by_listing(names: Iterable[str]) -> Foreign | None:
     found = sorted(names)
     if ".metadata" in found:
         return DCP
+    if any(name.endswith(".distcp") for name in found):
+        return UNFINISHED_DCP
     if "_CHECKPOINT_METADATA" in found or "manifest.ocdbt" in found:
         return ORBAX
     for pattern, kind in _MODEL_FILES:

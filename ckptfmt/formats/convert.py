@@ -79,7 +79,8 @@ class Conversion:
         format: of the result.
         tensors, nbytes: tensors, and bytes of their arrays.
         casts: by name, the dtypes before and after.
-        dropped: what the source has and the result has no place for, in words.
+        dropped: what the source has and the result has no place for, in words; of a "dcp" directory
+            the names of the values that cannot be read, and their classes.
         bits: by name, the dtypes before and after of tensors of a dtype that the result lacks, of
             which it holds the bits: float8_e8m0fnu as uint8.
         missing: keys of the source's object graph without a tensor.
@@ -377,6 +378,15 @@ def _nbytes(kinds: list[Kind]) -> int:
     return sum(kind.nbytes for kind in kinds)
 
 
+def _take_unread(tensors: dict[str, Any]) -> list[str]:
+    """Remove what cannot be read; return the names and classes in words."""
+    kinds = {name: getattr(one, "left_out", None) for name, one in tensors.items()}
+    found = {name: kind for name, kind in kinds.items() if kind is not None}
+    for name in found:
+        del tensors[name]
+    return [f"'{names.printable(name)}', a {kind}" for name, kind in found.items()]
+
+
 # ---- from another format -------------------------------------------------------------------------
 
 
@@ -407,6 +417,7 @@ def _import(
     """Convert a file of another format to a TensorFlow checkpoint."""
     with opened as (tensors, metadata):
         dropped = ["TensorFlow's object graph"] if tensors.pop(_GRAPH, None) else []
+        dropped += _take_unread(tensors)
         casts = _casts_of(choice, tensors)
         bits = _take_bits(tensors, casts)
         kinds = _kinds_of(tensors, casts, _ours_holds, "a TensorFlow checkpoint")
@@ -519,6 +530,7 @@ class _Export:
             tensors = {name: one for name, one in found.items() if name != _GRAPH}
             if _GRAPH in found:
                 dropped.append("TensorFlow's object graph")
+            dropped += _take_unread(tensors)
             casts = _casts_of(choice, tensors)
             kinds = _kinds_of(tensors, casts, self._module.holds, self._format)
             _check_described(kinds, tensors, metadata, self._source)

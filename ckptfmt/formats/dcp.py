@@ -6,8 +6,9 @@ zip archive, as torch.save makes it, inside of a data file: a pickle that descri
 its bytes. These pickles are the only ones that this library reads: the names that they may use are
 listed here and lead to plain records, so that no code of theirs, and nothing of torch, is run.
 
-Values that are not tensors become arrays: numbers and text of no dimensions, and lists, tuples and
-dicts of such values JSON text.
+Values that are not tensors become arrays: numbers, text, bytes, paths and devices of no dimensions,
+NumPy's arrays and scalars themselves, and lists, tuples, sets, deques and dicts of such values JSON
+text. Any other is listed by the name of its class, and not read.
 """
 
 from __future__ import annotations
@@ -21,18 +22,20 @@ import math
 import os
 import pathlib
 import pickle
+import re
 import reprlib
 import struct
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ckptfmt._base import dtypes
+from ckptfmt._base.names import printable
 from ckptfmt._base.untrusted import Window, check_pickle, checked_shape
 from ckptfmt._core import NUMPY_RANK_MAX
 from ckptfmt.errors import CkptfmtError, CorruptError, InvalidError, LimitError, UnsupportedError
@@ -42,7 +45,10 @@ METADATA = ".metadata"
 # Bytes of the pickles, which are small beside the tensors that they describe.
 METADATA_MAX, DESCRIPTION_MAX = 2 << 30, 64 << 20
 STEP_BYTES = 4 << 20
-PATH_PARTS_MAX = 256
+# What a pickle may give to a call: more than a tensor, and than most paths have.
+ARGUMENTS_MAX = 32
+# Characters of the name of a class.
+KIND_MAX = 200
 # Values of a pickle that are stored as JSON, at most so many for each of its bytes: one list may be
 # in another many times.
 VALUES_PER_BYTE, VALUES_FLOOR = 8, 1 << 18
@@ -52,15 +58,18 @@ _ZIP_ERRORS = (
     *(RuntimeError, NotImplementedError),
 )
 
-# numpy's name of the dtypes of torch that a checkpoint can have, by name in torch.
-_NAMES = {
-    name: name
-    for name in (
+# Names of the dtypes of torch, and those that a checkpoint can have, which are NumPy's as well.
+_DTYPE = re.compile(r"bool|q?u?int\d+(x\d+)?|bits\d+(x\d+)?|b?float\d+(_\w+)?|complex\d+", re.ASCII)
+_NAMES = frozenset(
+    (
         *("bool", "uint8", "int8", "uint16", "int16", "uint32", "int32", "uint64", "int64"),
         *("float16", "bfloat16", "float32", "float64", "complex64", "complex128"),
         *("float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz"),
     )
-}
+)
+# The dtypes of NumPy's arrays, by their names in pickles.
+_ARRAYS = ("b1", *(f"{kind}{size}" for kind in "iu" for size in (1, 2, 4, 8)))
+_ARRAYS += ("f2", "f4", "f8", "c8", "c16")
 _STORAGES = {
     "ByteStorage": "uint8",
     "CharStorage": "int8",
@@ -84,6 +93,51 @@ class _Torch(str):
     """The name of a dtype or storage class of torch."""
 
 
+class _UnlistedError(Exception):
+    """A pickle has something that is not listed here; the argument is the name of its class."""
+
+
+class _Call:
+    """A call of what a pickle names, which is made when its value is read: a pickle can give many
+    calls one argument, and each would copy it.
+
+    Attributes:
+        kind: what is called.
+        arguments, items, state: what it is given, what is added to it, and its state.
+    """
+
+    __slots__ = ("arguments", "items", "kind", "state")
+
+    def __init__(self, kind: str, arguments: tuple[Any, ...]) -> None:
+        self.kind, self.arguments = kind, arguments
+        self.items: list[Any] | None = None
+        self.state: Any = None
+
+    def extend(self, items: list[Any]) -> None:
+        """Add items, as to a deque."""
+        self.items = self.items or []
+        self.items += items
+
+    def __setstate__(self, state: Any) -> None:
+        self.state = state
+
+
+# What values are made of: kinds of _Call.
+_CALLS = {
+    ("_codecs", "encode"): "bytes",
+    ("__builtin__", "bytes"): "bytes",
+    **{("__builtin__", name): name for name in ("bytearray", "set", "frozenset", "complex")},
+    **{("collections", name): name for name in ("Counter", "deque")},
+    **{("pathlib", name): "path" for name in ("PosixPath", "WindowsPath")},
+    **{("pathlib._local", name): "path" for name in ("PosixPath", "WindowsPath")},
+    ("torch", "device"): "device",
+    **{("torch._utils", f"_rebuild_tensor_v{n}"): "torch.Tensor" for n in (2, 3)},
+    **{("numpy", name): f"numpy.{name}" for name in ("dtype", "ndarray")},
+    **{(f"numpy.{core}.multiarray", "_reconstruct"): "ndarray" for core in ("core", "_core")},
+    **{(f"numpy.{core}.multiarray", "scalar"): "scalar" for core in ("core", "_core")},
+}
+
+
 def _names() -> dict[tuple[str, str], Any]:
     """Return what a pickle may name. Made anew for each, because a pickle can change it."""
 
@@ -93,12 +147,15 @@ def _names() -> dict[tuple[str, str], Any]:
         def __setstate__(self, state: Any) -> None:
             self.state = state
 
-    # A call copies its arguments, and a pickle can make one call for each three of its bytes: no
-    # more arguments are taken than torch gives.
-    def rebuilt(*arguments: Any) -> _Rebuilt:
-        if len(arguments) > 8:
-            raise ValueError("a tensor is rebuilt from at most 8 arguments")
-        return _Rebuilt(arguments)
+    # A call copies the references to its arguments, and a pickle can make one call for each five of
+    # its bytes: no value is made of more.
+    def called(kind: str) -> Callable[..., _Call]:
+        def call(*arguments: Any) -> _Call:
+            count = len(arguments)
+            is_many = count > ARGUMENTS_MAX
+            return _Call(f"{kind} of {count} parts", ()) if is_many else _Call(kind, arguments)
+
+        return call
 
     def nothing(_: Any = None) -> None:
         return None
@@ -110,11 +167,6 @@ def _names() -> dict[tuple[str, str], Any]:
 
     def ordered() -> dict[Any, Any]:
         return {}
-
-    def path(*parts: Any) -> str:
-        if len(parts) > PATH_PARTS_MAX or not all(type(part) is str for part in parts):
-            raise ValueError("a path must be made of texts")
-        return str(pathlib.PurePosixPath(*parts))
 
     checkpoint = "torch.distributed.checkpoint."
     records = (
@@ -128,24 +180,15 @@ def _names() -> dict[tuple[str, str], Any]:
         (f"{checkpoint}filesystem", name): type(name, (Record,), {})
         for name in ("_StorageInfo", "_StoragePrefix")
     }
-    found |= {("torch", name): _Torch(name) for name in (*_STORAGES, *_NAMES)}
+    found |= {("torch", name): _Torch(name) for name in _STORAGES}
+    found |= {named: called(kind) for named, kind in _CALLS.items()}
     return found | {
         (f"{checkpoint}metadata", "_MEM_FORMAT_ENCODING"): nothing,
         ("torch.serialization", "_get_layout"): nothing,
         ("torch", "Size"): sizes,
         ("torch.storage", "UntypedStorage"): _Torch("UntypedStorage"),
-        ("torch._utils", "_rebuild_tensor_v2"): rebuilt,
-        ("torch._utils", "_rebuild_tensor_v3"): rebuilt,
         ("collections", "OrderedDict"): ordered,
-        ("pathlib", "PosixPath"): path,
-        ("pathlib", "WindowsPath"): path,
     }
-
-
-class _Rebuilt(NamedTuple):
-    """The arguments of torch's function that rebuilds a tensor."""
-
-    arguments: tuple[Any, ...]
 
 
 class _Unpickler(pickle.Unpickler):
@@ -155,11 +198,10 @@ class _Unpickler(pickle.Unpickler):
 
     def find_class(self, module: str, name: str) -> Any:
         found = self._names.get((module, name))
+        if found is None and module == "torch" and _DTYPE.fullmatch(name):
+            found = _Torch(name)
         if found is None:
-            raise UnsupportedError(
-                f"the pickle names {module}.{name}: only tensors, numbers, text, lists, tuples and "
-                "dicts can be read"
-            )
+            raise _UnlistedError(printable(f"{module}.{name}"[:KIND_MAX]))
         return found
 
     def persistent_load(self, pid: Any) -> Any:
@@ -167,11 +209,11 @@ class _Unpickler(pickle.Unpickler):
 
 
 def _unpickled(data: bytes, where: Callable[[str], CkptfmtError]) -> Any:
-    """Return what a pickle holds, as records, plain values and _Rebuilt."""
+    """Return what a pickle holds, as records, plain values and calls. Raises _UnlistedError."""
     check_pickle(data, where)
     try:
         return _Unpickler(io.BytesIO(data)).load()
-    except CkptfmtError:
+    except (CkptfmtError, _UnlistedError):
         raise
     except MemoryError:
         raise LimitError("the pickle needs more memory than there is") from None
@@ -226,6 +268,13 @@ class _Place:
             error.path = error.path or self.file.path
             error.tensor = error.tensor or self.tensor
             raise
+        except _UnlistedError as error:
+            raise UnsupportedError(
+                f"{error} cannot be read: only tensors, NumPy arrays, and lists, tuples, sets and "
+                "dicts of numbers and text can",
+                path=self.file.path,
+                tensor=self.tensor,
+            ) from None
         except _ZIP_ERRORS as error:
             raise self.damaged(f"not what torch.save writes: {error}") from None
 
@@ -344,7 +393,7 @@ def _rebuilt(
 ) -> tuple[str, int, tuple[int, ...], tuple[int, ...]]:
     """Return the key of the storage, and the first element, shape and strides in it. Raises
     ValueError and the like."""
-    if not isinstance(description, _Rebuilt):
+    if not isinstance(description, _Call) or description.kind != "torch.Tensor":
         raise ValueError("it is not a tensor")
     is_third = str(description.arguments[0][1]) == "UntypedStorage"
     if len(description.arguments) > 6 + is_third and description.arguments[6 + is_third]:
@@ -355,7 +404,7 @@ def _rebuilt(
     if str(name) == "UntypedStorage":
         # _rebuild_tensor_v3: the dtype follows requires_grad and the hooks.
         given = str(description.arguments[6])
-    if kind != "storage" or _NAMES.get(given) != dtype.name:
+    if kind != "storage" or given != dtype.name:
         raise ValueError(f"its dtype is {given or name}, not {dtype}")
     if type(first) is not int or first < 0 or type(key) is not str:
         raise ValueError("it has no place")
@@ -424,23 +473,72 @@ class _Tensor:
             )
 
 
+class _Unread:
+    """A tensor of a dtype that cannot be read.
+
+    Attributes:
+        left_out: the name of the dtype; `code` as well.
+    """
+
+    def __init__(self, name: str, code: str, shape: tuple[int, ...], places: list[_Place]) -> None:
+        self.name, self.shape, self._places = name, shape, places
+        self.code = self.left_out = printable(code)
+        self.nbytes = sum(place.length for place in places)
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Raises UnsupportedError."""
+        raise UnsupportedError(f"dtype {self.code} cannot be read", tensor=self.name)
+
+    def read(self, box: Box = ()) -> NDArray[Any]:
+        """Raises UnsupportedError."""
+        return np.empty(self.shape, self.dtype)
+
+    def check(self, places: Places) -> int | None:
+        """Add its places; nothing is compared."""
+        for one in self._places:
+            places.add(one.file.path, one.file.size, one.offset, one.length, self.name)
+        return None
+
+
 class _Value:
     """A value that is not a tensor, as an array. It is read when something of it is asked for, so
     that one that cannot be read can be left out."""
-
-    shape = ()
 
     def __init__(self, place: _Place) -> None:
         self.name, self._place = place.tensor, place
 
     @functools.cached_property
-    def _array(self) -> NDArray[Any]:
+    def _found(self) -> NDArray[Any] | str:
+        """The array, or the name of the class of what cannot be read."""
         place = self._place
         with _archive(place) as (archive, folder):
-            value = _described(archive, folder, place)
-            most = max(VALUES_PER_BYTE * place.length, VALUES_FLOOR)
-            _check_values(value, most, place)
-            return _array_of(value, self.name)
+            try:
+                value = _described(archive, folder, place)
+                most = max(VALUES_PER_BYTE * place.length, VALUES_FLOOR)
+                _check_values(value, most, place)
+                return _array_of(value)
+            except _UnlistedError as error:
+                return str(error)
+            except (TypeError, AttributeError) as error:  # of a forged pickle
+                raise place.damaged(f"the pickle cannot be read: {error}") from None
+
+    @property
+    def _array(self) -> NDArray[Any]:
+        with self._place.errors():
+            if isinstance(self._found, str):
+                raise _UnlistedError(self._found)
+            return self._found
+
+    @property
+    def left_out(self) -> str | None:
+        """The name of the class of a value that cannot be read; of others None."""
+        return self._found if isinstance(self._found, str) else None
+
+    @property
+    def code(self) -> str:
+        """What a listing has as the dtype of a value that cannot be read."""
+        return str(self.left_out)
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -448,13 +546,20 @@ class _Value:
         return self._array.dtype
 
     @property
+    def shape(self) -> tuple[int, ...]:
+        """Sizes of the array, () of what cannot be read."""
+        return () if self.left_out else self._array.shape
+
+    @property
     def nbytes(self) -> int:
-        """Bytes of the array, or of the text."""
+        """Bytes of the array, or of the text, or of what cannot be read in its file."""
+        if self.left_out:
+            return self._place.length
         return len(self._array[()]) if self.dtype.kind == "O" else self._array.nbytes
 
     def read(self, box: Box = ()) -> NDArray[Any]:
-        """Return the value."""
-        return self._array
+        """Return a box of the value."""
+        return self._array[box] if box else self._array
 
     def check(self, places: Places) -> int | None:
         """Return the bytes of the value, which were compared when it was read."""
@@ -464,44 +569,112 @@ class _Value:
 
 
 def _check_values(value: Any, most: int, place: _Place) -> None:
-    """Refuse a value that has, with what it contains several times, more parts than that."""
+    """Refuse a value that has, with what it contains several times, more parts than that. A byte or
+    character of a text is a part."""
     waiting = [value]
     while waiting:
-        most -= 1
+        one = waiting.pop()
+        most -= 1 + (len(one) if isinstance(one, (str, bytes, bytearray)) else 0)
         if most < 0:
             raise LimitError(
                 "the value is far larger than its pickle", path=place.file.path, tensor=place.tensor
             )
-        one = waiting.pop()
-        if isinstance(one, _Rebuilt):
-            raise UnsupportedError(
-                "a value that contains tensors, as a tuple of them, cannot be read: save the "
-                "tensors under names of their own",
-                path=place.file.path,
-                tensor=place.tensor,
-            )
-        if isinstance(one, (list, tuple, set, frozenset)):
+        if isinstance(one, (list, tuple)):
             waiting += itertools.islice(one, most + 1)
         elif isinstance(one, dict):
-            waiting += itertools.islice(one.values(), most + 1)
+            waiting += itertools.islice(itertools.chain(one, one.values()), most + 1)
+        elif isinstance(one, _Call):
+            waiting += (*one.arguments, *(one.items or ()), one.state)
 
 
-def _array_of(value: Any, name: str) -> NDArray[Any]:
-    if isinstance(value, (bool, int, float)) and not isinstance(value, str):
+def _array_of(value: Any) -> NDArray[Any]:
+    """Return a value as an array. Raises _UnlistedError, and for a forged pickle ValueError and the
+    like."""
+    if isinstance(value, _Call):
+        value = _made(value)
+    if isinstance(value, np.ndarray):
+        return value
+    if isinstance(value, (bool, int, float, complex)):
         try:
-            kind = {bool: np.bool_, int: np.int64}.get(type(value), np.float64)
-            return np.array(value, kind)
+            kind = {bool: np.bool_, int: np.int64, complex: np.complex128}
+            return np.array(value, kind.get(type(value), np.float64))
         except OverflowError:
             pass
     array = np.empty((), object)
-    try:
-        text = value if isinstance(value, (str, bytes)) else json.dumps(value)
-        array[()] = text if isinstance(text, bytes) else text.encode("utf-8", "surrogatepass")
-    except (TypeError, ValueError, RecursionError):
-        raise UnsupportedError(
-            "only numbers, text, and lists, tuples and dicts of these can be read", tensor=name
-        ) from None
+    if not isinstance(value, (str, bytes)):
+        try:
+            value = json.dumps(value, default=_jsonable)
+        except (TypeError, RecursionError):
+            raise _UnlistedError(type(value).__name__) from None
+    array[()] = value if isinstance(value, bytes) else value.encode("utf-8", "surrogatepass")
     return array
+
+
+def _jsonable(value: Any) -> Any:
+    """Return what JSON has instead: a list for sets, complex numbers and arrays, and for bytes a
+    text with one character for each."""
+    found = _made(value) if isinstance(value, _Call) else value
+    if isinstance(found, complex):
+        return [found.real, found.imag]
+    if isinstance(found, np.ndarray):
+        return found.tolist()
+    if isinstance(found, bytes):
+        return found.decode("latin-1")
+    if found is value:
+        raise TypeError
+    return found
+
+
+def _made(call: _Call) -> Any:
+    """Return what a call makes: bytes, text, a complex number, an array, a list or a dict."""
+    kind, arguments = call.kind, call.arguments
+    if kind == "bytes":
+        return _bytes(call)
+    if kind == "bytearray":
+        return _bytes(*arguments)
+    if kind == "complex":
+        return complex(*map(float, arguments))
+    if kind in ("set", "frozenset"):
+        (found,) = arguments
+        return list(found)
+    if kind == "deque":
+        return call.items or []
+    if kind == "Counter":
+        return dict(*arguments)
+    if kind == "path":
+        return str(pathlib.PurePosixPath(*arguments))
+    if kind == "device" and all(type(one) in (str, int) for one in arguments):
+        return ":".join(map(str, arguments))
+    if kind == "ndarray":
+        _, shape, dtype, is_fortran, content = call.state
+        return _array(dtype, _sizes(shape), content, "F" if is_fortran else "C")
+    if kind == "scalar":
+        dtype, content = arguments
+        return _array(dtype, (), content)
+    raise _UnlistedError(kind)
+
+
+def _bytes(given: Any = b"") -> bytes:
+    """Return the bytes that a pickle gives as such, or as a text of such characters."""
+    if isinstance(given, _Call) and given.kind == "bytes":
+        text = given.arguments[0] if given.arguments else ""
+        if isinstance(text, str) and given.arguments[1:] in ((), ("latin1",)):
+            return text.encode("latin-1")
+    if not isinstance(given, bytes):
+        raise ValueError("expected bytes")
+    return given
+
+
+def _array(
+    dtype: Any, shape: tuple[int, ...], content: Any, order: Literal["C", "F"] = "C"
+) -> NDArray[Any]:
+    """Return an array of NumPy from the parts of its pickle."""
+    code = dtype.arguments[0]
+    if code not in _ARRAYS:
+        raise _UnlistedError(printable(f"numpy.ndarray of {code}"[:KIND_MAX]))
+    stored = np.dtype(code).newbyteorder(">" if dtype.state[1] == ">" else "<")
+    found = np.frombuffer(_bytes(content), stored).reshape(shape, order=order)
+    return found.astype(stored.newbyteorder("="), order="C")
 
 
 # ---- opening -------------------------------------------------------------------------------------
@@ -553,13 +726,15 @@ def _tensors(file: ByteFile, data_file: Callable[[str], ByteFile]) -> dict[str, 
             if type(about).__name__ == "BytesStorageMetadata":
                 found[name] = _Value(_place(places[name, None], name, data_file))
             else:
-                found[name] = _tensor(name, about, places, data_file)
-                chunks += len(found[name].chunks)
+                found[name], count = _tensor(name, about, places, data_file)
+                chunks += count
                 if chunks > file.size:  # one list of chunks, for many tensors
                     raise LimitError("the tensors have more chunks than the file has bytes")
     except CkptfmtError as error:
         error.path = error.path or file.path
         raise
+    except _UnlistedError as error:
+        raise UnsupportedError(f"the pickle names {error}", path=file.path) from None
     except (ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
         raise damaged(f"not what torch writes: {type(error).__name__}: {error}") from None
     return found
@@ -567,15 +742,15 @@ def _tensors(file: ByteFile, data_file: Callable[[str], ByteFile]) -> dict[str, 
 
 def _tensor(
     name: str, about: Any, places: Mapping[Any, Any], data_file: Callable[[str], ByteFile]
-) -> _Tensor:
+) -> tuple[_Tensor | _Unread, int]:
+    """Return a tensor, and how many chunks it has."""
     properties, size, parts = _fields(
         about, "TensorStorageMetadata", "properties", "size", "chunks"
     )
     state = getattr(properties, "state", None)
     given = state[0] if isinstance(state, tuple) else state["dtype"]  # type: ignore[index]
-    if str(given) not in _NAMES:
-        raise UnsupportedError(f"dtype {given} cannot be read", tensor=name)
-    dtype = dtypes.numpy_dtype(dtypes.code_of(str(given)))
+    is_read = str(given) in _NAMES
+    dtype = dtypes.numpy_dtype(dtypes.code_of(str(given))) if is_read else np.dtype(np.uint8)
     assert dtype is not None
     shape = _sizes(size, dtype.itemsize)
     chunks = []
@@ -587,7 +762,9 @@ def _tensor(
             raise ValueError(f"a chunk of {name} is outside of the tensor")
         place = _place(places[name, start], name, data_file)
         chunks.append(_Chunk(place, start, lengths, dtype))
-    return _Tensor(name, dtype, shape, chunks)
+    if not is_read:
+        return _Unread(name, f"torch.{given}", shape, [one.place for one in chunks]), len(chunks)
+    return _Tensor(name, dtype, shape, chunks), len(chunks)
 
 
 def _place(info: Any, name: str, data_file: Callable[[str], ByteFile]) -> _Place:

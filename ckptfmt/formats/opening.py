@@ -15,7 +15,7 @@ from ckptfmt.bundle.places import names_in
 from ckptfmt.bundle.reader import Reader
 from ckptfmt.bundle.reader import open as open_checkpoint
 from ckptfmt.bundle.selecting import near
-from ckptfmt.errors import CkptfmtError, TensorNotFoundError, masked
+from ckptfmt.errors import CkptfmtError, TensorNotFoundError, masked, warn
 from ckptfmt.formats import safetensors
 from ckptfmt.formats.convert import Format, convert, format_of, module_of
 from ckptfmt.formats.tensors import FileTensor
@@ -75,6 +75,8 @@ def open_any(path: str, tensor: str | None = None) -> Iterator[Opened]:
 
     Raises:
         TensorNotFoundError: the file has no such tensor.
+        UnsupportedError: this tensor of the file cannot be read; others are left out, with a
+            CkptfmtWarning for those of a DCP directory.
         CkptfmtError: as `ckptfmt.open` and `ckptfmt.convert`.
     """
     kind = kind_of(path)
@@ -87,7 +89,7 @@ def open_any(path: str, tensor: str | None = None) -> Iterator[Opened]:
         prefix = os.path.join(directory, "converted")
         try:
             # Reading the result compares it with its checksums.
-            convert(
+            done = convert(
                 path,
                 prefix,
                 to="tensorflow",
@@ -95,6 +97,8 @@ def open_any(path: str, tensor: str | None = None) -> Iterator[Opened]:
                 durability="none",
                 check_result=False,
             )
+            for what in done.dropped if kind == "dcp" else ():
+                warn(f"left out of the DCP directory: {what}")
             with open_checkpoint(prefix) as reader:
                 yield Opened(reader, path, kind)
         except CkptfmtError as error:
@@ -107,8 +111,9 @@ def _stored_name(kind: Format, path: str, given: str) -> str:
     with open_tensors(kind, path) as (tensors, _):
         by_name = {leaf_name(name): name for name in tensors}
         by_name |= {printable(name): name for name in tensors} | {name: name for name in tensors}
-    name = given if given in by_name or "[" not in given else given[: given.rindex("[")]
-    if name not in by_name:
-        hint = near(name, list(tensors))
-        raise TensorNotFoundError(f"not found in the file{hint}", path=path, tensor=name)
+        name = given if given in by_name or "[" not in given else given[: given.rindex("[")]
+        if name not in by_name:
+            hint = near(name, list(tensors))
+            raise TensorNotFoundError(f"not found in the file{hint}", path=path, tensor=name)
+        _ = tensors[by_name[name]].dtype  # refuses what cannot be read
     return by_name[name]

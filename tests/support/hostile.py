@@ -271,8 +271,19 @@ def ordered(count: int) -> bytes:
     return code + b"h\x01h\x00\x85R" * count + b"e."
 
 
+def repeated(call: bytes, count: int = 4000) -> bytes:
+    """A pickle of many calls that all have one text of a megabyte, or of the text alone."""
+    text = b"\x80\x02X" + struct.pack("<I", 1 << 20) + b"t" * (1 << 20) + b"q\x000"
+    return text + call + b"q\x010](" + (b"h\x01h\x00\x85R" if call else b"h\x00") * count + b"e."
+
+
 def _pickle_bombs() -> dict[str, bytes]:
-    return {
+    calls = {
+        f"{named} of one text": repeated(b"c" + named.replace(".", "\n").encode() + b"\n")
+        for named in ("pathlib.PosixPath", "_codecs.encode", "__builtin__.set", "torch.device")
+    }
+    return calls | {
+        "one text many times": repeated(b"").replace(b"q\x010](", b"](", 1),
         "key of tuples": tuples(12).replace(b"\x80\x02", b"\x80\x02}", 1) + b"Ns.",
         "size of lists": nested(9).replace(b"\x80\x02", b"\x80\x02ctorch\nSize\n", 1) + b"\x85R.",
         "copies of a dict": ordered(3000),
