@@ -383,8 +383,11 @@ def refuse(
     message = "; ".join(faults)
     starts = _starts(report) if remedy is not None else None
     if remedy is not None and starts is not None:
-        part = max(starts, key=len).removeprefix(min(starts, key=len))
-        message += f"; all of these names differ by '{part}': {remedy(*starts)}"
+        before, after = starts
+        message += (
+            f"; these names differ only in how they begin ('{before}' in the checkpoint, "
+            f"'{after}' in the target): {remedy(before, after)}"
+        )
     elif report.missing:
         message += near(report.missing[0], report.unexpected or present)
     others = report.dtype_mismatch
@@ -400,24 +403,20 @@ def refuse(
 
 
 def _starts(report: MatchReport) -> tuple[str, str] | None:
-    """Return how the unexpected names begin, and how the missing ones do, if one of these has one
-    part more than the other ("module.", "model._orig_mod." and "model.") and else they are equal;
-    None if not, or if a rename of all that begin so would move a name that matches."""
+    """Return with what the unexpected names begin, and the missing ones, if these are else equal
+    ("module." and "", "model." and "model._orig_mod."); None if not, or if a rename of all that
+    begin so would move a name that matches."""
     stored, wanted = sorted(report.unexpected), sorted(report.missing)
     if not wanted or len(stored) != len(wanted):
         return None
-    short, long = sorted((stored, wanted), key=lambda names: len(names[0]))
-    more = len(long[0]) - len(short[0])
-    for at in (0, *(found.end() for found in re.finditer("[./]", short[0]))):
-        start, whole = short[0][:at], long[0][: at + more]
-        if whole[-1:] not in (".", "/") or not whole.startswith(start) or not more:
+    for at in (0, *(found.end() for found in re.finditer("[./]", stored[0]))):
+        before, rest = stored[0][:at], stored[0][at:]
+        after = wanted[0].removesuffix(rest)
+        if after[-1:] not in ("", ".", "/") or any(n.startswith(before) for n in report.matched):
             continue
-        if all(
-            a.startswith(start) and b == whole + a[at:] for a, b in zip(short, long, strict=True)
-        ):
-            before, after = (whole, start) if long is stored else (start, whole)
-            moves = any(name.startswith(before) for name in report.matched)
-            return None if moves else (before, after)
+        pairs = zip(stored, wanted, strict=True)
+        if all(one.startswith(before) and other == after + one[at:] for one, other in pairs):
+            return before, after
     return None
 
 
