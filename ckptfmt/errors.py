@@ -41,7 +41,8 @@ def __dir__() -> list[str]:
 
 
 _RULE = re.compile(r"([A-Z]{3}-[0-9]+): ")
-NAME_SHOWN_MAX = 200  # characters of a tensor's name in a message
+# Characters of a text from a file in a message, such as a tensor's name, and of a message.
+NAME_SHOWN_MAX, MESSAGE_SHOWN_MAX = 200, 10_000
 
 
 class CkptfmtError(Exception):
@@ -77,7 +78,7 @@ class CkptfmtError(Exception):
         errno: int | None = None,
         argument: str | None = None,
     ) -> None:
-        self._message = masked(message)
+        self._message = _told(message)
         super().__init__(self._message)
         self.status = self.default_status
         self.failure = failure or (self.failures[0] if self.failures else self.default_status)
@@ -100,7 +101,7 @@ class CkptfmtError(Exception):
 
     def hint(self, text: str) -> None:
         """Append a hint to the message."""
-        self._message += masked(text)
+        self._message += _told(text)
         self.args = (self._message,)
 
     def details(self) -> dict[str, Any]:
@@ -126,7 +127,7 @@ class CkptfmtError(Exception):
         if self.offset is not None:
             head += f" at offset {self.offset}"
         if self.tensor is not None:
-            head += f", tensor '{_shortened(self.tensor)}'"
+            head += f", tensor '{shortened(self.tensor)}'"
         head = head.removeprefix(",").strip()
         return printable(f"{head}: {self.message}" if head else self.message)
 
@@ -159,19 +160,19 @@ def _rebuild(kind: type[CkptfmtError], message: str, details: dict[str, Any]) ->
     return kind(message, **details)
 
 
-def _shortened(name: str) -> str:
-    """Return the name for a message: its beginning and end if it is long, as a damaged one can
-    be."""
-    if len(name) <= NAME_SHOWN_MAX:
-        return name
-    half = NAME_SHOWN_MAX // 2
-    return f"{name[:half]}...{name[-half:]}"
+def shortened(text: str, most: int = NAME_SHOWN_MAX) -> str:
+    """Return a text from a file for a message: its beginning and end if it is long, as a damaged
+    one can be."""
+    return text if len(text) <= most else f"{text[: most // 2]}...{text[-most // 2 :]}"
 
 
 # What a URL carries before its host, and the values of a query that sign it (S3, Azure, Google).
 # The C library writes one slash where a URL has two.
 # A password may contain slashes; a port does not.
-_USER = re.compile(r"(?<=:/)(/?)(?:[^/?#\s\"<>]*|[^/?#\s\"<>@:]*:(?![0-9]+/)[^?#\s\"<>@]*)@")
+# Of a text without the last "@" nothing that can be one is tried again: the time is linear.
+_USER = re.compile(
+    r"(?<=:/)(/?)(?:[^/?#\s\"<>]*@|[^/?#\s\"<>@:]*:(?![0-9]+/)[^?#\s\"<>@]*+(?:@|(?P<none>)))"
+)
 _SIGNED = re.compile(
     r"(?i)((?:[?&]|%3f|%26)(?:x-amz-(?:credential|signature|security-token)"
     r"|x-goog-(?:credential|signature)"
@@ -183,7 +184,13 @@ def masked(text: str) -> str:
     """Return the text with the credentials of URLs masked, for messages, logs and listings."""
     if ":/" not in text:
         return text
-    return _SIGNED.sub(r"\1=***", _USER.sub(lambda found: f"{found[1]}***@", text))
+    users = _USER.sub(lambda m: f"{m[1]}***@" if m["none"] is None else m[0], text)
+    return _SIGNED.sub(r"\1=***", users)
+
+
+def _told(message: str) -> str:
+    # Masked before it is cut: the rest of a password is not known for one.
+    return shortened(masked(message), MESSAGE_SHOWN_MAX)
 
 
 def warn(message: str) -> None:
@@ -191,7 +198,7 @@ def warn(message: str) -> None:
     level, frame = 2, sys._getframe(1)
     while frame.f_back is not None and frame.f_globals["__name__"].startswith("ckptfmt."):
         level, frame = level + 1, frame.f_back
-    warnings.warn(masked(message), CkptfmtWarning, stacklevel=level)
+    warnings.warn(_told(message), CkptfmtWarning, stacklevel=level)
 
 
 def masked_repr(result: Any) -> str:

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from ckptfmt._base import names
 from ckptfmt._base.adapters import refused
 from ckptfmt._base.arguments import invalid, wrong
-from ckptfmt.errors import TensorNotFoundError, about
+from ckptfmt.errors import TensorNotFoundError, about, shortened
 
 # Applied to a tensor that was read, before it is stored in its target.
 Transform = Callable[[NDArray[Any]], NDArray[Any]]
@@ -55,7 +55,9 @@ COMPARED_IN_FULL = 20
 
 def some(found: Collection[object], quote: str = "'") -> str:
     """Return names for a message, quoted and at most `NAMED_MAX`."""
-    shown = ", ".join(f"{quote}{name}{quote}" for name in itertools.islice(found, NAMED_MAX))
+    shown = ", ".join(
+        f"{quote}{shortened(str(name))}{quote}" for name in itertools.islice(found, NAMED_MAX)
+    )
     return shown + (f" and {len(found) - NAMED_MAX} more" if len(found) > NAMED_MAX else "")
 
 

@@ -30,6 +30,7 @@ from ckptfmt.errors import (
     InvalidError,
     LimitError,
     UnsupportedError,
+    shortened,
 )
 from ckptfmt.formats.tensors import Box, ByteFile, Kind, Places, Read
 
@@ -215,7 +216,7 @@ def _index(path: str) -> dict[str, str]:
     for name in places.values():
         if os.path.basename(name) != name or name in ("", ".", "..") or "\0" in name:
             raise InvalidError(
-                f"the index names {name!r}, which is not a file beside it", path=path
+                f"the index names {shortened(name)!r}, which is not a file beside it", path=path
             )
     return places
 

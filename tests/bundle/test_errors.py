@@ -275,3 +275,4 @@ def test_long_names_are_cut_in_messages() -> None:
     assert "'beginnn" in str(error)
     assert "nnend'" in str(error)
     assert error.tensor == name
+    assert len(str(errors.CorruptError(f"the name {name}").args[0])) < 11_000
