@@ -433,9 +433,9 @@ CKPTFMT_API ckptfmt_status ckptfmt_reader_metadata(ckptfmt_reader *reader, ckptf
 /* Maps the stored bytes of a tensor that is stored whole, in the host's byte order and of FIXED storage, read-only.
  * `verify` other than OFF checks them once, now, with threads as for a read: it reads them into private memory in small
  * blocks, one extra pass over the page cache, and maps afterwards. The call itself does not touch the mapping. INVALID
- * for any other tensor. The mapping outlives its reader. If another process truncates the file, touching the mapping
- * raises SIGBUS. The data is aligned as in the file: at a multiple of options.alignment if the checkpoint was written
- * with one, else perhaps not even to its element size. */
+ * for any other tensor, LIMIT for one of more bytes than tensor_bytes_max. The mapping outlives its reader. If another
+ * process truncates the file, touching the mapping raises SIGBUS. The data is aligned as in the file: at a multiple of
+ * options.alignment if the checkpoint was written with one, else perhaps not even to its element size. */
 CKPTFMT_API ckptfmt_status ckptfmt_reader_map(ckptfmt_reader *reader, const ckptfmt_selection *selection,
 	uint64_t row, int32_t verify, ckptfmt_mapping **out, ckptfmt_error *err);
 CKPTFMT_API const uint8_t *ckptfmt_mapping_data(const ckptfmt_mapping *mapping, uint64_t *size);

@@ -289,6 +289,7 @@ class TensorHandle:
         Raises:
             InvalidError: a partitioned or compressed tensor, strings, or the other byte order:
                 these cannot be mapped.
+            LimitError: it has more bytes than `tensor_bytes_max`.
             CorruptError, StorageError.
         """
         self._check_rank()

@@ -28,7 +28,11 @@ static ckptfmt_status check_mappable(const ckptfmt_reader *reader, const ckptfmt
 			"the tensor is in another byte order than this machine's and cannot be mapped");
 	if (row->stored.flags & CKPTFMT_STORED_COMPRESSED)
 		return cf_fail(err, CKPTFMT_FAIL_ARGUMENT, CF_NO_OFFSET, "a compressed tensor cannot be mapped");
-	return cf_value_check(selection, row, CF_WHOLE_TENSOR, err);
+	CF_TRY(cf_value_check(selection, row, CF_WHOLE_TENSOR, err));
+	if (row->stored.size > reader->limits.tensor_bytes_max)
+		return cf_fail(err, CKPTFMT_FAIL_LIMIT, CF_NO_OFFSET, "TAB-13: a value of %llu bytes",
+			(unsigned long long)row->stored.size);
+	return CKPTFMT_OK;
 }
 
 /* ---- verification ---------------------------------------------------------------------------------------- */

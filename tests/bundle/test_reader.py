@@ -17,6 +17,7 @@ import pytest
 from interop.values import STRING
 from support import index as ix
 from support.arrays import CODES, NAMES, assert_same, bits, random_array, random_key
+from support.dict_client import mount
 from support.files import flip
 from support.process import Spent
 
@@ -24,6 +25,7 @@ import ckptfmt
 from ckptfmt import CorruptError, InvalidError, TensorNotFoundError
 from ckptfmt.bundle import tensor
 
+VARIANT = 21
 CHUNK = 262_144
 MIB = 1 << 20
 
@@ -513,13 +515,102 @@ def test_limits(tmp_path: Path) -> None:
     with pytest.raises(ckptfmt.errors.LimitError) as caught:
         ckptfmt.open(prefix, limits={"index_bytes_max": 10})
     assert caught.value.path == f"{prefix}.index"
-    with ckptfmt.open(prefix, limits={"tensor_bytes_max": 799}) as reader:
-        with pytest.raises(ckptfmt.errors.LimitError) as caught:
-            reader["x"].read()
-        assert caught.value.tensor == "x"
-        assert reader["x"][:99].shape == (99,)
-    with ckptfmt.open(prefix, limits={"tensor_bytes_max": 800}) as reader:
-        assert reader["x"].read().shape == (100,)
+
+
+def _cut(prefix: Path, value: Any, compression: Any) -> None:
+    with ckptfmt.Writer(prefix, compression=compression) as writer:
+        for row in (0, 5):
+            writer.add_slice("x", value[row : row + 5], value.shape, (row, 0))
+
+
+def _variants(prefix: Path) -> None:
+    data, crc = ix.variant_value([b"v" * 100] * 10)
+    entry = ix.stored_entry(VARIANT, (10,), data, masked_crc=crc)
+    ix.write(prefix, ix.index_of([(b"", ix.header()), (b"x", entry)]), data)
+
+
+NUMBERS = np.zeros((10, 20_000), np.float32)
+TEXTS = np.array([b"t" * 100] * 1000, object).reshape(10, 100)
+
+
+def _texts(count: int) -> int:
+    return 4 + count * 101  # a checksum, and a byte of length for each
+
+
+N, ROW = NUMBERS.nbytes, NUMBERS.nbytes // 10
+
+
+def _empty(handle: ckptfmt.types.TensorHandle) -> Any:
+    assert handle.dtype is not None
+    return np.empty(handle.shape, handle.dtype)
+
+
+def _raise_problem(report: ckptfmt.types.Report) -> None:
+    for problem in report.problems:
+        raise problem.error(ckptfmt.errors.LimitError)
+
+
+# What writes a tensor, and the lowest `tensor_bytes_max` with which it is read whole, its first row
+# is read, it is verified, and mapped. 0: never refused; None: such a tensor cannot be mapped.
+Stored = tuple[Callable[[Path], object], int, int, int, int | None]
+STORED: dict[str, Stored] = {
+    "fixed": (lambda p: ckptfmt.save(p, {"x": NUMBERS}), N, ROW, 0, N),
+    "fixed, compressed": (
+        lambda p: ckptfmt.save(p, {"x": NUMBERS}, compression="zstd"),
+        *(N, N, N, None),
+    ),
+    "fixed, in slices": (lambda p: _cut(p, NUMBERS, None), N, ROW, 0, None),
+    "fixed, in compressed slices": (
+        lambda p: _cut(p, NUMBERS, "zstd"),
+        *(N, N // 2, N // 2, None),
+    ),
+    "strings": (lambda p: ckptfmt.save(p, {"x": TEXTS}), *[_texts(1000)] * 3, None),
+    "strings, compressed": (
+        lambda p: ckptfmt.save(p, {"x": TEXTS}, compression="zstd"),
+        *(*[_texts(1000)] * 3, None),
+    ),
+    "strings, in slices": (lambda p: _cut(p, TEXTS, None), *[_texts(500)] * 3, None),
+    "strings, in compressed slices": (
+        lambda p: _cut(p, TEXTS, "zstd"),
+        *(*[_texts(500)] * 3, None),
+    ),
+    "variants": (_variants, *[10 * 105] * 3, None),
+}
+DOORS: dict[str, tuple[int, Callable[[ckptfmt.Reader], object]]] = {
+    "read": (1, lambda reader: reader.read("x")),
+    "handle": (1, lambda reader: reader["x"].read()),
+    "into": (1, lambda reader: reader["x"].read_into(_empty(reader["x"]))),
+    "whole": (1, lambda reader: reader["x"][...]),
+    "digest": (1, lambda reader: reader.digest()),
+    "row": (2, lambda reader: reader["x"][0]),
+    "verify": (3, lambda reader: _raise_problem(reader.verify())),
+    "map": (4, lambda reader: reader["x"].map()),
+    "map unverified": (4, lambda reader: reader["x"].map(verify="off")),
+}
+
+
+@pytest.mark.parametrize("stored", STORED)
+@pytest.mark.parametrize("place", ["file", "store"])
+def test_a_value_has_at_most_so_many_bytes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stored: str, place: str
+) -> None:
+    row = STORED[stored]
+    row[0](tmp_path / "ck")
+    prefix = str(tmp_path / "ck")
+    if place == "store":
+        client, prefix = mount(monkeypatch), "dict://bucket/ck"
+        for path in tmp_path.iterdir():
+            client.set(path.name, path.read_bytes())
+    for door, (column, use) in DOORS.items():
+        limit = row[column]
+        for given in () if limit is None else (limit, limit - 1):
+            with ckptfmt.open(prefix, limits={"tensor_bytes_max": max(given, 1)}) as reader:
+                if limit in (given, 0):
+                    use(reader)
+                    continue
+                with pytest.raises(ckptfmt.errors.LimitError) as caught:
+                    use(reader)
+            assert caught.value.tensor == "x", door
 
 
 def test_an_unknown_dtype_gives_its_bytes(tmp_path: Path) -> None:
