@@ -14,7 +14,7 @@ import math
 import os
 import reprlib
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from ckptfmt._core import NUMPY_RANK_MAX
@@ -24,6 +24,15 @@ from ckptfmt.errors import CkptfmtError, InvalidError
 BYTES_MAX = (1 << 63) - 1
 # Bytes of a message between processes once it is inflated.
 MESSAGE_MAX = 1 << 30
+
+# What a file of another format may take. Memory: one value, or a piece of it; for what describes
+# values so many bytes, and so often its own. What values become, in all: so many bytes, or so often
+# those of the file; zlib makes 1,032 bytes of one.
+MEMORY_FLOOR, MEMORY_FACTOR = 64 << 20, 8
+OUTPUT_FLOOR, EXPANSION_MAX = 1 << 30, 1100
+# Bytes of Python's lists and dicts. A tensor of safetensors has two lists and a dict in at least 51
+# bytes of JSON, which are as many as are allowed.
+_LIST_BYTES, _OF_DICT_BYTES = 88, 232
 
 # Makes the error for a text.
 Damaged = Callable[[str], CkptfmtError]
@@ -91,6 +100,16 @@ def open_regular(path: str, *, follow_symlinks: bool = True, directory: int | No
     return descriptor
 
 
+def memory_most(size: int) -> int:
+    """Return how many bytes of memory may be taken for what describes values in so many bytes."""
+    return MEMORY_FLOOR + MEMORY_FACTOR * size
+
+
+def output_most(stored: int, limits: Mapping[str, int] | None = None) -> int:
+    """Return how many bytes may be made of a file of so many, with the limits of the caller."""
+    return max(OUTPUT_FLOOR, (limits or {}).get("expansion_max", EXPANSION_MAX) * stored)
+
+
 def parsed_json(text: bytes, damaged: Damaged, *, unique: bool = False) -> Any:
     """Return what a JSON text in UTF-8 holds. NaN and Infinity are refused; a number beyond
     float64, which is JSON, becomes infinite.
@@ -113,6 +132,10 @@ def parsed_json(text: bytes, damaged: Damaged, *, unique: bool = False) -> Any:
         raise ValueError(f"{name} is not JSON")
 
     try:
+        if _LIST_BYTES * text.count(b"[") + _OF_DICT_BYTES * text.count(b"{") > memory_most(
+            len(text)
+        ):
+            raise ValueError("more lists than its bytes justify")
         return json.loads(
             text.decode(), parse_constant=refuse, object_pairs_hook=pairs if unique else None
         )
@@ -162,19 +185,33 @@ def inflated(data: bytes, damaged: Damaged, limit: int = MESSAGE_MAX) -> bytes:
 # What a pickle may become, in parts for each of its bytes: honest ones have one part for a byte or
 # two, and a memo index for two bytes or more.
 PARTS_PER_BYTE, PARTS_FLOOR = 8, 1 << 18
+# Bytes of memory for a byte of a pickle, and of the objects that its opcodes make.
+PICKLE_FACTOR = 12
+_OBJECT_BYTES, _REFERENCE_BYTES = 56, 8
+_BYTES = {"EMPTY_LIST": 96, "EMPTY_DICT": 96, "DICT": 232, "EMPTY_SET": 216, "FROZENSET": 216}
+_BYTES |= dict.fromkeys(("SETITEM", "SETITEMS"), 168)
+_BYTES |= dict.fromkeys(
+    ("NONE", "NEWTRUE", "NEWFALSE", "BININT1", "EMPTY_TUPLE", "MARK", "POP", "POP_MARK", "BUILD"),
+    _REFERENCE_BYTES,
+)
+# Python's hashes of numbers are not random: from here on integers can be made to collide.
+_KEY_MAX = 1 << 60
 
 
 def check_pickle(data: bytes, damaged: Damaged) -> None:
     """Refuse a pickle that would take time or memory which its bytes do not justify: for an index
-    of its memo beyond its end, for bytes that are not there, or for what contains one part many
-    times, as tuples of tuples may, whose hash visits a part each time."""
+    of its memo beyond its end, for bytes that are not there, for keys that can be made to collide,
+    for what contains one part many times, as tuples of tuples may, whose hash visits a part each
+    time, or for more objects than its bytes justify."""
     import pickletools  # noqa: PLC0415
 
-    memo: dict[int, list[int]] = {}
-    # The weight of each object, in parts; one list for an object that is in several places. None: a
-    # mark.
+    memo: list[list[int] | None] = []
+    # Of each object its weight, in parts, and whether it can be a key; one list for an object that
+    # is in several places, and one for all constants. None: a mark.
     stack: list[list[int] | None] = []
+    constants = [1, False], [1, True]
     most = max(PARTS_PER_BYTE * len(data), PARTS_FLOOR)
+    left = MEMORY_FLOOR // 2 + PICKLE_FACTOR * len(data)
     try:
         for code, argument, _ in pickletools.genops(io.BytesIO(data)):
             name = code.name
@@ -182,38 +219,58 @@ def check_pickle(data: bytes, damaged: Damaged) -> None:
                 index = len(memo) if name == "MEMOIZE" else int(argument or 0)
                 if index > len(data) // 2:
                     raise ValueError(f"memo index {index} in a pickle of {len(data)} bytes")
-                top = stack[-1]
-                assert top is not None
-                memo[index] = top
-            elif name in ("GET", "BINGET", "LONG_BINGET"):
-                stack.append(memo[int(argument or 0)])
-            elif name == "DUP":
-                stack.append(stack[-1])
+                memo += [None] * (index + 1 - len(memo))
+                memo[index] = stack[-1]
+            elif name in ("GET", "BINGET", "LONG_BINGET", "DUP"):
+                found = stack[-1] if name == "DUP" else memo[int(argument or 0)]
+                if found is None:
+                    raise ValueError("nothing is there to get")
+                stack.append(found)
+                left -= _REFERENCE_BYTES
             else:
-                _run(code, stack, most)
+                left -= _BYTES.get(name, _OBJECT_BYTES)
+                if not code.stack_before and not name.startswith("EMPTY") and name != "MARK":
+                    is_number = isinstance(argument, (int, float)) and not isinstance(
+                        argument, bool
+                    )
+                    is_small = isinstance(argument, int) and abs(argument) < _KEY_MAX
+                    stack += [constants[is_small or not is_number]] * len(code.stack_after)
+                else:
+                    _run(code, stack, most, constants)
+            if left < 0:
+                raise ValueError("far more objects than its bytes justify")
     except MemoryError:
         raise
     except Exception as error:  # of all kinds, for a forged pickle
         raise damaged(f"the pickle cannot be read: {type(error).__name__}: {error}") from None
 
 
-def _run(code: Any, stack: list[list[int] | None], most: int) -> None:
+def _run(code: Any, stack: list[list[int] | None], most: int, constants: Any) -> None:
     """Do what an opcode does to the stack."""
-    wanted = [one.name for one in code.stack_before]
-    taken = 0
+    name, wanted = code.name, [one.name for one in code.stack_before]
+    taken: list[list[int]] = []
     if "mark" in wanted:
         while (one := stack.pop()) is not None:
-            taken += one[0]
+            taken.append(one)
         wanted = wanted[: wanted.index("mark")]
     into = None
-    if code.name in ("APPEND", "APPENDS", "SETITEM", "SETITEMS", "ADDITEMS", "BUILD"):
+    if name in ("APPEND", "APPENDS", "SETITEM", "SETITEMS", "ADDITEMS", "BUILD"):
         into = stack[-len(wanted)]  # the object that is changed, and stays
     for _ in wanted[1:] if into is not None else wanted:
         one = stack.pop()
-        taken += 0 if one is None else one[0]
+        taken += [] if one is None else [one]
+    # The last one was taken first.
+    keys = taken[1::2] if name in ("SETITEM", "SETITEMS", "DICT") else []
+    keys = taken if name in ("ADDITEMS", "FROZENSET") else keys
+    if not all(one[1] for one in keys):
+        raise ValueError("a key that is not a text, an integer below 2^60 or a tuple of these")
+    weight, can_be_key = sum(one[0] for one in taken), all(one[1] for one in taken)
     if into is not None:
-        into[0] += taken
+        if any(into is one for one in constants):
+            raise ValueError("a constant is changed")
+        into[:] = into[0] + weight, into[1] and can_be_key
     else:
-        stack += [None if one.name == "mark" else [1 + taken] for one in code.stack_after]
-    if taken > most:
+        after = [one.name == "mark" for one in code.stack_after]
+        stack += [None if is_mark else [1 + weight, can_be_key] for is_mark in after]
+    if weight > most:
         raise ValueError(f"an object of more than {most} parts")

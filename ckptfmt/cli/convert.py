@@ -99,6 +99,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="compress with this level of zstd, 1 to 22; makes the level ckptfmt",
     )
     add(
+        "--expansion-max",
+        metavar="N",
+        type=int,
+        help="allow N times the bytes of a file of another format, if the file is trusted",
+    )
+    add(
         "--drop-metadata",
         action="store_true",
         help="drop metadata that the level cannot hold or that cannot be written; all of it, if "
@@ -132,6 +138,7 @@ def run(options: argparse.Namespace) -> int:
         check_destination(options.destination, overwrite=options.overwrite)
     elif not options.overwrite:
         _check_new(options.destination, in_several=options.max_shard_bytes is not None)
+    most = options.expansion_max
     with Progress("converting", quiet=options.quiet) as progress:
         done = ckptfmt.convert(
             source,
@@ -148,6 +155,7 @@ def run(options: argparse.Namespace) -> int:
             drop_metadata=options.drop_metadata,
             check_result=options.check_result,
             progress=progress.update,
+            limits=None if most is None else {"expansion_max": most},
         )
     warn_losses(done.casts, done.losses)
     for what in done.dropped:

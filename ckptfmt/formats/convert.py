@@ -7,7 +7,9 @@ import contextlib
 import functools
 import importlib
 import json
+import math
 import os
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple, get_args
@@ -29,6 +31,7 @@ from ckptfmt._base.background import wait_for_saves
 from ckptfmt._base.casting import dtype_text
 from ckptfmt._base.names import path_text, prefix_text
 from ckptfmt._base.progress import Meter, Progress
+from ckptfmt._base.untrusted import output_most
 from ckptfmt.bundle import convert as levels
 from ckptfmt.bundle.choosing import Cast, Choice
 from ckptfmt.bundle.comparing import pieces
@@ -56,7 +59,7 @@ from ckptfmt.bundle.temporary import (
     replacing_file,
 )
 from ckptfmt.bundle.writer import Writer
-from ckptfmt.errors import InvalidError, masked_repr
+from ckptfmt.errors import InvalidError, LimitError, masked_repr
 from ckptfmt.formats import safetensors
 from ckptfmt.formats.renaming import WAY_OUT, Opened, is_transformed, renamed_tensors
 from ckptfmt.formats.tensors import Box, Kind, Read, Tensor
@@ -167,7 +170,8 @@ def convert(
         level, compression, alignment: as in `ckptfmt.Writer`, of a TensorFlow checkpoint.
         drop_metadata: whether to omit metadata that the result cannot hold, or, where the format or
             names change, all of it.
-        limits: as in `ckptfmt.open`.
+        limits: as in `ckptfmt.open`. Of a file of another format, `expansion_max` times its bytes
+            (default 1100), or 1 GiB if that is more, are the limit of all arrays that it becomes.
         cast: as in `ckptfmt.load_into`, a dtype or a mapping; with `rename`, of the new names.
         allow_loss: as in `ckptfmt.load_into`; the result says how many values were lost.
         rename: which tensors to convert, under what names and with what transforms, as in
@@ -206,6 +210,7 @@ def convert(
         if name != "tensorflow":
             path_text(path)  # other formats are files of the file system
     choice = Choice.of(None, None, None, cast, allow_loss, has_targets=False)
+    most = _output_most(kind, from_path, limits)
     missing: list[str] = []
     dropped: list[str] = []
     keeps = not drop_metadata and (result == "safetensors" or level != "v2")
@@ -242,7 +247,9 @@ def convert(
         opened = renamed_tensors(source_tensors, rename, drop, from_path)
         # Renamed tensors are not where the layout of the source has them.
         states = module_of(kind).optimizer_paths if kind == "hdf5" and rename is None else None
-        done = _import(opened, choice, from_path, target, options, check_result, progress, states)
+        done = _import(
+            opened, choice, from_path, target, options, check_result, progress, states, most
+        )
         return replace(done, missing=tuple(missing), dropped=(*done.dropped, *dropped))
     only_ours = {"level": "v2+", "compression": None, "alignment": None, "shards": 1}
     given = {"level": level, "compression": compression, "alignment": alignment, "shards": shards}
@@ -258,7 +265,7 @@ def convert(
     keeps = keeps and result == "safetensors"
     source_tensors = _opened(kind, from_path, limits, missing, dropped, keeps=keeps)
     opened = renamed_tensors(source_tensors, rename, drop, from_path)
-    done = out.write(opened, choice, check_result, progress)
+    done = out.write(opened, choice, check_result, progress, most)
     return replace(done, missing=tuple(missing), dropped=(*done.dropped, *dropped))
 
 
@@ -271,6 +278,32 @@ def _files_of(kind: Format, path: str) -> Iterator[str]:
         yield from (os.path.join(path, name) for name in names_in(path))
     elif kind == "safetensors":
         yield from safetensors.shards(path)
+
+
+def _output_most(kind: Format, path: str, limits: Mapping[str, int] | None) -> int:
+    """Return how many bytes the arrays of a source may have; of a checkpoint, its reader limits
+    each by what is stored of it."""
+    if kind == "tensorflow":
+        return sys.maxsize
+    if limits is not None and not is_positive(limits.get("expansion_max", 1)):
+        raise invalid("limits", "limits: expansion_max is a positive number")
+    folder = path if kind != "dcp" or os.path.isdir(path) else os.path.dirname(path)
+    files = [path, *_files_of(kind, folder)]
+    return output_most(sum(os.path.getsize(one) for one in files if os.path.isfile(one)), limits)
+
+
+def _check_output(tensors: Mapping[str, Tensor], most: int, path: str) -> None:
+    """Refuse what becomes far more than its file has."""
+    total = 0
+    for one in tensors.values():
+        total += math.prod(one.shape) * one.dtype.itemsize
+        if total > most:
+            raise LimitError(
+                f"its arrays have more than {most} bytes, far more than the file; "
+                "limits={'expansion_max': N} allows N times its bytes",
+                path=path,
+                tensor=one.name,
+            )
 
 
 # ---- casts ---------------------------------------------------------------------------------------
@@ -413,6 +446,7 @@ def _import(
     check_result: bool,
     progress: Progress | None,
     optimizer_paths: Callable[[Mapping[str, Any]], list[str]] | None,
+    most: int,
 ) -> Conversion:
     """Convert a file of another format to a TensorFlow checkpoint."""
     with opened as (tensors, metadata):
@@ -421,6 +455,7 @@ def _import(
         casts = _casts_of(choice, tensors)
         bits = _take_bits(tensors, casts)
         kinds = _kinds_of(tensors, casts, _ours_holds, "a TensorFlow checkpoint")
+        _check_output(tensors, most, source)
         for kind in kinds:
             if kind.name.startswith(names.RESERVED) or not kind.name:
                 raise InvalidError("the name is reserved, or empty", tensor=kind.name)
@@ -523,6 +558,7 @@ class _Export:
         choice: Choice,
         check_result: bool,
         progress: Progress | None,
+        most: int,
     ) -> Conversion:
         """Write all files, then make them visible, the index last."""
         dropped = []
@@ -533,6 +569,7 @@ class _Export:
             dropped += _take_unread(tensors)
             casts = _casts_of(choice, tensors)
             kinds = _kinds_of(tensors, casts, self._module.holds, self._format)
+            _check_output(tensors, most, self._source)
             _check_described(kinds, tensors, metadata, self._source)
             texts = {
                 name: value if isinstance(value, str) else json.dumps(value)

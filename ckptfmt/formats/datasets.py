@@ -26,7 +26,7 @@ from ckptfmt._base import dtypes
 from ckptfmt._base.arguments import Durability, check_choice
 from ckptfmt._base.arrays import refuse_masked
 from ckptfmt._base.names import path_text
-from ckptfmt._base.untrusted import open_regular
+from ckptfmt._base.untrusted import open_regular, output_most
 from ckptfmt.bundle.temporary import open_directory, replacing_file
 from ckptfmt.errors import (
     CheckpointNotFoundError,
@@ -49,10 +49,11 @@ except ImportError as error:
 Path = str | bytes | os.PathLike[Any]
 
 DTYPE = "dtype"
-# A small file can declare a dataset of any size, because what was never written is zeros. Above
-# this size a dataset may be so many times larger than the bytes that store it.
-LARGE_BYTES = 4 << 30
-EXPANSION_MAX = 1000
+# Bytes that a file has for each string. Those that were never written take memory as well: a
+# dataset may have so many in any file.
+STRING_BYTES, STRINGS_FLOOR = 16, 1 << 19
+# Parts of a path: HDF5 takes memory for all parents of each.
+PARTS_MAX = 256
 # Room for what HDF5 itself writes, and for that of each dataset.
 SPARE_BYTES, OWN_BYTES = 1 << 20, 1 << 10
 # How HDF5 reports what the system says of a file.
@@ -91,7 +92,14 @@ class Dataset:
 
         Raises:
             CorruptError: the values cannot be read.
+            LimitError: the whole is far larger than the file.
         """
+        if not box and self.nbytes > output_most(self._stored.file.id.get_filesize()):
+            raise LimitError(
+                f"the dataset declares {self.nbytes} bytes, far more than are stored",
+                path=self._path,
+                tensor=self.name,
+            )
         try:
             array = np.asarray(self._stored[box], object if self.dtype.kind == "O" else None)
         except (OSError, ValueError, RuntimeError) as error:
@@ -165,7 +173,7 @@ def open_datasets(path: Path) -> Iterator[Found]:
         CheckpointNotFoundError, StorageError: the file cannot be opened.
         CorruptError: it is not HDF5, or damaged.
         UnsupportedError: a link, a dataset in another file, or a dtype that NumPy lacks.
-        LimitError: a dataset far larger than what is stored of it.
+        LimitError: far more strings than the file can store.
     """
     text = path_text(path)
     try:
@@ -239,13 +247,9 @@ def _dataset(name: str, stored: Any, path: str) -> Dataset:
     if dtype.kind != "O" and dtypes.code_of_array(dtype) is None:
         raise UnsupportedError(f"the dtype {dtype} cannot be read", path=path, tensor=name)
     found = Dataset(name, dtype, stored.shape, stored, path)
-    limit = max(LARGE_BYTES, EXPANSION_MAX * stored.id.get_storage_size())
-    if found.nbytes > limit:
-        raise LimitError(
-            f"the dataset declares {found.nbytes} bytes, far more than are stored",
-            path=path,
-            tensor=name,
-        )
+    strings = math.prod(stored.shape) if dtype.kind == "O" else 0
+    if strings > max(STRINGS_FLOOR, stored.file.id.get_filesize() // STRING_BYTES):
+        raise LimitError(f"it declares {strings} strings", path=path, tensor=name)
     return found
 
 
@@ -286,10 +290,11 @@ class Datasets:
         """Create a dataset; return a function that writes a box of it: `write(box, array)`.
 
         Raises:
-            InvalidError: a name that a path in a file cannot be, or that is also the beginning of
-                another one; a dtype that HDF5 cannot hold.
+            InvalidError: a name that a path in a file cannot be, or of more than 256 parts, or that
+                is also the beginning of another one; a dtype that HDF5 cannot hold.
         """
-        if not all(part not in ("", ".", "..") and "\0" not in part for part in name.split("/")):
+        parts = name.split("/", PARTS_MAX)
+        if len(parts) > PARTS_MAX or "\0" in name or {"", ".", ".."} & {*parts}:
             raise InvalidError("the name cannot be a path in an HDF5 file", tensor=name)
         # A dtype that NumPy does not have itself.
         is_opaque = dtype.isbuiltin == 2

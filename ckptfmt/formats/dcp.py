@@ -43,7 +43,8 @@ from ckptfmt.formats.tensors import Box, ByteFile, Places
 
 METADATA = ".metadata"
 # Bytes of the pickles, which are small beside the tensors that they describe.
-METADATA_MAX, DESCRIPTION_MAX = 2 << 30, 64 << 20
+# A million tensors need 245 MB of them.
+METADATA_MAX, DESCRIPTION_MAX = 256 << 20, 64 << 20
 STEP_BYTES = 4 << 20
 # What a pickle may give to a call: more than a tensor, and than most paths have.
 ARGUMENTS_MAX = 32
@@ -144,6 +145,8 @@ def _names() -> dict[tuple[str, str], Any]:
     class Record:
         """An object of a data class of torch.distributed.checkpoint: its fields."""
 
+        __slots__ = ("state",)
+
         def __setstate__(self, state: Any) -> None:
             self.state = state
 
@@ -174,10 +177,11 @@ def _names() -> dict[tuple[str, str], Any]:
         *("BytesStorageMetadata", "MetadataIndex", "StorageMeta"),
     )
     found: dict[tuple[str, str], Any] = {
-        (f"{checkpoint}metadata", name): type(name, (Record,), {}) for name in records
+        (f"{checkpoint}metadata", name): type(name, (Record,), {"__slots__": ()})
+        for name in records
     }
     found |= {
-        (f"{checkpoint}filesystem", name): type(name, (Record,), {})
+        (f"{checkpoint}filesystem", name): type(name, (Record,), {"__slots__": ()})
         for name in ("_StorageInfo", "_StoragePrefix")
     }
     found |= {("torch", name): _Torch(name) for name in _STORAGES}
@@ -305,8 +309,8 @@ def _archive(place: _Place) -> Iterator[tuple[zipfile.ZipFile, str]]:
 
 def _described(archive: zipfile.ZipFile, folder: str, place: _Place) -> Any:
     info = archive.getinfo(f"{folder}/data.pkl")
-    if info.file_size > DESCRIPTION_MAX:
-        raise LimitError(f"a pickle of {info.file_size} bytes")
+    if info.file_size > DESCRIPTION_MAX or info.compress_type != zipfile.ZIP_STORED:
+        raise LimitError(f"a pickle of {info.file_size} bytes, or compressed")
     return _unpickled(archive.read(info), place.damaged)
 
 
@@ -411,6 +415,11 @@ def _rebuilt(
     shape, strides = _sizes(shape), _sizes(strides)
     if len(shape) != len(strides):
         raise ValueError("shape and strides differ in length")
+    span = 0
+    for stride, size in sorted(zip(strides, shape, strict=True)):
+        if size > 1 and stride <= span:
+            raise UnsupportedError("an element is stored once for several: save tensor.clone()")
+        span += (size - 1) * stride
     return key, first, shape, strides
 
 

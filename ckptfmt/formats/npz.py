@@ -19,13 +19,14 @@ import numpy as np
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
-from ckptfmt._base.untrusted import checked_shape, open_regular
+from ckptfmt._base.untrusted import checked_shape, memory_most, open_regular
 from ckptfmt.bundle.comparing import pieces
 from ckptfmt.errors import (
     CheckpointNotFoundError,
     CkptfmtError,
     CorruptError,
     InvalidError,
+    LimitError,
     StorageError,
     UnsupportedError,
 )
@@ -33,6 +34,8 @@ from ckptfmt.formats.tensors import Box, Kind, Places, Read
 
 _END = ".npy"
 _SKIPPED = 1 << 20
+# Bytes of a text in memory, beside its characters.
+_TEXT_BYTES = 50
 # Bytes of a name in a zip archive.
 _NAME_MAX = (1 << 16) - 1
 
@@ -72,6 +75,11 @@ class _Member:
             raise damaged(
                 f"the array takes {size} bytes, and the archive has {info.file_size - self._begin}"
             )
+        # What is not read in pieces.
+        held = size if self._by_columns else 0
+        held += size + _TEXT_BYTES * math.prod(self.shape) if is_text else 0
+        if held > memory_most(_size(archive)):
+            raise error(LimitError, f"reading it takes {held} bytes, far more than are stored")
         self._stream: IO[bytes] | None = None
         self._at = 0
 
@@ -149,6 +157,11 @@ class _Member:
             self._stream = None
 
 
+def _size(archive: zipfile.ZipFile) -> int:
+    assert archive.fp is not None
+    return os.fstat(archive.fp.fileno()).st_size
+
+
 def _error(kind: type[CkptfmtError], message: str, **about: Any) -> CkptfmtError:
     return kind(message, **about)
 
@@ -210,6 +223,7 @@ def open_tensors(path: str) -> Iterator[tuple[dict[str, _Member], dict[str, str]
         CheckpointNotFoundError, StorageError: it cannot be opened.
         CorruptError: it is not a zip archive of arrays, or damaged.
         UnsupportedError: an object array, or a way to compress that Python lacks.
+        LimitError: texts, or an array in the order of columns, far larger than the file.
     """
     with contextlib.ExitStack() as stack:
         try:
@@ -227,7 +241,7 @@ def open_tensors(path: str) -> Iterator[tuple[dict[str, _Member], dict[str, str]
             raise UnsupportedError(str(error), path=path) from None
         archive.filename = path
         stack.enter_context(archive)
-        if sum(info.compress_size for info in archive.infolist()) > os.fstat(file.fileno()).st_size:
+        if sum(info.compress_size for info in archive.infolist()) > _size(archive):
             raise CorruptError("the members overlap", failure="BAD_HEADER", path=path)
         found: dict[str, _Member] = {}
         for info in archive.infolist():

@@ -8,14 +8,17 @@ import builtins
 import contextlib
 import gc
 import json
+import pickle
 import random
 import sys
 import tracemalloc
+import zipfile
 import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from support.hostile import (
     OPENERS,
@@ -31,8 +34,10 @@ from support.strategies import LONG
 
 import ckptfmt
 from ckptfmt import CkptfmtError, InvalidError
-from ckptfmt._base.untrusted import inflated
-from ckptfmt.errors import CorruptError, UnsupportedError
+from ckptfmt._base import untrusted
+from ckptfmt._base.untrusted import check_pickle, inflated
+from ckptfmt.cli import main
+from ckptfmt.errors import CorruptError, LimitError, UnsupportedError
 
 
 @pytest.mark.parametrize("opener", OPENERS)
@@ -87,6 +92,24 @@ def test_extension_codes_are_refused(tmp_path: Path) -> None:
             OPENERS["DCP metadata"].use(tmp_path)
 
 
+KEYS = {
+    True: ["a", b"a", 1, (1 << 60) - 1, ("a", (1,))],
+    False: [0.5, 1 << 60, -(1 << 200), (0.5,), ("a", (1 << 61,))],
+}
+
+
+@pytest.mark.parametrize("is_sound, key", [(ok, key) for ok in KEYS for key in KEYS[ok]], ids=repr)
+@pytest.mark.parametrize("protocol", [0, 2, 4])
+def test_keys_of_pickles_cannot_collide(is_sound: bool, key: Any, protocol: int) -> None:
+    for value in (
+        {key: 1},
+        {key: 1, "b": 2},
+        *([{key}, frozenset([key])] if protocol == 4 else ()),
+    ):
+        with contextlib.nullcontext() if is_sound else pytest.raises(CorruptError):
+            check_pickle(pickle.dumps([value], protocol), CorruptError)
+
+
 # ---- places and sizes ----------------------------------------------------------------------------
 
 
@@ -126,6 +149,41 @@ def test_more_dimensions_than_arrays_have(
     assert ckptfmt.load(tmp_path / "m")["v"].shape == (1,) * 64
     with pytest.raises(UnsupportedError, match="65"):
         ckptfmt.convert(make(tmp_path, (1,) * 65), tmp_path / "n")
+
+
+@pytest.mark.parametrize("shape, strides", [((2**20,), (0,)), ((2, 2), (1, 1)), ((3, 3), (2, 1))])
+def test_elements_that_are_stored_once_for_several(
+    shape: tuple[int, ...], strides: tuple[int, ...], tmp_path: Path
+) -> None:
+    with pytest.raises(UnsupportedError) as caught:
+        ckptfmt.convert(dcp(tmp_path, zip_tensor(shape, bytes(36), strides), shape), tmp_path / "m")
+    assert caught.value.tensor == "v"
+
+
+def test_what_a_file_becomes_is_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The sum over the file, unless the caller allows more; what deflate makes is allowed."""
+    monkeypatch.setattr(untrusted, "OUTPUT_FLOOR", 1 << 20)
+    for method, is_much in ((zipfile.ZIP_DEFLATED, False), (zipfile.ZIP_LZMA, True)):
+        with zipfile.ZipFile(tmp_path / "a.npz", "w", method) as archive:
+            for name in "xyz":
+                archive.writestr(f"{name}.npy", npy(f"({1 << 20},)", 1 << 20, "|u1"))
+        with pytest.raises(LimitError) if is_much else contextlib.nullcontext():
+            ckptfmt.convert(tmp_path / "a.npz", tmp_path / "m")
+    ckptfmt.convert(tmp_path / "a.npz", tmp_path / "n", limits={"expansion_max": 1 << 20})
+    assert main(["convert", str(tmp_path / "a.npz"), str(tmp_path / "o")]) == 1
+    given = ["--expansion-max", f"{1 << 20}"]
+    assert main(["convert", *given, str(tmp_path / "a.npz"), str(tmp_path / "o")]) == 0
+
+
+@pytest.mark.parametrize("dtype, order", [("|S1024", "False"), ("<f8", "True")])
+def test_arrays_that_are_not_read_in_pieces(dtype: str, order: str, tmp_path: Path) -> None:
+    """Texts, and the order of columns."""
+    size = 9 << 23
+    content = npy(f"({size // np.dtype(dtype).itemsize // 8}, 8)", size, dtype)
+    content = content.replace(b"False", order.encode().ljust(5))
+    (tmp_path / "a.npz").write_bytes(zip_of(**{"x.npy": content}))
+    with pytest.raises(LimitError):
+        ckptfmt.convert(tmp_path / "a.npz", tmp_path / "m")
 
 
 @pytest.mark.parametrize("name", ["../d", "a/../../d", "..", "/etc/passwd", "d\0"])

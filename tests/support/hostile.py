@@ -136,6 +136,8 @@ def _safetensors_bombs() -> dict[str, bytes]:
         "rank 300": shaped([1] * 300),
         "float": shaped([1.5]),
         "text": shaped("2"),
+        "empty lists": safetensors(b'{"x":[' + b"[]," * 3_000_000 + b"0]}"),
+        "empty dicts": safetensors(b'{"x":[' + b"{}," * 3_000_000 + b"0]}"),
         "dtype": safetensors(b'{"x":{"dtype":[],"shape":[],"data_offsets":[0,0]}}'),
         "lists": safetensors(b'{"x":' + b"[" * 500 + b"]" * 500 + b"}"),
     }
@@ -235,13 +237,15 @@ def zip_value(content: bytes, **storages: bytes) -> bytes:
     return out.getvalue()
 
 
-def zip_tensor(shape: tuple[int, ...], values: bytes) -> bytes:
+def zip_tensor(
+    shape: tuple[int, ...], values: bytes, strides: tuple[int, ...] | None = None
+) -> bytes:
     """A tensor of float32 as torch.save writes it."""
 
     def numbers(*found: int) -> bytes:
         return b"(" + b"".join(b"I%d\n" % one for one in found) + b"t"
 
-    strides = [math.prod(shape[axis + 1 :]) for axis in range(len(shape))]
+    strides = strides or tuple(math.prod(shape[axis + 1 :]) for axis in range(len(shape)))
     storage = b"((S'storage'\nctorch\nFloatStorage\nS's'\nS'cpu'\nI%d\ntQ"
     code = b"ctorch._utils\n_rebuild_tensor_v2\n" + storage % (len(values) // 4) + b"I0\n"
     code += numbers(*shape) + numbers(*strides) + b"I00\nNtR."
@@ -287,6 +291,15 @@ def _pickle_bombs() -> dict[str, bytes]:
         "key of tuples": tuples(12).replace(b"\x80\x02", b"\x80\x02}", 1) + b"Ns.",
         "size of lists": nested(9).replace(b"\x80\x02", b"\x80\x02ctorch\nSize\n", 1) + b"\x85R.",
         "copies of a dict": ordered(3000),
+        **{
+            f"many {code!r}": b"\x80\x04](" + code * (1_500_000 // len(code)) + b"e."
+            for code in (b"}", b"]", b"\x8f", b"N\x85", b"}K\0Ns", b"N")
+        },
+        "keys that collide": b"\x80\x02}("
+        + b"".join(
+            b"\x8a\x0c" + (i * (2**61 - 1)).to_bytes(12, "little") + b"N" for i in range(1, 80_000)
+        )
+        + b"u.",
         "memo of 2^26": b"\x80\x02Nr" + struct.pack("<I", 1 << 26) + b".",
         "memo in text": b"\x80\x02Np999999999\n.",
         "nested": nested(9) + b".",
