@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 from support import index
+from support.dict_client import mount
 from support.files import flip
 
 import ckptfmt
@@ -129,6 +130,35 @@ def test_a_dead_name(tmp_path: Path) -> None:
     assert fallback(tmp_path)[0] == "ckpt-2"
     os.unlink(tmp_path / "ckpt-2.index")
     assert fallback(tmp_path)[0] is None
+
+
+@pytest.mark.parametrize("place", ["directory", "store"])
+@pytest.mark.parametrize("named", [[], [1000], [8, 1000], [9, 1000], [8, 99, 1000]])
+def test_numbers_are_not_texts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str, named: list[int]
+) -> None:
+    """One after the other is lost, and each time the highest number that is left is the newest,
+    whatever the state file names, and although the files are younger the lower the number is."""
+    numbers = [8, 9, 10, 99, 100, 1000]
+    for number in numbers:
+        save(tmp_path, f"ckpt-{number}", -number)
+    if named:
+        record(tmp_path, *[f"ckpt-{number}" for number in named])
+    client, directory = mount(monkeypatch), str(tmp_path)
+    if place == "store":
+        directory = "dict://bucket/run"
+        for path in tmp_path.iterdir():
+            client.set(f"run/{path.name}", path.read_bytes())
+    manager = ckptfmt.CheckpointManager(ckptfmt.Checkpoint(), directory, max_to_keep=None)
+    for number in reversed(numbers):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ckptfmt.CkptfmtWarning)
+            expected = f"{directory}/ckpt-{number}"
+            assert ckptfmt.latest_checkpoint(directory) == expected
+            assert manager.restore_latest().path == expected
+        name = f"ckpt-{number}.data-00000-of-00001"
+        (tmp_path / name).unlink()
+        client.objects.pop(f"run/{name}", None)
 
 
 def test_a_number_of_many_digits(tmp_path: Path) -> None:

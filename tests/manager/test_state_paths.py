@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from support.dict_client import mount
 
 import ckptfmt
 from ckptfmt import tf
@@ -56,6 +57,11 @@ PATHS: list[tuple[str, list[str], str | None]] = [
     ("{http}/only", [], None),
     ("memory://out/only", [], None),
     ("s3://none/run/only", [], None),
+    # Out of the directory, and by a detour.
+    ("../out/only", [], None),
+    ("s/../../out/only", [], None),
+    ("{t}/run/../out/only", [], None),
+    ("{t}/run/s/../../out/only", [], None),
     # No names.
     (".", [], None),
     ("..", [], None),
@@ -98,7 +104,7 @@ def run(tmp_path: Path) -> Path:
     return tmp_path / "run"
 
 
-def answers(run: Path) -> dict[str, str | type[Exception]]:
+def answers(run: Path | str) -> dict[str, str | type[Exception]]:
     """The checkpoint that each way to open a directory takes, relative to it, or its error."""
     checkpoint = ckptfmt.Checkpoint()
 
@@ -129,10 +135,10 @@ def answers(run: Path) -> dict[str, str | type[Exception]]:
     return found
 
 
-def prefix_with(run: Path, value: int) -> str:
+def prefix_with(run: Path | str, value: int) -> str:
     """The checkpoint of this content."""
     (name,) = (name for name, content in (HERE | ELSEWHERE).items() if content == value)
-    return str(run.parent / name)
+    return os.path.join(os.path.dirname(run), name)
 
 
 SEARCH = ("latest_checkpoint", "manager", "restore_latest")
@@ -156,6 +162,25 @@ def test_one_answer(
             **dict.fromkeys(SEARCH, FOUND),
             **dict.fromkeys(OPEN, ckptfmt.InvalidError),
         }
+
+
+@pytest.mark.parametrize(("named", "others"), [row[:2] for row in PATHS if row[2] is None])
+def test_a_store_is_not_left_either(
+    run: Path, http: str, monkeypatch: pytest.MonkeyPatch, named: str, others: list[str]
+) -> None:
+    client, out = mount(monkeypatch), run.parent
+    for path in (path for path in out.rglob("*") if path.is_file() and "\\" not in path.name):
+        client.set(path.relative_to(out).as_posix(), path.read_bytes())
+    path = named.format(t="dict://bucket", http=http)
+    client.set("run/checkpoint", format_state(CheckpointState(path, (*others, path))))
+    found = answers("dict://bucket/run")
+    assert found == {
+        **dict.fromkeys(SEARCH, FOUND),
+        **dict.fromkeys(OPEN, ckptfmt.InvalidError),
+        "tf": ckptfmt.UnsupportedError,
+    }
+    # "run" could be a prefix too.
+    assert {key.partition("/")[0] for _, key in client.requests} == {"run", "run.index"}
 
 
 @pytest.mark.parametrize("directory", [".", "", "../run", "../link", "{t}/link/"])
