@@ -79,8 +79,13 @@ class Dataset:
     name: str
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
-    _stored: Any
+    _file: Any
     _path: str
+
+    @property
+    def _stored(self) -> Any:
+        # Each time anew: HDF5 takes kilobytes for an open one, and a name has some bytes.
+        return self._file[self.name]
 
     @property
     def nbytes(self) -> int:
@@ -94,7 +99,7 @@ class Dataset:
             CorruptError: the values cannot be read.
             LimitError: the whole is far larger than the file.
         """
-        if not box and self.nbytes > output_most(self._stored.file.id.get_filesize()):
+        if not box and self.nbytes > output_most(self._file.id.get_filesize()):
             raise LimitError(
                 f"the dataset declares {self.nbytes} bytes, far more than are stored",
                 path=self._path,
@@ -225,7 +230,7 @@ def _datasets(file: Any, path: str, found: Found) -> Iterator[Dataset]:
             item = group[key]
             if isinstance(item, h5py.Dataset):
                 found.has_attributes |= bool(set(item.attrs) - {DTYPE})
-                yield _dataset(name, item, path)
+                yield _dataset(name, item, file, path)
             elif isinstance(item, h5py.Group):
                 # A hard link can lead back to a group above.
                 address = h5py.h5o.get_info(item.id).addr
@@ -234,7 +239,7 @@ def _datasets(file: Any, path: str, found: Found) -> Iterator[Dataset]:
                     waiting.append((f"{name}/", item))
 
 
-def _dataset(name: str, stored: Any, path: str) -> Dataset:
+def _dataset(name: str, stored: Any, file: Any, path: str) -> Dataset:
     if stored.is_virtual or stored.external:
         raise UnsupportedError("the values are in another file", path=path, tensor=name)
     if stored.shape is None:
@@ -246,9 +251,9 @@ def _dataset(name: str, stored: Any, path: str) -> Dataset:
             dtype = named if named is not None and named.itemsize == dtype.itemsize else dtype
     if dtype.kind != "O" and dtypes.code_of_array(dtype) is None:
         raise UnsupportedError(f"the dtype {dtype} cannot be read", path=path, tensor=name)
-    found = Dataset(name, dtype, stored.shape, stored, path)
+    found = Dataset(name, dtype, stored.shape, file, path)
     strings = math.prod(stored.shape) if dtype.kind == "O" else 0
-    if strings > max(STRINGS_FLOOR, stored.file.id.get_filesize() // STRING_BYTES):
+    if strings > max(STRINGS_FLOOR, file.id.get_filesize() // STRING_BYTES):
         raise LimitError(f"it declares {strings} strings", path=path, tensor=name)
     return found
 

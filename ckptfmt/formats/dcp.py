@@ -721,7 +721,7 @@ def _tensors(file: ByteFile, data_file: Callable[[str], ByteFile]) -> dict[str, 
         return CorruptError(message, failure="BAD_HEADER", path=file.path)
 
     found: dict[str, Any] = {}
-    chunks = 0
+    chunks, values = 0, Places()
     try:
         metadata = _unpickled(file.read(file.size, 0), damaged)
         described, stored = _fields(metadata, "Metadata", "state_dict_metadata", "storage_data")
@@ -733,7 +733,13 @@ def _tensors(file: ByteFile, data_file: Callable[[str], ByteFile]) -> dict[str, 
             if type(name) is not str or not name:
                 raise ValueError(f"{reprlib.repr(name)} is not a name")
             if type(about).__name__ == "BytesStorageMetadata":
-                found[name] = _Value(_place(places[name, None], name, data_file))
+                place = _place(places[name, None], name, data_file)
+                # Values are held, and each is as large as its place.
+                if not values.add(
+                    place.file.path, place.file.size, place.offset, place.length, name
+                ):
+                    raise ValueError(f"{reprlib.repr(name)} is stored where another value is")
+                found[name] = _Value(place)
             else:
                 found[name], count = _tensor(name, about, places, data_file)
                 chunks += count

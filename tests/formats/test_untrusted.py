@@ -160,6 +160,16 @@ def test_elements_that_are_stored_once_for_several(
     assert caught.value.tensor == "v"
 
 
+def test_values_are_stored_apart(tmp_path: Path) -> None:
+    """Each is held: two hundred bytes of metadata must not hold a megabyte again."""
+    data = zip_value(pickle.dumps("text"))
+    path = dcp(tmp_path, data, None)
+    ckptfmt.convert(path, tmp_path / "m")
+    (path / ".metadata").write_bytes(dcp_metadata(len(data), path="d", names=("v", "w")))
+    with pytest.raises(CorruptError):
+        ckptfmt.convert(path, tmp_path / "m")
+
+
 def test_what_a_file_becomes_is_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The sum over the file, unless the caller allows more; what deflate makes is allowed."""
     monkeypatch.setattr(untrusted, "OUTPUT_FLOOR", 1 << 20)

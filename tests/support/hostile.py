@@ -176,9 +176,10 @@ def dcp_metadata(
     shape: tuple[int, ...] | None = None,
     path: str = "__0_0.distcp",
     offset: int = 0,
+    names: tuple[str, ...] = ("v",),
 ) -> bytes:
-    """The metadata of a value of so many bytes, or of a tensor of float32 in one chunk, made with
-    stand-ins for torch's classes."""
+    """The metadata of a value of so many bytes, or of a tensor of float32 in one chunk, under these
+    names, made with stand-ins for torch's classes."""
     base = "torch.distributed.checkpoint"
     stand_ins = ("torch", "torch.distributed", base, f"{base}.metadata", f"{base}.filesystem")
     known = {name: sys.modules.get(name) for name in stand_ins}
@@ -197,7 +198,9 @@ def dcp_metadata(
             return getattr(where, name)(**fields)
 
         start = None if shape is None else (0,) * len(shape)
-        index = kind("metadata", "MetadataIndex", fqn="v", offset=start, index=None)
+        indexes = [
+            kind("metadata", "MetadataIndex", fqn=name, offset=start, index=None) for name in names
+        ]
         place = kind("filesystem", "_StorageInfo", relative_path=path, offset=offset, length=length)
         if shape is None:
             about = kind("metadata", "BytesStorageMetadata")
@@ -214,9 +217,9 @@ def dcp_metadata(
         whole = kind(
             "metadata",
             "Metadata",
-            state_dict_metadata={"v": about},
+            state_dict_metadata=dict.fromkeys(names, about),
             planner_data=None,
-            storage_data={index: place},
+            storage_data=dict.fromkeys(indexes, place),
         )
         return pickle.dumps(whole, 2)
     finally:
@@ -429,8 +432,19 @@ def _h5(directory: Path) -> Path:
     return directory / "a.h5"
 
 
+def _h5_bombs() -> dict[str, bytes]:
+    import h5py  # noqa: PLC0415
+
+    out = io.BytesIO()
+    with h5py.File(out, "w", libver="latest") as file:
+        file["x"] = 1.0
+        for number in range(12_000):
+            file[f"x{number}"] = file["x"]
+    return {"hard links": out.getvalue()}
+
+
 # What needs packages of `make peers`.
-PEERS = {"HDF5": Opener(_h5, _convert("a.h5"))}
+PEERS = {"HDF5": Opener(_h5, _convert("a.h5"), _h5_bombs)}
 
 
 # ---- hostile things ------------------------------------------------------------------------------
