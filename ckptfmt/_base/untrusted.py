@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import errno
 import io
+import itertools
 import math
 import os
+import re
 import reprlib
 import stat
 from collections.abc import Callable, Mapping
@@ -33,6 +35,9 @@ OUTPUT_FLOOR, EXPANSION_MAX = 1 << 30, 1100
 # Bytes of Python's lists and dicts. A tensor of safetensors has two lists and a dict in at least 51
 # bytes of JSON, which are as many as are allowed.
 _LIST_BYTES, _OF_DICT_BYTES = 88, 232
+# The parser recurses in C as deep as the program's recursion limit allows.
+_DEPTH_MAX = 256
+_NO_BRACKETS = re.compile(rb'(?s)"(?:[^"\\]++|\\.)*+"?|[^][{}"]++')
 
 # Makes the error for a text.
 Damaged = Callable[[str], CkptfmtError]
@@ -136,6 +141,12 @@ def parsed_json(text: bytes, damaged: Damaged, *, unique: bool = False) -> Any:
             len(text)
         ):
             raise ValueError("more lists than its bytes justify")
+        brackets = _NO_BRACKETS.sub(b"", text)
+        deepest = max(
+            itertools.accumulate(1 if one in b"[{" else -1 for one in brackets), default=0
+        )
+        if deepest > _DEPTH_MAX:
+            raise ValueError(f"nested more than {_DEPTH_MAX} deep")
         return json.loads(
             text.decode(), parse_constant=refuse, object_pairs_hook=pairs if unique else None
         )

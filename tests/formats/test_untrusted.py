@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.forking import in_child
 from support.hostile import (
     OPENERS,
     check_opener,
@@ -35,7 +36,7 @@ from support.strategies import LONG
 import ckptfmt
 from ckptfmt import CkptfmtError, InvalidError
 from ckptfmt._base import untrusted
-from ckptfmt._base.untrusted import check_pickle, inflated
+from ckptfmt._base.untrusted import check_pickle, inflated, parsed_json
 from ckptfmt.cli import main
 from ckptfmt.errors import CorruptError, LimitError, UnsupportedError
 
@@ -158,6 +159,20 @@ def test_elements_that_are_stored_once_for_several(
     with pytest.raises(UnsupportedError) as caught:
         ckptfmt.convert(dcp(tmp_path, zip_tensor(shape, bytes(36), strides), shape), tmp_path / "m")
     assert caught.value.tensor == "v"
+
+
+def test_nesting_is_counted_before_json_is_parsed() -> None:
+    """Also where the program allows deep recursion; brackets in texts do not count."""
+
+    def work() -> None:
+        sys.setrecursionlimit(10**7)
+        for text in (b"[" * 500_000, b'{"a\\\\":[{"]":' * 200_000, b'["' + b"\\" * 500_000):
+            with pytest.raises(CorruptError):
+                parsed_json(text, CorruptError)
+        assert len(parsed_json(b'["%b\\"]"]' % (b"[" * 1000), CorruptError)[0]) == 1002
+        assert parsed_json(b"[" * 256 + b"]" * 256, CorruptError)
+
+    assert in_child(work) == 0
 
 
 def test_values_are_stored_apart(tmp_path: Path) -> None:
