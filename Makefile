@@ -189,7 +189,7 @@ oldest-torch: python ## the tests of torch's adapter with the oldest torch that 
 	$(Q)test -x build/oldest-torch/bin/python || $(PYTHON) -m venv build/oldest-torch
 	$(Q)build/oldest-torch/bin/python -m pip install --quiet torch==$(OLDEST_TORCH) cffi ml_dtypes zstandard pytest pytest-timeout hypothesis numpy
 	$(Q)build/oldest-torch/bin/python -m pytest -q -p no:cacheprovider tests/peers/test_torch_arrays.py \
-		tests/peers/test_torch_state.py tests/peers/test_torch_targets.py tests/peers/test_torch_optimizers.py
+		tests/peers/test_torch_state.py tests/peers/test_torch_values.py tests/peers/test_torch_targets.py tests/peers/test_torch_optimizers.py
 
 docs: python ## the documentation site in build/docs, warnings as errors
 	$(Q)$(PY) -c 'import sphinx, myst_parser, furo' 2>/dev/null || $(PY) -m pip install --quiet -e '.[docs]'

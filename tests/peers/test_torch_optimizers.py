@@ -545,9 +545,13 @@ def test_state_goes_to_the_parameters_that_it_belongs_to(seed: int) -> None:
         target.train()
     before = target.weights(), target.moments()
     state = {"m": source.model, "o": source.optimizer}
+    twin, other = (Drawn(chance, count, tied, one) for one in (groups, own))  # beside it
+    twin.train()
     with tempfile.TemporaryDirectory() as folder:
         if not recorded:
             state = {"o": source.optimizer.state_dict()}
+        if recorded and not is_moved:
+            state |= {"twin": [twin.model, twin.optimizer]}
         ct.save(state, f"{folder}/ck", durability="none")
         if recorded and is_moved:
             with pytest.raises(InvalidError):
@@ -564,8 +568,10 @@ def test_state_goes_to_the_parameters_that_it_belongs_to(seed: int) -> None:
             found, wanted = target.optimizer.state_dict(), like[1].state_dict()
             assert str(found) == str(wanted)
             return
-        assert ct.load_into({"m": target.model, "o": target.optimizer}, f"{folder}/ck")
-    assert (target.weights(), target.moments()) == (source.weights(), source.moments())
+        targets = {"m": target.model, "o": target.optimizer, "twin": [other.model, other.optimizer]}
+        assert ct.load_into(targets, f"{folder}/ck")
+    for found, wanted in ((target, source), (other, twin)):
+        assert (found.weights(), found.moments()) == (wanted.weights(), wanted.moments())
 
 
 @pytest.mark.parametrize("wrap", ["_orig_mod", "module"])
