@@ -78,7 +78,7 @@ static ckptfmt_status link_open(const keeping *k, int32_t shard, const cf_shard_
 	cf_reader_data_path(k->reader, shard, path, sizeof path);
 	CF_TRY(cf_os_file_info(&use->file, path, &info, err));
 	*place = find_linked(base, &info);
-	if (*place != NO_LINK || info.size != use->size || info.link_count >= LINKS_MAX)
+	if (*place != NO_LINK || info.link_count >= LINKS_MAX)
 		return CKPTFMT_OK;
 	CF_TRY(make_room(base, err));
 	cf_data_name(k->reader->prefix.base, shard, k->reader->header.num_shards, from);

@@ -547,7 +547,8 @@ def _empty(handle: ckptfmt.types.TensorHandle) -> Any:
 
 def _raise_problem(report: ckptfmt.types.Report) -> None:
     for problem in report.problems:
-        raise problem.error(ckptfmt.errors.LimitError)
+        is_limit = problem.status == "LIMIT"
+        raise problem.error(ckptfmt.errors.LimitError if is_limit else CorruptError)
 
 
 # What writes a tensor, and the lowest `tensor_bytes_max` with which it is read whole, its first row
@@ -589,6 +590,16 @@ DOORS: dict[str, tuple[int, Callable[[ckptfmt.Reader], object]]] = {
 }
 
 
+def at_place(directory: Path, place: str, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The prefix of the checkpoint "ck" in a directory, or in a store with the same objects."""
+    if place == "file":
+        return str(directory / "ck")
+    client = mount(monkeypatch)
+    for path in directory.iterdir():
+        client.set(path.name, path.read_bytes())
+    return "dict://bucket/ck"
+
+
 @pytest.mark.parametrize("stored", STORED)
 @pytest.mark.parametrize("place", ["file", "store"])
 def test_a_value_has_at_most_so_many_bytes(
@@ -596,11 +607,7 @@ def test_a_value_has_at_most_so_many_bytes(
 ) -> None:
     row = STORED[stored]
     row[0](tmp_path / "ck")
-    prefix = str(tmp_path / "ck")
-    if place == "store":
-        client, prefix = mount(monkeypatch), "dict://bucket/ck"
-        for path in tmp_path.iterdir():
-            client.set(path.name, path.read_bytes())
+    prefix = at_place(tmp_path, place, monkeypatch)
     for door, (column, use) in DOORS.items():
         limit = row[column]
         for given in () if limit is None else (limit, limit - 1):
@@ -610,6 +617,23 @@ def test_a_value_has_at_most_so_many_bytes(
                     continue
                 with pytest.raises(ckptfmt.errors.LimitError) as caught:
                     use(reader)
+            assert caught.value.tensor == "x", door
+
+
+@pytest.mark.parametrize("stored", STORED)
+@pytest.mark.parametrize("place", ["file", "store"])
+def test_damage_is_noticed_at_every_door(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stored: str, place: str
+) -> None:
+    write, *columns = STORED[stored]
+    write(tmp_path / "ck")
+    flip(tmp_path / "ck.data-00000-of-00001", 3)
+    with ckptfmt.open(at_place(tmp_path, place, monkeypatch)) as reader:
+        for door, (column, use) in DOORS.items():
+            if columns[column - 1] is None or door == "map unverified":
+                continue
+            with pytest.raises(CorruptError) as caught:
+                use(reader)
             assert caught.value.tensor == "x", door
 
 

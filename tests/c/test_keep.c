@@ -366,6 +366,35 @@ static void test_base_changes(void)
 	}
 }
 
+static void cut_file(void)
+{
+	CHECK_EQ(truncate(path_of("in/base.data-00000-of-00002"), 2), 0);
+}
+
+/* A data file of the base that is cut in place at any moment up to the last look at it. */
+static void test_base_is_cut(void)
+{
+	uint64_t last = 0;
+	int kept[TENSORS + 1] = {0}, busy = 0;
+	for (uint64_t n = 0; n <= last; n++) {
+		upon u = upon_default();
+		ckptfmt_status status;
+		set_scene(true);
+		os_fault_log_clear();
+		os_fault_set(&(os_fault_plan){.at = n, .meanwhile = cut_file});
+		status = save_upon(&u, "in/base", "out/n", some_new);
+		os_fault_clear();
+		for (uint64_t i = 0; n == 0 && i < os_fault_log_count(); i++)
+			if (os_fault_log_at(i)->kind == OS_FAULT_STAT && strstr(os_fault_log_at(i)->name, "n.data-00000") != NULL)
+				last = i + 1;
+		kept[u.kept] += status == CKPTFMT_OK;
+		busy += status != CKPTFMT_OK;
+		CHECK(status == CKPTFMT_OK || err.failure == CKPTFMT_FAIL_BUSY);
+		CHECK(holds("out/n", status == CKPTFMT_OK ? some_new : older));
+	}
+	CHECK(kept[3] == 1 && kept[1] > 0 && busy > 0);
+}
+
 /* Another process saves the same upon the same, to the same prefix. */
 static bool saved_meanwhile;
 
@@ -471,6 +500,7 @@ int main(void)
 	test_no_links();
 	test_sync();
 	test_base_changes();
+	test_base_is_cut();
 	test_twice_at_once();
 	test_names_of_others();
 	test_merged();

@@ -122,6 +122,38 @@ static void test_changed_inputs(void)
 	CHECK(busy > 0 && both > 0 && first > 0);
 }
 
+static void cut_file(void)
+{
+	CHECK_EQ(truncate(path_of("in/a.data-00000-of-00001"), 2), 0);
+}
+
+/* A data file of an input that is cut in place at any moment, if it is linked up to the last look at it. */
+static void test_cut_inputs(bool linked)
+{
+	const ckptfmt_merge_options options = {.struct_size = sizeof options, .partial = 1,
+		.durability = CKPTFMT_DURABILITY_NONE};
+	uint64_t last = 0;
+	int done = 0, refused = 0;
+	for (uint64_t n = 0; n <= last; n++) {
+		ckptfmt_status status;
+		set_stage(2, false);
+		os_fault_log_clear();
+		os_fault_set(&(os_fault_plan){.at = n, .meanwhile = cut_file});
+		os_system_set(OS_SYSTEM_LINK, 1, linked ? 0 : 1000, EPERM);
+		status = merge(2, &options);
+		os_fault_clear();
+		for (uint64_t i = 0; n == 0 && i < os_fault_log_count(); i++)
+			if (!linked || (os_fault_log_at(i)->kind == OS_FAULT_STAT &&
+				strstr(os_fault_log_at(i)->name, "m.data-00000") != NULL))
+				last = i + 1;
+		done += status == CKPTFMT_OK;
+		refused += status != CKPTFMT_OK;
+		CHECK(status != CKPTFMT_OK || has_result(2));
+		CHECK(status == CKPTFMT_OK || access(path_of("out/m.index"), F_OK) != 0);
+	}
+	CHECK(done > 0 && refused > 0);
+}
+
 /* File systems without links, and inputs that lie on another device: copies. */
 static void test_without_links(void)
 {
@@ -350,6 +382,8 @@ int main(void)
 	test_taken_numbers();
 	test_errors();
 	test_changed_inputs();
+	test_cut_inputs(true);
+	test_cut_inputs(false);
 	test_without_links();
 	kill_copies();
 	test_many_inputs();
