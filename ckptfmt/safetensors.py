@@ -18,14 +18,14 @@ from ckptfmt._base.adapters import refused
 from ckptfmt._base.arguments import check_choice, check_order, invalid, wrong
 from ckptfmt._base.arrays import as_source
 from ckptfmt._base.casting import cast
+from ckptfmt._base.hints import near
 from ckptfmt._base.names import path_text
 from ckptfmt.bundle.indexing import box_of
 from ckptfmt.bundle.reader import Reader
 from ckptfmt.bundle.reader import open as open_checkpoint
-from ckptfmt.bundle.selecting import near
-from ckptfmt.bundle.temporary import open_directory, replacing_file
 from ckptfmt.bundle.tensor import TensorHandle
 from ckptfmt.errors import InvalidError, TensorNotFoundError
+from ckptfmt.files.temporary import open_directory, replacing_file
 from ckptfmt.formats import safetensors
 from ckptfmt.formats.convert import format_of
 from ckptfmt.formats.tensors import Kind

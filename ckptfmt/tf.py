@@ -23,11 +23,17 @@ from ckptfmt._base.arguments import invalid
 from ckptfmt._base.names import path_text, sharded_filename
 from ckptfmt._base.slices import SaveSliceInfo, parse_spec
 from ckptfmt.bundle.load import restore_v2
-from ckptfmt.bundle.locate import locate
 from ckptfmt.bundle.merge import merge_v2_checkpoints
 from ckptfmt.bundle.reader import Reader, missing
 from ckptfmt.bundle.saving import save_v2
-from ckptfmt.bundle.state_file import (
+from ckptfmt.errors import (
+    CheckpointNotFoundError,
+    CkptfmtWarning,
+    InvalidError,
+    TensorNotFoundError,
+)
+from ckptfmt.files.locate import locate
+from ckptfmt.files.state_file import (
     CheckpointState,
     checkpoint_exists,
     get_checkpoint_mtimes,
@@ -35,13 +41,7 @@ from ckptfmt.bundle.state_file import (
     remove_checkpoint,
     update_checkpoint_state,
 )
-from ckptfmt.bundle.state_paths import state_checkpoint
-from ckptfmt.errors import (
-    CheckpointNotFoundError,
-    CkptfmtWarning,
-    InvalidError,
-    TensorNotFoundError,
-)
+from ckptfmt.files.state_paths import state_checkpoint
 from ckptfmt.manager.latest import checkpoints_iterator
 from ckptfmt.manager.manager import CheckpointManager
 from ckptfmt.manager.training_state import TrainingState

@@ -22,11 +22,11 @@ from typing import Any, NamedTuple
 import ckptfmt
 from ckptfmt import CkptfmtError, Reader
 from ckptfmt._base.names import index_name
-from ckptfmt.bundle.locate import locate
-from ckptfmt.bundle.places import pieces_of
 from ckptfmt.cli import text
 from ckptfmt.cli.contents import WHOLE, Contents, DataFile, Tensors, Value, finding_of, gather
 from ckptfmt.errors import masked
+from ckptfmt.files.locate import locate
+from ckptfmt.files.places import pieces_of
 from ckptfmt.types import Finding
 
 # As ckptfmt_region_kind in ckptfmt.h.

@@ -22,21 +22,11 @@ from ckptfmt._base.casting import (
     counts_of,
     of_kind,
 )
+from ckptfmt._base.hints import near, some
 from ckptfmt._base.names import OBJECT_GRAPH_KEY, tensor_name
+from ckptfmt._base.patterns import Filter, by_filters, by_text, filter_function, no_match
 from ckptfmt.bundle.reader import missing
-from ckptfmt.bundle.selecting import (
-    Filter,
-    Rename,
-    Transform,
-    by_filters,
-    by_text,
-    check_distinct,
-    filter_function,
-    near,
-    no_match,
-    renamed,
-    some,
-)
+from ckptfmt.bundle.selecting import Rename, Transform, check_distinct, renamed
 from ckptfmt.errors import warn
 
 Names = Iterable[str | bytes]
@@ -83,7 +73,7 @@ class Casts:
 class Choice:
     """Which tensors are loaded, under what names and as what dtypes.
 
-    A tensor has its stored name, a value of a tree or object the name of `nodes.leaf_name`.
+    A tensor has its stored name, a value of a tree or object the name of `graph.leaf_name`.
 
     Attributes:
         names: those to load; None loads all.

@@ -14,9 +14,7 @@ import numpy as np
 
 from ckptfmt import _core
 from ckptfmt._base import names
-from ckptfmt.bundle.places import file_size, object_identity
 from ckptfmt.bundle.reader import Reader
-from ckptfmt.bundle.temporary import raise_storage
 from ckptfmt.bundle.verify import verify_all
 from ckptfmt.errors import (
     CheckpointNotFoundError,
@@ -29,6 +27,8 @@ from ckptfmt.errors import (
     UnsupportedError,
     masked,
 )
+from ckptfmt.files.places import file_size, object_identity
+from ckptfmt.files.temporary import raise_storage
 
 # How often a checkpoint or directory is looked at again because another process replaced a file
 # meanwhile.

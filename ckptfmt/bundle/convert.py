@@ -14,7 +14,6 @@ from ckptfmt._base import dtypes, names
 from ckptfmt._base.arguments import Level
 from ckptfmt._base.progress import Meter, Progress
 from ckptfmt.bundle.completeness import check_covered
-from ckptfmt.bundle.locate import locate
 from ckptfmt.bundle.reader import Reader
 from ckptfmt.bundle.rewriting import (
     Options,
@@ -27,6 +26,7 @@ from ckptfmt.bundle.rewriting import (
 from ckptfmt.bundle.tensor import TensorHandle
 from ckptfmt.bundle.writer import Writer, check_options
 from ckptfmt.errors import CorruptError, InvalidError
+from ckptfmt.files.locate import locate
 
 # Hint in errors about metadata that cannot be written.
 DROPPING = " (drop_metadata=True leaves the metadata out)"

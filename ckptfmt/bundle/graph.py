@@ -40,6 +40,8 @@ OPTIMIZER_SLOT = ".OPTIMIZER_SLOT"
 TENSORS = ".TENSORS"
 
 KIND_FIELD = 20001
+# The kind of None.
+NONE = "none"
 BYTES_MAX = 256 << 20
 NODES_MAX = 1 << 22
 ENTRIES_MAX = 1 << 23  # children, attributes and slot variables of all nodes together
@@ -165,6 +167,16 @@ def attribute_key(path: str, attribute: str = VARIABLE_VALUE) -> str:
     """
     suffix = "" if attribute == TENSORS else escape(attribute)
     return f"{path}/{ATTRIBUTES}/{suffix}"
+
+
+def leaf_name(key: str) -> str:
+    """Return the name of a tensor in a tree: the path of its object, followed by the attribute if
+    it is not the value of a variable. In a name-based checkpoint it is the tensor's name.
+
+    >>> leaf_name("model/kernel/.ATTRIBUTES/VARIABLE_VALUE")
+    'model/kernel'
+    """
+    return key.removesuffix(_names.VALUE_SUFFIX)
 
 
 def slot_key(variable_path: str, optimizer_path: str, slot_name: str) -> str:

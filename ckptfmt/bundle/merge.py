@@ -23,9 +23,9 @@ from ckptfmt._base.arguments import (
 )
 from ckptfmt._base.names import index_name, is_url, parse_data_name, path_text, prefix_text
 from ckptfmt.bundle.completeness import missing_data
-from ckptfmt.bundle.locate import locate
-from ckptfmt.bundle.places import is_file, store_of
 from ckptfmt.errors import CheckpointNotFoundError, CkptfmtError
+from ckptfmt.files.locate import locate
+from ckptfmt.files.places import is_file, store_of
 
 Path = str | bytes | os.PathLike[Any]
 

@@ -15,14 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ckptfmt import _core
-from ckptfmt._base import dtypes, names
+from ckptfmt._base import dtypes, hints, names, patterns
 from ckptfmt._base.arguments import Verify, check_choice, check_limits, check_switch
 from ckptfmt._base.progress import Progress
 from ckptfmt._core.remembering import cached_property
-from ckptfmt.bundle import selecting
 from ckptfmt.bundle.codec import Zstd
-from ckptfmt.bundle.locate import explained, locate
-from ckptfmt.bundle.places import store_of
 from ckptfmt.bundle.tensor import TensorHandle
 from ckptfmt.errors import (
     CheckpointNotFoundError,
@@ -32,6 +29,8 @@ from ckptfmt.errors import (
     TensorNotFoundError,
     masked,
 )
+from ckptfmt.files.locate import explained, locate
+from ckptfmt.files.places import store_of
 
 if TYPE_CHECKING:
     from ckptfmt.bundle.verify import Report
@@ -233,7 +232,7 @@ class Reader(Mapping[str, TensorHandle]):
         """
         if prefix is None and glob is None and regex is None:
             return KeysView(self)
-        start, tests = selecting.name_tests(prefix, glob, regex)
+        start, tests = patterns.name_tests(prefix, glob, regex)
         selection, rows = self._rows_from(start)
         found = selection.names(*_without_reserved(selection, rows))
         for test in tests:
@@ -258,7 +257,7 @@ class Reader(Mapping[str, TensorHandle]):
         # A large index is not listed only for this.
         if error.tensor is not None and self.header.index_size <= LISTED_FOR_A_HINT_MAX:
             with contextlib.suppress(CkptfmtError):  # damage elsewhere in the index
-                error.hint(selecting.near(error.tensor, self._names()))
+                error.hint(hints.near(error.tensor, self._names()))
         return error
 
     def _rows_from(self, start: bytes) -> tuple[_core.Selection, range]:

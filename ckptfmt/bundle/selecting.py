@@ -1,15 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which tensors of a checkpoint are meant, and by what names: the forms that `rename` and `filter`
-take."""
+"""What names tensors get: the forms that `rename` takes."""
 
 from __future__ import annotations
 
-import difflib
-import fnmatch
 import functools
-import heapq
-import itertools
-import os
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -18,9 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ckptfmt._base import names
-from ckptfmt._base.adapters import refused
 from ckptfmt._base.arguments import invalid, wrong
-from ckptfmt.errors import TensorNotFoundError, about, shortened
+from ckptfmt._base.patterns import by_text, no_match, text_pattern
+from ckptfmt.errors import about
 
 # Applied to a tensor that was read, before it is stored in its target.
 Transform = Callable[[NDArray[Any]], NDArray[Any]]
@@ -43,152 +37,6 @@ NewName = str | tuple[str, Transform]
 Pattern = str | re.Pattern[str]
 Rule = tuple[Pattern, str | None] | tuple[Pattern, str, Transform]
 Rename = Mapping[str, NewName] | Callable[[str], NewName | None] | Rule | Sequence[Rule]
-Filter = str | re.Pattern[str] | Callable[[str], object]
-
-# More names than this are counted in a message.
-NAMED_MAX = 8
-# A missing name is compared with no more names than this, and in full, which is slow, with the few
-# that share the most with it: callers may look for many names that are missing.
-COMPARED_MAX = 10_000
-COMPARED_IN_FULL = 20
-
-
-def some(found: Collection[object], quote: str = "'") -> str:
-    """Return names for a message, quoted and at most `NAMED_MAX`."""
-    shown = ", ".join(
-        f"{quote}{shortened(str(name))}{quote}" for name in itertools.islice(found, NAMED_MAX)
-    )
-    return shown + (f" and {len(found) - NAMED_MAX} more" if len(found) > NAMED_MAX else "")
-
-
-def near(name: str, present: Collection[str]) -> str:
-    """Return a hint with the names most similar to a missing one, for the end of a message: of
-    variables, without the suffix that all of them have."""
-    if len(present) > COMPARED_MAX:
-        return ""
-    name = name.removesuffix(names.VALUE_SUFFIX)
-    short = {one.removesuffix(names.VALUE_SUFFIX): one for one in present}
-
-    def shared(other: str) -> int:
-        start = os.path.commonprefix([name, other])  # noqa: RUF071 (characters are meant)
-        end = os.path.commonprefix([name[::-1], other[::-1]])  # noqa: RUF071
-        return len(start) + len(end)
-
-    # The last parts of a path alone are a likely mistake.
-    found = [one for one in short if one.endswith(f"/{name}")][:COMPARED_IN_FULL]
-    if not found:
-        likely = heapq.nlargest(COMPARED_IN_FULL, short, shared)
-        found = difflib.get_close_matches(name, likely)
-    return f"; the nearest are {some([short[one] for one in found])}" if found else ""
-
-
-def by_text(what: str, given: Mapping[Any, Any], *, filters: bool = False) -> dict[Any, Any]:
-    """Return the mapping with its names as str, each once; with `filters`, keys of other types
-    stay."""
-    if not isinstance(given, Mapping):
-        raise refused(f"{what} must be a mapping by names", given, what)
-    found: dict[Any, Any] = {}
-    for key, value in given.items():
-        is_name = isinstance(key, (str, bytes)) or not filters
-        name = names.tensor_name(key, what) if is_name else key
-        if name in found:
-            raise invalid(what, f"{what} has {name!r} as str and as bytes")
-        found[name] = value
-    return found
-
-
-# ---- names ---------------------------------------------------------------------------------------
-
-
-def name_tests(
-    prefix: str | bytes | None, glob: str | None, regex: str | re.Pattern[str] | None
-) -> tuple[bytes, list[Callable[[str], object]]]:
-    """Return the common prefix of all names that meet these conditions, and a test for each.
-
-    Raises:
-        InvalidError: `glob` is not a str, or `regex` is not a regular expression for str.
-    """
-    start, tests = b"", list[Callable[[str], object]]()
-    if prefix is not None:
-        start = names.tensor_bytes(prefix, "prefix")
-        text = names.tensor_text(start)
-        tests.append(lambda name: name.startswith(text))
-    if glob is not None:
-        if not isinstance(glob, str):
-            raise wrong("glob", "a str", glob)
-        literal = re.match(r"[^*?\[\ud800-\udfff]*", glob)
-        start = max(start, literal.group().encode() if literal else b"", key=len)
-        tests.append(re.compile(fnmatch.translate(glob)).match)
-    if regex is not None:
-        tests.append(_text_pattern("regex", regex).search)
-    return start, tests
-
-
-# ---- filter --------------------------------------------------------------------------------------
-
-
-def filter_function(
-    given: Filter | None, present: Collection[str] = (), what: str = "filter"
-) -> Callable[[str], object] | None:
-    """Return a function that says whether a name passes the filter; None if all do. A str that is
-    one of the names `present` matches that name alone, whatever it would mean as a pattern.
-
-    Raises:
-        InvalidError: not a filter.
-    """
-    if given is None:
-        return None
-    if isinstance(given, str) and given in present:
-        return given.__eq__
-    if isinstance(given, str) and len(given) > 1 and given.startswith("/") and given.endswith("/"):
-        return _text_pattern(what, given[1:-1]).search
-    if isinstance(given, str):
-        return re.compile(fnmatch.translate(given)).match
-    if isinstance(given, re.Pattern):
-        return _text_pattern(what, given).search
-    if callable(given):
-        return given
-    raise wrong(what, "a glob pattern, /REGEX/, compiled regex or function", given)
-
-
-def no_match(
-    what: str, given: object, stored: Collection[str], prefix: str | None = None
-) -> TensorNotFoundError:
-    """Return the error for a filter, or a key of a mapping, that matches no tensor."""
-    hint = near(given, stored) if isinstance(given, str) else ""
-    message = f"{what}: {given!r} matches none of the {len(stored)} tensors{hint}"
-    return TensorNotFoundError(message, path=prefix, argument=what)
-
-
-def matched(
-    what: str,
-    given: Filter | Sequence[Filter] | None,
-    stored: Collection[str],
-    passing: Callable[[Any], Callable[[str], object]] | None = None,
-    prefix: str | None = None,
-) -> set[str]:
-    """Return the stored names that a filter, or one of several, matches; none if it is None.
-
-    Args:
-        passing: returns the function of a filter; default `filter_function`.
-
-    Raises:
-        TensorNotFoundError: a filter matches no name.
-        InvalidError: not a filter, or an empty list.
-    """
-    filters: list[Any] = list(given) if isinstance(given, (list, tuple)) else [given]
-    if not filters:
-        raise invalid(what, f"{what} is empty: give at least one filter")
-    present, found = frozenset(stored), set[str]()
-    for one in filters if given is not None else []:
-        passes = filter_function(one, present, what) if passing is None else passing(one)
-        if passes is None:
-            raise invalid(what, f"{what}: None is not a name or filter")
-        new = {name for name in stored if passes(name)}
-        if not new:
-            raise no_match(what, one, stored, prefix)
-        found |= new
-    return found
 
 
 def of_stored(
@@ -206,56 +54,6 @@ def of_stored(
         if name not in present:
             raise no_match("rename", name, stored, prefix)
     return rename
-
-
-def by_filters(
-    what: str,
-    given: Mapping[Any, Any],
-    stored: Collection[str],
-    passing: Callable[[Any], Callable[[str], object]] | None = None,
-) -> tuple[dict[str, Any], list[Any]]:
-    """Return by stored name the values of a mapping whose keys are filters, of which the first one
-    that matches a name counts, without those that are None; and the keys that match no name.
-
-    Args:
-        passing: returns the function of a filter; default `filter_function`.
-
-    Raises:
-        InvalidError: earlier keys match all names of a key.
-    """
-    present = frozenset(stored)
-    found: dict[str, Any] = {}
-    unused = []
-    for key, value in given.items():
-        if passing is None and key in present:
-            matched = [key]
-        else:
-            passes = filter_function(key, what=what) if passing is None else passing(key)
-            if passes is None:
-                raise invalid(what, f"{what}: None is not a name or filter")
-            matched = [name for name in stored if passes(name)]
-        new = [name for name in matched if name not in found]
-        if not matched:
-            unused.append(key)
-        elif not new:
-            raise invalid(
-                what, f"{what}: an earlier filter matches all tensors of {key!r}: give this first"
-            )
-        found.update(dict.fromkeys(new, value))
-    return {name: value for name, value in found.items() if value is not None}, unused
-
-
-def _text_pattern(what: str, pattern: str | re.Pattern[str]) -> re.Pattern[str]:
-    try:
-        compiled = re.compile(pattern)
-    except (re.error, TypeError) as error:
-        raise invalid(what, f"{what}: {pattern!r} is not a regular expression: {error}") from None
-    if not isinstance(compiled.pattern, str):
-        raise invalid(what, f"{what}: {pattern!r} is for bytes: names are str")
-    return compiled
-
-
-# ---- rename --------------------------------------------------------------------------------------
 
 
 def renamed(
@@ -305,9 +103,9 @@ def _checked_rule(rule: Any) -> _CheckedRule:
     if is_rule and len(rule) in (2, 3) and isinstance(rule[0], (str, re.Pattern)):
         pattern, replacement, *transform = rule
         if isinstance(replacement, str) and all(map(callable, transform)):
-            return _text_pattern("rename", pattern), replacement, *(transform or [None])
+            return text_pattern("rename", pattern), replacement, *(transform or [None])
         if replacement is None and not transform:
-            return _text_pattern("rename", pattern), None, None
+            return text_pattern("rename", pattern), None, None
     raise invalid(
         "rename",
         "rename: expected pairs of a regular expression and a replacement, or these and a "

@@ -12,8 +12,8 @@ from ckptfmt import _core
 from ckptfmt._base.arguments import Durability
 from ckptfmt._base.names import sharded_filename
 from ckptfmt.bundle.merge import common_store
-from ckptfmt.bundle.temporary import TemporaryDirectory
 from ckptfmt.errors import StorageError
+from ckptfmt.files.temporary import TemporaryDirectory
 
 
 class Staging(TemporaryDirectory):

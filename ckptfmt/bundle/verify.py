@@ -14,10 +14,10 @@ from ckptfmt._base.foreign import LFS
 from ckptfmt._base.progress import Progress
 from ckptfmt.bundle import graph, graph_keys
 from ckptfmt.bundle.codec import Zstd
-from ckptfmt.bundle.locate import explained, kind_of_file, locate, unmasked
-from ckptfmt.bundle.places import store_of
 from ckptfmt.bundle.reader import Reader
 from ckptfmt.errors import CkptfmtError, masked_repr
+from ckptfmt.files.locate import explained, kind_of_file, locate, unmasked
+from ckptfmt.files.places import store_of
 
 # The failure of a tensor that only the object graph knows, and its message.
 MISSING_TENSOR = "MISSING_TENSOR"

@@ -32,8 +32,8 @@ from ckptfmt._base.progress import Meter, Progress
 from ckptfmt._base.threads import thread_count
 from ckptfmt.bundle import incremental
 from ckptfmt.bundle.codec import CHUNK_SIZE, Zstd
-from ckptfmt.bundle.places import store_of
 from ckptfmt.errors import InvalidError, about, masked
+from ckptfmt.files.places import store_of
 
 Path = str | bytes | os.PathLike[Any]
 

@@ -7,7 +7,6 @@ import argparse
 from dataclasses import asdict
 
 import ckptfmt
-from ckptfmt.bundle.locate import locate
 from ckptfmt.cli import text
 from ckptfmt.cli.destination import check_destination
 from ckptfmt.cli.missing import warn_missing
@@ -15,6 +14,7 @@ from ckptfmt.cli.options import add_result_options
 from ckptfmt.cli.output import Output
 from ckptfmt.cli.progress import Progress
 from ckptfmt.errors import masked
+from ckptfmt.files.locate import locate
 
 EPILOG = """
 A SOURCE is a path as for `ckptfmt inspect`; DESTINATION is a prefix. Floating-point and complex

@@ -11,8 +11,8 @@ from typing import Any
 
 import ckptfmt
 from ckptfmt import CkptfmtError, UnsupportedError
+from ckptfmt.bundle.graph import leaf_name
 from ckptfmt.cli.output import Output
-from ckptfmt.objects.nodes import leaf_name
 
 EPILOG = """
 Needs argcomplete: pip install 'ckptfmt[cli]'.

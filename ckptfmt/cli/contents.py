@@ -19,9 +19,9 @@ from ckptfmt import CkptfmtError, Reader, UnsupportedError
 from ckptfmt._base.dtypes import code_of_array, name_of
 from ckptfmt._base.names import data_name, index_name, parse_data_name
 from ckptfmt._core.remembering import cached_property
-from ckptfmt.bundle.places import file_size, names_in
 from ckptfmt.bundle.reader import Header
 from ckptfmt.bundle.verify import finding_of
+from ckptfmt.files.places import file_size, names_in
 from ckptfmt.formats.convert import Format
 from ckptfmt.formats.opening import files_of, open_tensors
 from ckptfmt.formats.tensors import FileTensor

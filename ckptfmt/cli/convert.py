@@ -10,15 +10,15 @@ import re
 import ckptfmt
 from ckptfmt import InvalidError, huggingface
 from ckptfmt._base.arguments import invalid
-from ckptfmt.bundle.locate import locate
-from ckptfmt.bundle.places import names_in
-from ckptfmt.bundle.selecting import some
+from ckptfmt._base.hints import some
 from ckptfmt.cli import text
 from ckptfmt.cli.destination import check_destination
 from ckptfmt.cli.missing import warn_losses, warn_missing
 from ckptfmt.cli.options import add_allow_loss, casts
 from ckptfmt.cli.output import Output, complain
 from ckptfmt.cli.progress import Progress
+from ckptfmt.files.locate import locate
+from ckptfmt.files.places import names_in
 from ckptfmt.formats.convert import format_of
 from ckptfmt.formats.safetensors import INDEX
 

@@ -19,7 +19,7 @@ from ckptfmt.cli.progress import Progress
 from ckptfmt.cli.renaming import renames
 from ckptfmt.errors import masked
 from ckptfmt.formats.opening import open_any
-from ckptfmt.objects.naming import TensorNames
+from ckptfmt.naming.tensor_names import TensorNames
 from ckptfmt.types import TensorHandle
 
 EPILOG = """

@@ -10,7 +10,6 @@ from typing import Any
 
 import ckptfmt
 from ckptfmt import InvalidError
-from ckptfmt.bundle.locate import locate
 from ckptfmt.cli import text
 from ckptfmt.cli.destination import check_destination
 from ckptfmt.cli.missing import warn_losses, warn_missing
@@ -19,6 +18,7 @@ from ckptfmt.cli.output import Output
 from ckptfmt.cli.progress import Progress
 from ckptfmt.cli.renaming import renames
 from ckptfmt.errors import masked
+from ckptfmt.files.locate import locate
 from ckptfmt.types import Edit
 
 EPILOG = """

@@ -8,9 +8,9 @@ import os
 import ckptfmt
 from ckptfmt import CheckpointNotFoundError, CorruptError, InvalidError
 from ckptfmt._base.names import index_name, is_url, path_text
-from ckptfmt.bundle.locate import locate, recognised
-from ckptfmt.bundle.places import is_file
 from ckptfmt.cli.destination import check_destination
+from ckptfmt.files.locate import locate, recognised
+from ckptfmt.files.places import is_file
 
 
 def named_checkpoint(path: str, *, damaged: bool = False) -> str:

@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 
 import ckptfmt
 from ckptfmt import InvalidError
-from ckptfmt.bundle.locate import locate
-from ckptfmt.bundle.selecting import filter_function, no_match
+from ckptfmt._base.patterns import filter_function, no_match
+from ckptfmt.bundle.graph import leaf_name
 from ckptfmt.bundle.verify import finding_of
 from ckptfmt.cli import DAMAGE, inspect_graph, inspect_json, inspect_text, inspect_tree
 from ckptfmt.cli.contents import (
@@ -32,9 +32,9 @@ from ckptfmt.cli.contents import (
 )
 from ckptfmt.cli.options import count, name_filter
 from ckptfmt.cli.output import COLORS, Output, colored, complain
+from ckptfmt.files.locate import locate
 from ckptfmt.formats.opening import kind_of
-from ckptfmt.objects.naming import TensorNames
-from ckptfmt.objects.nodes import leaf_name
+from ckptfmt.naming.tensor_names import TensorNames
 from ckptfmt.types import Finding
 
 EPILOG = r"""

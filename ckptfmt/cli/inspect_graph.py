@@ -15,6 +15,7 @@ from typing import NamedTuple
 from ckptfmt import CkptfmtError, Reader
 from ckptfmt.bundle.graph import (
     ATTRIBUTES,
+    NONE,
     VARIABLE_VALUE,
     Node,
     ObjectGraph,
@@ -25,9 +26,8 @@ from ckptfmt.bundle.verify import MISSING_MESSAGE, MISSING_TENSOR, finding_of
 from ckptfmt.cli import text
 from ckptfmt.cli.contents import Contents, Tensors
 from ckptfmt.cli.inspect_tree import Line
-from ckptfmt.objects.naming import ObjectPaths
-from ckptfmt.objects.nodes import NONE
-from ckptfmt.objects.roles import optimizer_nodes
+from ckptfmt.naming.roles import optimizer_nodes
+from ckptfmt.naming.tensor_names import ObjectPaths
 from ckptfmt.types import Finding
 
 MISSING = "missing"

@@ -12,7 +12,7 @@ from ckptfmt.cli import text
 from ckptfmt.cli.contents import RESERVED, Contents, Tensors
 from ckptfmt.cli.inspect_graph import Objects
 from ckptfmt.cli.output import Output
-from ckptfmt.objects.roles import ModelRole, model_roles
+from ckptfmt.naming.roles import ModelRole, model_roles
 
 METADATA_MAX = 400
 LABELS: dict[ModelRole, str] = {

@@ -8,9 +8,9 @@ import argparse
 import ckptfmt
 from ckptfmt import CheckpointNotFoundError
 from ckptfmt._base.names import path_text
-from ckptfmt.bundle.places import is_directory
 from ckptfmt.cli import text
 from ckptfmt.cli.output import Output
+from ckptfmt.files.places import is_directory
 from ckptfmt.manager.latest import newest_sound
 
 EPILOG = """

@@ -8,12 +8,12 @@ from collections.abc import Iterable
 
 from ckptfmt import CheckpointNotFoundError
 from ckptfmt._base.names import INTENT, path_text
-from ckptfmt.bundle.locate import locate
 from ckptfmt.bundle.merge import merge_located
-from ckptfmt.bundle.places import is_file
 from ckptfmt.cli import text
 from ckptfmt.cli.destination import check_destination, hinted
 from ckptfmt.cli.output import Output, complain
+from ckptfmt.files.locate import locate
+from ckptfmt.files.places import is_file
 
 EPILOG = """
 An INPUT is a path as for `ckptfmt inspect`; DESTINATION is a prefix. The order of the inputs

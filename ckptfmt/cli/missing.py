@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from ckptfmt.bundle.selecting import some
+from ckptfmt._base.hints import some
 from ckptfmt.cli import text
 from ckptfmt.cli.output import complain
 

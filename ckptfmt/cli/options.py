@@ -7,7 +7,7 @@ import argparse
 import math
 
 from ckptfmt import InvalidError
-from ckptfmt.bundle.selecting import filter_function
+from ckptfmt._base.patterns import filter_function
 
 
 def add_result_options(

@@ -8,9 +8,9 @@ import re
 from collections.abc import Callable
 
 from ckptfmt import InvalidError, TensorNotFoundError
+from ckptfmt._base.hints import near
 from ckptfmt._base.names import VALUE_SUFFIX
 from ckptfmt.bundle.graph import OBJECT_GRAPH_KEY
-from ckptfmt.bundle.selecting import near
 
 
 def renames(given: list[str], stored: list[str], prefix: str) -> dict[str, str]:

@@ -22,7 +22,7 @@ from ckptfmt.cli.output import Output
 from ckptfmt.errors import masked
 from ckptfmt.formats import npz
 from ckptfmt.formats.opening import open_any
-from ckptfmt.objects.naming import TensorNames
+from ckptfmt.naming.tensor_names import TensorNames
 from ckptfmt.report.statistics import statistics_of
 from ckptfmt.types import TensorHandle
 

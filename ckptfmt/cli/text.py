@@ -11,8 +11,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from ckptfmt._base.names import printable as printable  # noqa: PLC0414 (exported)
+from ckptfmt.bundle.graph import leaf_name
 from ckptfmt.errors import masked
-from ckptfmt.objects.nodes import leaf_name
 
 # A longer cell shifts the rest of its own row instead of widening the column.
 WIDTH_MAX = 72

@@ -12,14 +12,14 @@ from dataclasses import asdict, dataclass
 import ckptfmt
 from ckptfmt import CheckpointNotFoundError, CkptfmtError
 from ckptfmt.bundle.findings import grouped
-from ckptfmt.bundle.locate import locate_all
-from ckptfmt.bundle.places import is_directory
 from ckptfmt.bundle.verify import finding_of
 from ckptfmt.cli import DAMAGE, error_fields, text
 from ckptfmt.cli.options import count
 from ckptfmt.cli.output import COLORS, Output
 from ckptfmt.cli.progress import Progress
 from ckptfmt.errors import masked
+from ckptfmt.files.locate import locate_all
+from ckptfmt.files.places import is_directory
 from ckptfmt.formats.convert import Format
 from ckptfmt.formats.opening import kind_of, open_tensors
 from ckptfmt.formats.tensors import Places

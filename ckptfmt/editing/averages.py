@@ -26,12 +26,12 @@ from ckptfmt._base.arguments import (
 )
 from ckptfmt._base.background import wait_for_saves
 from ckptfmt._base.casting import kind_of
+from ckptfmt._base.hints import some
 from ckptfmt._base.names import prefix_text
 from ckptfmt._base.progress import Meter, Progress
 from ckptfmt.bundle.completeness import check_complete, check_covered
 from ckptfmt.bundle.graph import OBJECT_GRAPH_KEY
 from ckptfmt.bundle.graph_keys import missing_tensors
-from ckptfmt.bundle.locate import locate
 from ckptfmt.bundle.reader import Reader
 from ckptfmt.bundle.rewriting import (
     STEP_BYTES,
@@ -43,10 +43,10 @@ from ckptfmt.bundle.rewriting import (
     pieces_of,
     rewrite,
 )
-from ckptfmt.bundle.selecting import some
 from ckptfmt.bundle.tensor import TensorHandle
 from ckptfmt.bundle.writer import Writer
 from ckptfmt.errors import InvalidError, masked_repr
+from ckptfmt.files.locate import locate
 
 Path = str | bytes | os.PathLike[Any]
 

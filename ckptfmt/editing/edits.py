@@ -30,33 +30,25 @@ from ckptfmt._base.casting import (
     dtype_text,
     of_kind,
 )
+from ckptfmt._base.hints import some
 from ckptfmt._base.names import prefix_text, saved_name
+from ckptfmt._base.patterns import Filter, by_filters, matched, no_match
 from ckptfmt._base.progress import Progress
 from ckptfmt.bundle.choosing import Cast
 from ckptfmt.bundle.completeness import check_complete, check_covered
 from ckptfmt.bundle.graph import OBJECT_GRAPH_KEY, ObjectGraph, encode_graph
 from ckptfmt.bundle.graph_keys import graph_of, missing_keys
-from ckptfmt.bundle.locate import locate
-from ckptfmt.bundle.places import is_file
 from ckptfmt.bundle.reader import Reader
-from ckptfmt.bundle.selecting import (
-    Filter,
-    Rename,
-    by_filters,
-    check_distinct,
-    matched,
-    no_match,
-    of_stored,
-    renamed,
-    some,
-)
+from ckptfmt.bundle.selecting import Rename, check_distinct, of_stored, renamed
 from ckptfmt.bundle.writer import check_options
-from ckptfmt.editing.graphs import edited_graph, paths_differ, relocate_keys
 from ckptfmt.editing.linking import Rewrite, Rewritten, cast_losses, rewrite
 from ckptfmt.errors import InvalidError, TensorNotFoundError, masked_repr, warn
-from ckptfmt.objects.naming import TensorNames
-from ckptfmt.objects.naming_metadata import NamedInMetadata
-from ckptfmt.objects.roles import ModelRole, model_roles
+from ckptfmt.files.locate import locate
+from ckptfmt.files.places import is_file
+from ckptfmt.naming.graphs import edited_graph, paths_differ, relocate_keys
+from ckptfmt.naming.metadata import NamedInMetadata
+from ckptfmt.naming.roles import ModelRole, model_roles
+from ckptfmt.naming.tensor_names import TensorNames
 
 Path = str | bytes | os.PathLike[Any]
 Filters = Filter | Sequence[Filter]

@@ -29,7 +29,9 @@ from ckptfmt._base.arguments import (
 )
 from ckptfmt._base.background import wait_for_saves
 from ckptfmt._base.casting import dtype_text
+from ckptfmt._base.hints import some
 from ckptfmt._base.names import path_text, prefix_text
+from ckptfmt._base.patterns import Filter
 from ckptfmt._base.progress import Meter, Progress
 from ckptfmt._base.untrusted import output_most
 from ckptfmt.bundle import convert as levels
@@ -37,9 +39,6 @@ from ckptfmt.bundle.choosing import Cast, Choice
 from ckptfmt.bundle.comparing import pieces
 from ckptfmt.bundle.graph import OBJECT_GRAPH_KEY
 from ckptfmt.bundle.graph_keys import missing_tensors
-from ckptfmt.bundle.locate import holds_checkpoints, locate, recognised
-from ckptfmt.bundle.outputs import checkpoint_files, output_path
-from ckptfmt.bundle.places import is_file, names_in
 from ckptfmt.bundle.reader import Reader
 from ckptfmt.bundle.rewriting import (
     HELD_MAX,
@@ -51,20 +50,23 @@ from ckptfmt.bundle.rewriting import (
     other_values,
     rewrite,
 )
-from ckptfmt.bundle.selecting import Filter, Rename, some
-from ckptfmt.bundle.temporary import (
+from ckptfmt.bundle.selecting import Rename
+from ckptfmt.bundle.writer import Writer
+from ckptfmt.errors import InvalidError, LimitError, masked_repr
+from ckptfmt.files.locate import holds_checkpoints, locate, recognised
+from ckptfmt.files.outputs import checkpoint_files, output_path
+from ckptfmt.files.places import is_file, names_in
+from ckptfmt.files.temporary import (
     make_directory,
     open_directory,
     raise_storage,
     replacing_file,
 )
-from ckptfmt.bundle.writer import Writer
-from ckptfmt.errors import InvalidError, LimitError, masked_repr
 from ckptfmt.formats import safetensors
 from ckptfmt.formats.renaming import WAY_OUT, Opened, is_transformed, renamed_tensors
 from ckptfmt.formats.tensors import Box, Kind, Read, Tensor
-from ckptfmt.objects.naming_metadata import PRNG_KEYS, NamedInMetadata
-from ckptfmt.objects.roles import OPTIMIZER_STATES
+from ckptfmt.naming.metadata import PRNG_KEYS, NamedInMetadata
+from ckptfmt.naming.roles import OPTIMIZER_STATES
 
 Path = str | bytes | os.PathLike[Any]
 Format = Literal["tensorflow", "safetensors", "npz", "hdf5", "dcp"]

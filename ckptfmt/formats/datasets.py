@@ -27,7 +27,6 @@ from ckptfmt._base.arguments import Durability, check_choice
 from ckptfmt._base.arrays import refuse_masked
 from ckptfmt._base.names import path_text
 from ckptfmt._base.untrusted import open_regular, output_most
-from ckptfmt.bundle.temporary import open_directory, replacing_file
 from ckptfmt.errors import (
     CheckpointNotFoundError,
     CkptfmtError,
@@ -38,6 +37,7 @@ from ckptfmt.errors import (
     UnsupportedError,
     about,
 )
+from ckptfmt.files.temporary import open_directory, replacing_file
 from ckptfmt.formats.tensors import Places
 
 try:

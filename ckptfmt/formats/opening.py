@@ -10,16 +10,16 @@ from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
 from typing import NamedTuple
 
+from ckptfmt._base.hints import near
 from ckptfmt._base.names import is_url, printable
-from ckptfmt.bundle.places import names_in
+from ckptfmt.bundle.graph import leaf_name
 from ckptfmt.bundle.reader import Reader
 from ckptfmt.bundle.reader import open as open_checkpoint
-from ckptfmt.bundle.selecting import near
 from ckptfmt.errors import CkptfmtError, TensorNotFoundError, masked, warn
+from ckptfmt.files.places import names_in
 from ckptfmt.formats import safetensors
 from ckptfmt.formats.convert import Format, convert, format_of, module_of
 from ckptfmt.formats.tensors import FileTensor
-from ckptfmt.objects.nodes import leaf_name
 
 
 class Opened(NamedTuple):

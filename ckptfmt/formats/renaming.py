@@ -12,20 +12,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ckptfmt._base.arguments import invalid
+from ckptfmt._base.patterns import Filter, matched
 from ckptfmt.bundle.graph import OBJECT_GRAPH_KEY
 from ckptfmt.bundle.selecting import (
-    Filter,
     Rename,
     Transform,
     check_distinct,
-    matched,
     of_stored,
     renamed,
     transformed,
     transformed_kind,
 )
 from ckptfmt.formats.tensors import Box, Tensor
-from ckptfmt.objects.naming_metadata import NamedInMetadata
+from ckptfmt.naming.metadata import NamedInMetadata
 
 WAY_OUT = "drop_metadata=True"
 Opened = AbstractContextManager[tuple[dict[str, Any], dict[str, Any]]]

@@ -23,7 +23,6 @@ from numpy.typing import NDArray
 from ckptfmt._base import dtypes, foreign
 from ckptfmt._base.untrusted import checked_shape, parsed_json
 from ckptfmt.bundle.comparing import pieces
-from ckptfmt.bundle.locate import kind_of_file
 from ckptfmt.errors import (
     CkptfmtError,
     CorruptError,
@@ -32,6 +31,7 @@ from ckptfmt.errors import (
     UnsupportedError,
     shortened,
 )
+from ckptfmt.files.locate import kind_of_file
 from ckptfmt.formats.tensors import Box, ByteFile, Kind, Places, Read
 
 INDEX = ".safetensors.index.json"

@@ -26,20 +26,21 @@ from ckptfmt._base.names import (
     prefix_text,
     tensor_bytes,
 )
+from ckptfmt._base.patterns import Filter
 from ckptfmt.bundle import reader as reading
 from ckptfmt.bundle.batch import BATCH_BYTES, select_batch
 from ckptfmt.bundle.choosing import Cast, Choice, Names
 from ckptfmt.bundle.load import MatchReport, Mismatch, refuse, without_bookkeeping
-from ckptfmt.bundle.locate import locate
-from ckptfmt.bundle.selecting import Filter, Rename, Transform, transformed, transformed_kind
+from ckptfmt.bundle.selecting import Rename, Transform, transformed, transformed_kind
 from ckptfmt.bundle.snapshot import Snapshot
 from ckptfmt.bundle.staging import part_durability
 from ckptfmt.bundle.writer import check_options, write_sources
 from ckptfmt.errors import CorruptError, InvalidError, about
+from ckptfmt.files.locate import locate
 from ckptfmt.jax.coordinator import JaxCoordinator
 from ckptfmt.jax.pytrees import Box, Wanted, check_pytree, check_shardings, named_leaves, wanted
 from ckptfmt.jax.saving import IMPLS, compare_contents, content_of
-from ckptfmt.objects.roles import OPTIMIZER_STATES
+from ckptfmt.naming.roles import OPTIMIZER_STATES
 from ckptfmt.sharded.coordinator import Coordinator, SingleProcess
 from ckptfmt.sharded.rounds import Team
 from ckptfmt.sharded.sharded import Index, compare_seen

@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from ckptfmt.bundle.choosing import Choice
-from ckptfmt.bundle.graph import VARIABLE_VALUE, Node, ObjectGraph
+from ckptfmt.bundle.graph import VARIABLE_VALUE, Node, ObjectGraph, leaf_name
 from ckptfmt.bundle.graph_keys import reached
 from ckptfmt.bundle.reader import Reader
 from ckptfmt.bundle.selecting import Rename
@@ -19,7 +19,6 @@ from ckptfmt.keras.optimizers import OwnOptimizer, give_order
 from ckptfmt.keras.pairing import Pairing, Place
 from ckptfmt.objects.choice import value_names
 from ckptfmt.objects.matching import Restoration
-from ckptfmt.objects.nodes import leaf_name
 from ckptfmt.objects.traversal import View
 
 # Below these edges are what a SavedModel adds, the counter of a Checkpoint, and the optimizer.

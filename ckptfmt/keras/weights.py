@@ -12,13 +12,14 @@ import numpy as np
 
 from ckptfmt._base.arguments import Durability, Level, check_choice, check_order, check_switch
 from ckptfmt._base.names import path_text, prefix_text
+from ckptfmt._base.patterns import Filter
 from ckptfmt.bundle import reader as reading
 from ckptfmt.bundle.choosing import Cast, Choice, Names
 from ckptfmt.bundle.graph_keys import graph_of
 from ckptfmt.bundle.load import MatchReport
 from ckptfmt.bundle.reader import Reader
 from ckptfmt.bundle.saving import save
-from ckptfmt.bundle.selecting import Filter, Rename
+from ckptfmt.bundle.selecting import Rename
 from ckptfmt.errors import InvalidError
 from ckptfmt.formats.convert import format_of
 from ckptfmt.formats.datasets import is_variable_name, open_datasets

@@ -23,14 +23,14 @@ from ckptfmt import _core
 from ckptfmt._base.arguments import Durability
 from ckptfmt._base.names import INTENT, index_name, parse_data_name
 from ckptfmt._base.untrusted import open_regular
-from ckptfmt.bundle.orphans import DATA
-from ckptfmt.bundle.temporary import (
+from ckptfmt.errors import BusyError, InvalidError, StorageError
+from ckptfmt.files.orphans import DATA
+from ckptfmt.files.temporary import (
     DIRECTORY_FLAGS,
     OwnDescriptor,
     replace_file,
     temporary_name,
 )
-from ckptfmt.errors import BusyError, InvalidError, StorageError
 
 LOCK_SECONDS = 300.0
 PAUSE_MIN, PAUSE_MAX = 0.001, 0.05

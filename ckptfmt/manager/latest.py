@@ -37,15 +37,15 @@ from ckptfmt.bundle.completeness import (
     why_incomplete,
     why_unsound,
 )
-from ckptfmt.bundle.places import is_file, list_objects
-from ckptfmt.bundle.state_file import (
+from ckptfmt.errors import CkptfmtError, StorageError, warn
+from ckptfmt.files.places import is_file, list_objects
+from ckptfmt.files.state_file import (
     CheckpointState,
     read_state_file,
     state_path,
 )
-from ckptfmt.bundle.state_paths import StatePaths
-from ckptfmt.bundle.temporary import raise_storage
-from ckptfmt.errors import CkptfmtError, StorageError, warn
+from ckptfmt.files.state_paths import StatePaths
+from ckptfmt.files.temporary import raise_storage
 
 Path = str | bytes | os.PathLike[Any]
 

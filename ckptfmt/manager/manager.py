@@ -34,14 +34,14 @@ from ckptfmt._base.arguments import check_number, check_switch, invalid, is_posi
 from ckptfmt._base.background import SaveQueue
 from ckptfmt._base.names import absolute, index_name, is_url, path_text
 from ckptfmt.bundle.completeness import proves_damage
-from ckptfmt.bundle.orphans import INDEX, number_of, of_managed
-from ckptfmt.bundle.state_file import STATE_NAME
-from ckptfmt.bundle.temporary import make_directory
 from ckptfmt.errors import (
     CheckpointNotFoundError,
     StorageError,
     warn,
 )
+from ckptfmt.files.orphans import INDEX, number_of, of_managed
+from ckptfmt.files.state_file import STATE_NAME
+from ckptfmt.files.temporary import make_directory
 from ckptfmt.manager.directory import CheckpointDirectory
 from ckptfmt.manager.latest import candidates, newest_complete
 from ckptfmt.manager.records import Records, check_metrics

@@ -12,8 +12,8 @@ from typing import Any
 from ckptfmt._base.arguments import check_progress, invalid
 from ckptfmt._base.names import index_name, is_url, parse_data_name
 from ckptfmt.bundle.completeness import LOOKS_MAX, identity, why_incomplete, why_unsound
-from ckptfmt.bundle.orphans import METRICS_NAME
 from ckptfmt.errors import BusyError, CheckpointNotFoundError, CorruptError, StorageError, warn
+from ckptfmt.files.orphans import METRICS_NAME
 from ckptfmt.manager.directory import CheckpointDirectory
 from ckptfmt.manager.records import Records
 from ckptfmt.manager.retention import decide

@@ -27,15 +27,15 @@ import numpy as np
 from ckptfmt._base.arguments import Durability, wrong
 from ckptfmt._base.names import index_name
 from ckptfmt.bundle.completeness import proves_damage
-from ckptfmt.bundle.orphans import INDEX, METRICS_NAME, number_of
-from ckptfmt.bundle.state_file import (
+from ckptfmt.errors import CkptfmtError, CorruptError, InvalidError, StorageError, warn
+from ckptfmt.files.orphans import INDEX, METRICS_NAME, number_of
+from ckptfmt.files.state_file import (
     STATE_NAME,
     CheckpointState,
     format_state,
     parse_state,
 )
-from ckptfmt.bundle.state_paths import StatePaths
-from ckptfmt.errors import CkptfmtError, CorruptError, InvalidError, StorageError, warn
+from ckptfmt.files.state_paths import StatePaths
 from ckptfmt.manager.retention import Policy, Queued, best_of, extremes, recover
 from ckptfmt.manager.store_directory import Directory
 

@@ -10,9 +10,9 @@ from typing import Any, Self
 
 from ckptfmt._base.arguments import Durability
 from ckptfmt._base.names import INTENT, index_name, parse_data_name
-from ckptfmt.bundle.orphans import DATA
-from ckptfmt.bundle.places import is_file, list_objects, read_object, remove_object, write_object
 from ckptfmt.errors import StorageError
+from ckptfmt.files.orphans import DATA
+from ckptfmt.files.places import is_file, list_objects, read_object, remove_object, write_object
 from ckptfmt.manager.directory import SMALL_BYTES_MAX, CheckpointDirectory
 
 

@@ -20,9 +20,9 @@ import numpy as np
 from ckptfmt._base.arguments import check_switch, invalid, wrong
 from ckptfmt._base.background import wait_for_saves
 from ckptfmt._base.names import path_text
-from ckptfmt.bundle.orphans import METRICS_NAME, of_managed
-from ckptfmt.bundle.state_file import STATE_NAME
 from ckptfmt.errors import CkptfmtError
+from ckptfmt.files.orphans import METRICS_NAME, of_managed
+from ckptfmt.files.state_file import STATE_NAME
 from ckptfmt.manager.directory import CheckpointDirectory
 from ckptfmt.manager.manager import CheckpointManager
 from ckptfmt.manager.restoring import Decisions

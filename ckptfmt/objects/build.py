@@ -11,20 +11,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from ckptfmt.bundle.graph import (
+    NONE,
     OBJECT_GRAPH_KEY,
     VARIABLE_VALUE,
     Node,
     ObjectGraph,
 )
 from ckptfmt.errors import CorruptError, InvalidError
-from ckptfmt.objects.nodes import (
-    CONTAINERS,
-    NONE,
-    SCALARS,
-    Slot,
-    TreeNode,
-    scalar_value,
-)
+from ckptfmt.objects.nodes import CONTAINERS, SCALARS, Slot, TreeNode, scalar_value
 from ckptfmt.objects.traversal import described, is_array
 
 ARRAY, OBJECT = "array", "object"

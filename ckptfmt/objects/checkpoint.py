@@ -17,13 +17,15 @@ from numpy.typing import NDArray
 
 from ckptfmt._base.arguments import check_switch, invalid, wrong
 from ckptfmt._base.background import SaveFuture, SaveQueue, Work, wait_for_saves
+from ckptfmt._base.hints import some
 from ckptfmt._base.names import absolute, check_extension, path_text, prefix_text
+from ckptfmt._base.patterns import Filter
 from ckptfmt._base.targets import is_immutable
 from ckptfmt.bundle import reader as reading
 from ckptfmt.bundle.choosing import Cast, Choice, Names
-from ckptfmt.bundle.selecting import Filter, Rename, some
-from ckptfmt.bundle.state_file import update_checkpoint_state
+from ckptfmt.bundle.selecting import Rename
 from ckptfmt.errors import CkptfmtWarning, InvalidError
+from ckptfmt.files.state_file import update_checkpoint_state
 from ckptfmt.objects.layouts import layouts_by_path
 from ckptfmt.objects.matching import Restoration
 from ckptfmt.objects.saves import Alone, Begun, Together, restored_together

@@ -17,6 +17,7 @@ from ckptfmt.bundle.graph import (
     Node,
     ObjectGraph,
     SlotVariable,
+    leaf_name,
     mark_checkpoint_values,
     unescape,
 )
@@ -24,7 +25,6 @@ from ckptfmt.bundle.selecting import (
     Transform,
 )
 from ckptfmt.errors import InvalidError
-from ckptfmt.objects.nodes import leaf_name
 from ckptfmt.saving.parallel import OTHERS, is_further_component
 
 

@@ -25,6 +25,7 @@ from collections.abc import Callable, Collection, Hashable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from ckptfmt._base.hints import some
 from ckptfmt._base.targets import is_immutable
 from ckptfmt.bundle.choosing import Choice
 from ckptfmt.bundle.graph import (
@@ -34,9 +35,6 @@ from ckptfmt.bundle.graph import (
     ObjectGraph,
 )
 from ckptfmt.bundle.reader import Reader
-from ckptfmt.bundle.selecting import (
-    some,
-)
 from ckptfmt.errors import CkptfmtWarning, InvalidError, TensorNotFoundError
 from ckptfmt.objects import assigning
 from ckptfmt.objects.assigning import Assignment, Conversion, Misfit

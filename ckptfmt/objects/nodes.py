@@ -17,12 +17,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ckptfmt._base.dtypes import VARIANT
-from ckptfmt._base.names import VALUE_SUFFIX
+from ckptfmt.bundle.graph import NONE
 from ckptfmt.errors import InvalidError
 
 CONTAINERS = frozenset({"dict", "list", "tuple"})
 SCALARS = frozenset({"int", "float", "bool", "str", "bytes"})
-NONE = "none"
 # Variant payloads are object arrays of bytes, as strings are; this dtype distinguishes them.
 VARIANTS = np.dtype(object, metadata={"ckptfmt": VARIANT})
 
@@ -77,16 +76,6 @@ class TreeNode(dict[str, Any]):
 
 
 TreeNode.__module__ = "ckptfmt.types"
-
-
-def leaf_name(key: str) -> str:
-    """Return the name of a tensor in a tree: the path of its object, followed by the attribute if
-    it is not the value of a variable. In a name-based checkpoint it is the tensor's name.
-
-    >>> leaf_name("model/kernel/.ATTRIBUTES/VARIABLE_VALUE")
-    'model/kernel'
-    """
-    return key.removesuffix(VALUE_SUFFIX)
 
 
 _TYPES = {"bool": bool, "int": int, "float": float, "str": str, "bytes": bytes}

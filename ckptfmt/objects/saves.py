@@ -16,11 +16,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ckptfmt._base import dtypes
 from ckptfmt._base.background import SaveFuture, SaveQueue, Work, wait_for_saves
 from ckptfmt.bundle import reader as reading
-from ckptfmt.bundle.graph import OBJECT_GRAPH_KEY, ObjectGraph, decode_graph
-from ckptfmt.bundle.locate import locate
+from ckptfmt.bundle.graph import OBJECT_GRAPH_KEY, ObjectGraph, decode_graph, leaf_name
 from ckptfmt.errors import InvalidError, UnsupportedError
+from ckptfmt.files.locate import locate
 from ckptfmt.objects.matching import Restoration
-from ckptfmt.objects.nodes import leaf_name
 from ckptfmt.objects.serializing import Content, content_of, saver_of
 from ckptfmt.objects.status import LoadStatus
 from ckptfmt.objects.traversal import View

@@ -20,6 +20,7 @@ from ckptfmt._base.background import SaveQueue
 from ckptfmt._base.dtypes import VARIANT
 from ckptfmt._base.names import VALUE_SUFFIX
 from ckptfmt.bundle.graph import (
+    NONE,
     OBJECT_GRAPH_KEY,
     PY_STATE,
     VARIABLE_VALUE,
@@ -34,7 +35,7 @@ from ckptfmt.bundle.graph import (
     slot_key,
 )
 from ckptfmt.errors import InvalidError, UnsupportedError, about
-from ckptfmt.objects.nodes import NONE, TreeNode, scalar_array, scalar_kind
+from ckptfmt.objects.nodes import TreeNode, scalar_array, scalar_kind
 from ckptfmt.objects.traversal import (
     GATHER,
     Local,

@@ -7,11 +7,11 @@ from collections.abc import Callable, Collection, Hashable
 from dataclasses import dataclass
 from typing import Self
 
+from ckptfmt._base.hints import some
 from ckptfmt.bundle.choosing import Choice
 from ckptfmt.bundle.graph_keys import graph_of
 from ckptfmt.bundle.load import MatchReport, refuse
 from ckptfmt.bundle.reader import Reader
-from ckptfmt.bundle.selecting import some
 from ckptfmt.errors import MatchError
 from ckptfmt.objects.assigning import Misfit
 from ckptfmt.objects.matching import Match, NamedRestoration, Prepared, Restoration

@@ -15,8 +15,8 @@ from ckptfmt.bundle.findings import grouped
 from ckptfmt.bundle.reader import Reader
 from ckptfmt.bundle.tensor import TensorHandle
 from ckptfmt.errors import CkptfmtError, masked
-from ckptfmt.objects.naming import TensorNames
-from ckptfmt.objects.roles import ModelRole, model_roles
+from ckptfmt.naming.roles import ModelRole, model_roles
+from ckptfmt.naming.tensor_names import TensorNames
 from ckptfmt.report.measuring import Budget, Measured, Measurements, OutOfBudget, measure
 from ckptfmt.report.statistics import Number, Statistics
 

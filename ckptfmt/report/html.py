@@ -15,9 +15,9 @@ from typing import Any, Protocol, runtime_checkable
 from ckptfmt._base.arguments import check_number, check_progress, invalid
 from ckptfmt._base.names import is_url, path_text, printable
 from ckptfmt.bundle.completeness import missing_data
-from ckptfmt.bundle.outputs import checkpoint_files, output_path, writing_file
 from ckptfmt.bundle.reader import Reader
 from ckptfmt.errors import about, masked
+from ckptfmt.files.outputs import checkpoint_files, output_path, writing_file
 from ckptfmt.formats.opening import open_any
 from ckptfmt.report.collect import WARNED_MAX, Progress, checkpoint_data, comparison_data
 from ckptfmt.report.measuring import Budget

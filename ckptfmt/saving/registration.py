@@ -19,8 +19,8 @@ from typing import Any
 
 from ckptfmt._base.arguments import check_switch, invalid, wrong
 from ckptfmt._base.names import is_url
-from ckptfmt.bundle.temporary import OwnDescriptor, make_directory
 from ckptfmt.errors import BusyError, InvalidError, StorageError
+from ckptfmt.files.temporary import OwnDescriptor, make_directory
 
 _VALID_NAME = re.compile(r"[a-zA-Z0-9._-]+")
 

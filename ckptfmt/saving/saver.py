@@ -35,7 +35,6 @@ from ckptfmt._base.names import absolute, path_text, prefix_text
 from ckptfmt._base.slices import parse_spec
 from ckptfmt.bundle import reader as reading
 from ckptfmt.bundle.batch import box_of_text, check_dtypes, select_batch
-from ckptfmt.bundle.locate import locate
 from ckptfmt.bundle.reader import Reader
 from ckptfmt.bundle.snapshot import Snapshot
 from ckptfmt.errors import (
@@ -43,6 +42,7 @@ from ckptfmt.errors import (
     InvalidError,
     about,
 )
+from ckptfmt.files.locate import locate
 from ckptfmt.saving.devices import task_of
 from ckptfmt.saving.options import CheckpointOptions
 from ckptfmt.saving.registration import RegisteredSaver, claimed, get_registered_saver

@@ -41,8 +41,6 @@ from ckptfmt._base.untrusted import open_regular
 from ckptfmt.bundle import reader as reading
 from ckptfmt.bundle import writer as writing
 from ckptfmt.bundle.batch import Batch, select_batch
-from ckptfmt.bundle.locate import locate
-from ckptfmt.bundle.places import OpenObject
 from ckptfmt.bundle.snapshot import Snapshot
 from ckptfmt.bundle.staging import part_durability
 from ckptfmt.bundle.tensor import TensorHandle
@@ -52,6 +50,8 @@ from ckptfmt.errors import (
     InvalidError,
     StorageError,
 )
+from ckptfmt.files.locate import locate
+from ckptfmt.files.places import OpenObject
 from ckptfmt.saving.mesh import Layout, Mesh
 from ckptfmt.saving.options import CheckpointOptions
 from ckptfmt.saving.shards import cut

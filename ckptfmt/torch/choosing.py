@@ -15,7 +15,7 @@ from ckptfmt._base.arguments import invalid
 from ckptfmt.bundle.choosing import Choice
 from ckptfmt.bundle.reader import Reader
 from ckptfmt.bundle.selecting import CastFirst, Transform
-from ckptfmt.objects.naming_metadata import moved_versions
+from ckptfmt.naming.metadata import moved_versions
 from ckptfmt.torch.structure import SEQUENCES, Stored, alike, leaves, path_name, versions_of
 
 _OMITTED = object()

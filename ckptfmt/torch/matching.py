@@ -15,13 +15,14 @@ from torch.optim import Optimizer
 from ckptfmt._base import dtypes
 from ckptfmt._base.arguments import invalid
 from ckptfmt._base.arrays import describe
+from ckptfmt._base.hints import some
 from ckptfmt._base.names import tensor_bytes
 from ckptfmt._base.targets import Target, torch_refusal
 from ckptfmt.bundle.batch import select_batch
 from ckptfmt.bundle.choosing import Choice
 from ckptfmt.bundle.load import MatchReport, Mismatch, without_bookkeeping
 from ckptfmt.bundle.reader import Reader
-from ckptfmt.bundle.selecting import some, transformed_kind
+from ckptfmt.bundle.selecting import transformed_kind
 from ckptfmt.errors import CkptfmtError, InvalidError
 from ckptfmt.torch import tensors
 from ckptfmt.torch.making import New

@@ -15,12 +15,13 @@ import torch
 
 from ckptfmt._base.arguments import Durability, Level, Verify, check_order, invalid
 from ckptfmt._base.background import SaveFuture
+from ckptfmt._base.patterns import Filter
 from ckptfmt._base.progress import Progress
 from ckptfmt.bundle import reader as reading
 from ckptfmt.bundle import saving
 from ckptfmt.bundle.choosing import Cast, Choice, Names
 from ckptfmt.bundle.load import MatchReport, refuse, rename_remedy
-from ckptfmt.bundle.selecting import Filter, Rename
+from ckptfmt.bundle.selecting import Rename
 from ckptfmt.errors import warn
 from ckptfmt.torch import tensors
 from ckptfmt.torch.choosing import chosen_state, chosen_tensors

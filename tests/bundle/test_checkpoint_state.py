@@ -12,8 +12,8 @@ import sys
 import pytest
 
 import ckptfmt
-from ckptfmt.bundle import state_file
-from ckptfmt.bundle.state_file import CheckpointState, format_state, parse_state
+from ckptfmt.files import state_file
+from ckptfmt.files.state_file import CheckpointState, format_state, parse_state
 
 NAME = 'model_checkpoint_path: "k" '
 

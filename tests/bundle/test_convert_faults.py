@@ -25,8 +25,8 @@ from ckptfmt._base.arrays import Sources
 from ckptfmt.bundle import rewriting
 from ckptfmt.bundle.rewriting import Piece
 from ckptfmt.bundle.staging import Staging
-from ckptfmt.bundle.temporary import LOCK_NAME
 from ckptfmt.bundle.writer import Writer
+from ckptfmt.files.temporary import LOCK_NAME
 from ckptfmt.manager.directory import CheckpointDirectory
 
 # `ckptfmt.convert` is the function.

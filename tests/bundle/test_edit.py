@@ -17,7 +17,7 @@ from support.files import contents, flip
 import ckptfmt
 from ckptfmt import CorruptError, InvalidError, TensorNotFoundError
 from ckptfmt.editing import edit
-from ckptfmt.objects.roles import model_roles
+from ckptfmt.naming.roles import model_roles
 
 LEVELS = ("v2", "v2+", "ckptfmt")
 MiB = 1 << 20

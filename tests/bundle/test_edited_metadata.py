@@ -14,7 +14,7 @@ from support.drawn_edits import named_in_tree
 
 import ckptfmt
 from ckptfmt import InvalidError
-from ckptfmt.objects.roles import model_roles
+from ckptfmt.naming.roles import model_roles
 
 ONE = {"$tensor": True}
 NAMES = ["a.w", "a.b", "l.0", "l.1", "s.0", "s.1", "o.state.0.m", "o.param_groups.0.lr", "t.q"]

@@ -87,10 +87,10 @@ def test_writer_of_the_parent_is_left_alone(tmp_path: Path) -> None:
 IMPORTING = """
 import os, threading
 def come():
-    import ckptfmt.bundle.temporary
+    import ckptfmt.files.temporary
 os.register_at_fork(before=come)
 pid = os.fork()
-from ckptfmt.bundle.temporary import OwnDescriptor
+from ckptfmt.files.temporary import OwnDescriptor
 def work():
     OwnDescriptor(lambda: os.open("/", os.O_RDONLY)).close()
 thread = threading.Thread(target=work, daemon=True)

@@ -60,7 +60,7 @@ def test_reading_a_tensor_loads_what_reads(tmp_path: Path) -> None:
     assert "ckptfmt._base.background" not in ours
     assert not loaded & {"hashlib", "logging", "socket", "tempfile", "zstandard"}
     assert not loaded & {"concurrent.futures", "compression.zstd", "shutil", "random", "selectors"}
-    assert not loaded & {"json", "ml_dtypes", "threading", "ckptfmt.bundle.state_file"}
+    assert not loaded & {"json", "ml_dtypes", "threading", "ckptfmt.files.state_file"}
 
 
 READS = """

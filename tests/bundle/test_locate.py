@@ -19,7 +19,7 @@ import pytest
 from support import index
 
 import ckptfmt
-from ckptfmt.bundle.locate import kind_of_file, locate
+from ckptfmt.files.locate import kind_of_file, locate
 
 VALUES = [3, 1, 4]
 NOTHING = "Failed to find any matching files for this prefix"

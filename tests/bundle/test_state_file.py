@@ -19,7 +19,7 @@ import pytest
 
 import ckptfmt
 from ckptfmt import tf
-from ckptfmt.bundle.state_file import CheckpointState
+from ckptfmt.files.state_file import CheckpointState
 
 EXPECTED = "expected a line 'field: value' of a CheckpointState, found "
 

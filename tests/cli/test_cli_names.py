@@ -19,7 +19,7 @@ from ckptfmt.bundle.graph import (
     SlotVariable,
     encode_graph,
 )
-from ckptfmt.objects.naming import ObjectPaths, TensorNames
+from ckptfmt.naming.tensor_names import ObjectPaths, TensorNames
 from cli.commands import Command
 
 # What Keras 3 saves: the weight is in the model and in the optimizer, and stored under the latter.

@@ -21,8 +21,8 @@ from support.files import contents
 import ckptfmt
 import ckptfmt.report
 from ckptfmt._base.names import prefix_text
-from ckptfmt.bundle.outputs import checkpoint_files, output_path
 from ckptfmt.cli import main
+from ckptfmt.files.outputs import checkpoint_files, output_path
 from cli.commands import Command, child, data_file
 
 VALUES = {"w": np.arange(6.0, dtype=np.float32).reshape(2, 3)}

@@ -11,7 +11,7 @@ import pytest
 from support.files import flip
 
 import ckptfmt
-from ckptfmt.bundle.locate import locate_all
+from ckptfmt.files.locate import locate_all
 from cli.commands import Command, data_file, index_file, small
 
 POINTER = (

@@ -18,8 +18,8 @@ from support.drawn_edits import Drawn, drawn_edit, expected_of
 import ckptfmt
 from ckptfmt import TensorNotFoundError
 from ckptfmt.bundle.graph import OBJECT_GRAPH_KEY
-from ckptfmt.bundle.locate import locate
-from ckptfmt.objects.roles import model_roles
+from ckptfmt.files.locate import locate
+from ckptfmt.naming.roles import model_roles
 
 from .workers import ask
 

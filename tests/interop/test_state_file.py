@@ -23,7 +23,7 @@ import pytest
 
 import ckptfmt
 from ckptfmt import tf
-from ckptfmt.bundle.state_file import CheckpointState, format_state, parse_state
+from ckptfmt.files.state_file import CheckpointState, format_state, parse_state
 
 from .generate import seed_from_environment
 from .workers import ask

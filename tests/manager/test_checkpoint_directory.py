@@ -248,7 +248,7 @@ def test_unlocking_and_closing_raise_nothing_of_the_system(
 FORKING = """
 import os, sys
 from ckptfmt.manager.directory import CheckpointDirectory
-from ckptfmt.bundle.temporary import TemporaryDirectory, make_file
+from ckptfmt.files.temporary import TemporaryDirectory, make_file
 place = CheckpointDirectory(sys.argv[1])
 temporary = TemporaryDirectory(os.path.join(sys.argv[1], "ckpt-1"))
 temporary.make()

@@ -21,7 +21,7 @@ import ckptfmt
 from ckptfmt import tf
 from ckptfmt.bundle import completeness
 from ckptfmt.bundle.completeness import why_incomplete
-from ckptfmt.bundle.state_file import CheckpointState, format_state
+from ckptfmt.files.state_file import CheckpointState, format_state
 from ckptfmt.manager import latest
 
 SECOND = 10**9

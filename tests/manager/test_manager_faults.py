@@ -22,9 +22,9 @@ from support.files import flip
 from support.manager import Checkpoint, files, manager_of, number_names, there
 
 import ckptfmt
-from ckptfmt.bundle.state_file import format_state
 from ckptfmt.bundle.verify import Finding, Report
 from ckptfmt.errors import CkptfmtWarning, CorruptError, InvalidError, StorageError
+from ckptfmt.files.state_file import format_state
 from ckptfmt.manager import restoring as managing
 from ckptfmt.manager.directory import CheckpointDirectory
 from ckptfmt.manager.retention import KeepBest

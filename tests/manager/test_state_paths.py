@@ -17,8 +17,8 @@ from support.dict_client import mount
 
 import ckptfmt
 from ckptfmt import tf
-from ckptfmt.bundle.locate import locate
-from ckptfmt.bundle.state_file import CheckpointState, format_state
+from ckptfmt.files.locate import locate
+from ckptfmt.files.state_file import CheckpointState, format_state
 from ckptfmt.manager.pruning import prune
 
 # Checkpoints below the directory of the test; the number is their content.

@@ -17,10 +17,10 @@ from support.manager import files
 
 import ckptfmt
 from ckptfmt import _core
-from ckptfmt.bundle import orphans
-from ckptfmt.bundle.temporary import LOCK_NAME, TemporaryDirectory
 from ckptfmt.cli import main
 from ckptfmt.errors import BusyError
+from ckptfmt.files import orphans
+from ckptfmt.files.temporary import LOCK_NAME, TemporaryDirectory
 from ckptfmt.manager.directory import CheckpointDirectory
 
 HEX = "a123456789abcdef"

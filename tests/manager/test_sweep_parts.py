@@ -6,7 +6,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import ckptfmt
-from ckptfmt.bundle.temporary import LOCK_NAME
+from ckptfmt.files.temporary import LOCK_NAME
 from ckptfmt.manager.directory import CheckpointDirectory
 
 

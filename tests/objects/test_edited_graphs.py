@@ -21,7 +21,7 @@ from ckptfmt import InvalidError
 from ckptfmt.bundle.graph import OBJECT_GRAPH_KEY, Attribute, Node, ObjectGraph, encode_graph
 from ckptfmt.bundle.graph_keys import graph_of, key_groups, missing_keys
 from ckptfmt.editing import edit
-from ckptfmt.editing.graphs import edited_graph
+from ckptfmt.naming.graphs import edited_graph
 
 VALUE = "/.ATTRIBUTES/VARIABLE_VALUE"
 OPTIONS = ckptfmt.tf.CheckpointOptions(durability="none")

@@ -15,7 +15,7 @@ import pytest
 
 import ckptfmt
 from ckptfmt.bundle.graph import Attribute, Node, ObjectGraph, SlotVariable, attribute_key
-from ckptfmt.objects.roles import model_roles, optimizer_nodes, tensor_roles
+from ckptfmt.naming.roles import model_roles, optimizer_nodes, tensor_roles
 
 
 class Graph:

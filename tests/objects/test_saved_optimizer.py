@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from ckptfmt.bundle.graph import Attribute, Node, ObjectGraph, SlotVariable, attribute_key
-from ckptfmt.objects.roles import optimizer_nodes, tensor_roles
+from ckptfmt.naming.roles import optimizer_nodes, tensor_roles
 
 STEPS, MOMENT, RATE = map(attribute_key, ("_iterations", "_variables/1", "learning_rate"))
 

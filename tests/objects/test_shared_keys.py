@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import pytest
 
 from ckptfmt.bundle.graph import Attribute, Node, ObjectGraph, attribute_key
-from ckptfmt.objects.roles import tensor_roles
+from ckptfmt.naming.roles import tensor_roles
 
 SHARED, STEPS = attribute_key("scale"), attribute_key("optimizer/_iterations")
 

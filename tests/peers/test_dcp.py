@@ -21,7 +21,7 @@ from torch.distributed.checkpoint.state_dict_loader import _load_state_dict_from
 import ckptfmt
 import ckptfmt.torch
 from ckptfmt import CorruptError, InvalidError
-from ckptfmt.bundle.places import list_objects
+from ckptfmt.files.places import list_objects
 from ckptfmt.torch.dcp import StorageReader, StorageWriter
 
 pytestmark = [

@@ -13,7 +13,8 @@ PACKAGE = Path(__file__).parents[2] / "ckptfmt"
 
 # Modules and packages in the root of the package, the lowest first.
 PARTS = [
-    *("_ckptfmt", "errors", "_core", "_base", "stores", "bundle", "saving", "sharded", "objects"),
+    *("_ckptfmt", "errors", "_core", "_base", "stores", "files", "bundle"),
+    *("naming", "saving", "sharded", "objects"),
     *("manager", "formats", "editing", "report", "tf", "types"),
     *("torch", "jax", "keras", "huggingface", "safetensors", "hdf5", "mpi"),
     *("__init__", "cli", "__main__"),

@@ -19,7 +19,7 @@ from support.forking import in_child
 
 import ckptfmt
 from ckptfmt import cli, stores
-from ckptfmt.bundle import locate
+from ckptfmt.files import locate
 from ckptfmt.report import html
 from ckptfmt.stores import waiting
 

@@ -15,7 +15,7 @@ from support.dict_client import DictClient, mount
 
 import ckptfmt
 from ckptfmt import errors
-from ckptfmt.bundle.temporary import TemporaryDirectory
+from ckptfmt.files.temporary import TemporaryDirectory
 from ckptfmt.sharded.coordinator import SingleProcess
 from ckptfmt.stores import objects, waiting
 from ckptfmt.stores.client import BodyError

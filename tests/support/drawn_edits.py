@@ -3,7 +3,7 @@
 what each edit must do.
 
 The roles of the tensors are known from how a checkpoint is made, not from its names: nothing here
-asks ckptfmt.objects.roles.
+asks ckptfmt.naming.roles.
 """
 
 from __future__ import annotations

@@ -18,8 +18,8 @@ from typing import NoReturn
 
 from ckptfmt import _core
 from ckptfmt._base.names import index_name, is_url
-from ckptfmt.bundle.places import list_objects, remove_object
 from ckptfmt.errors import BusyError, DurabilityUnknownError, StorageError
+from ckptfmt.files.places import list_objects, remove_object
 
 # The lock file in a temporary directory. It is created first and removed last.
 LOCK_NAME = "writer.lock"

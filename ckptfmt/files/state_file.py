@@ -34,8 +34,6 @@ from ckptfmt import _core
 from ckptfmt._base import names
 from ckptfmt._base.arguments import Durability, check_choice, check_switch, invalid, listed, wrong
 from ckptfmt._base.names import path_text
-from ckptfmt.bundle.places import is_directory, is_file, read_file, write_object
-from ckptfmt.bundle.temporary import open_directory, raise_storage, replace_file
 from ckptfmt.errors import (
     CkptfmtWarning,
     CorruptError,
@@ -44,6 +42,8 @@ from ckptfmt.errors import (
     StorageError,
     UnsupportedError,
 )
+from ckptfmt.files.places import is_directory, is_file, read_file, write_object
+from ckptfmt.files.temporary import open_directory, raise_storage, replace_file
 
 Path = str | bytes | os.PathLike[Any]
 

@@ -11,7 +11,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 
+from ckptfmt._base.hints import near, some
 from ckptfmt._base.names import index_name, printable
+from ckptfmt._base.patterns import Filter, filter_function
 from ckptfmt.bundle.graph import (
     ATTRIBUTES,
     OPTIMIZER_SLOT,
@@ -20,13 +22,12 @@ from ckptfmt.bundle.graph import (
     ObjectGraph,
     SlotVariable,
     escape,
+    leaf_name,
 )
 from ckptfmt.bundle.graph_keys import graph_of
 from ckptfmt.bundle.reader import Reader
-from ckptfmt.bundle.selecting import Filter, filter_function, near, some
 from ckptfmt.errors import CkptfmtError, InvalidError, TensorNotFoundError
-from ckptfmt.objects.nodes import leaf_name
-from ckptfmt.objects.roles import optimizer_nodes
+from ckptfmt.naming.roles import optimizer_nodes
 
 # Longer paths are not names: a hostile graph is a chain of a million objects, or has names of a
 # megabyte.

@@ -10,8 +10,10 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
+from ckptfmt._base.hints import some
 from ckptfmt.bundle.graph import (
     ATTRIBUTES,
+    NONE,
     OPTIMIZER_SLOT,
     Attribute,
     Node,
@@ -23,10 +25,8 @@ from ckptfmt.bundle.graph import (
     unescape,
 )
 from ckptfmt.bundle.graph_keys import key_groups, reached, wanted_keys
-from ckptfmt.bundle.selecting import some
 from ckptfmt.errors import InvalidError
-from ckptfmt.objects.nodes import NONE
-from ckptfmt.objects.roles import optimizer_nodes
+from ckptfmt.naming.roles import optimizer_nodes
 
 # No path of more names is made up.
 DEPTH_MAX = 1000

@@ -13,15 +13,8 @@ from typing import Any
 
 from ckptfmt._base import foreign, names
 from ckptfmt._base.foreign import LFS_POINTER, TABLE_MAGIC, Foreign
+from ckptfmt._base.hints import some
 from ckptfmt._base.names import path_text
-from ckptfmt.bundle.places import (
-    entries,
-    is_directory,
-    is_file,
-    names_in,
-    read_ends,
-)
-from ckptfmt.bundle.selecting import some
 from ckptfmt.errors import (
     CheckpointNotFoundError,
     CkptfmtError,
@@ -30,6 +23,13 @@ from ckptfmt.errors import (
     LimitError,
     UnsupportedError,
     masked,
+)
+from ckptfmt.files.places import (
+    entries,
+    is_directory,
+    is_file,
+    names_in,
+    read_ends,
 )
 
 HEAD_BYTES = 512
@@ -102,7 +102,7 @@ def _below(directory: str) -> Iterator[str]:
 def _lost(directory: str) -> Iterator[str]:
     """Yield the checkpoint that a state file names and that is not there; or the directory itself,
     whose state file cannot be read."""
-    from ckptfmt.bundle.state_paths import state_checkpoint  # noqa: PLC0415 (a prefix needs none)
+    from ckptfmt.files.state_paths import state_checkpoint  # noqa: PLC0415 (a prefix needs none)
 
     try:
         named = state_checkpoint(directory, quiet=True)
@@ -128,7 +128,7 @@ def _not_found(path: str, message: str) -> CheckpointNotFoundError:
 
 
 def _in_directory(directory: str) -> str:
-    from ckptfmt.bundle.state_paths import state_checkpoint  # noqa: PLC0415 (a prefix needs none)
+    from ckptfmt.files.state_paths import state_checkpoint  # noqa: PLC0415 (a prefix needs none)
 
     named = state_checkpoint(directory)
     if named is not None and is_file(names.index_name(named)):

@@ -18,7 +18,7 @@ import numpy as np
 
 from ckptfmt._base.casting import dtype_text
 from ckptfmt.errors import InvalidError
-from ckptfmt.objects.roles import OPTIMIZER_STATES, below_paths
+from ckptfmt.naming.roles import OPTIMIZER_STATES, below_paths
 
 # Members of the metadata: of ckptfmt.torch with the version that is known, and of ckptfmt.jax.
 TORCH, VERSION, PRNG_KEYS = "ckptfmt.torch", 1, "jax_prng_impls"

@@ -12,12 +12,12 @@ from typing import Any, Literal
 
 from ckptfmt._base import foreign
 from ckptfmt._base.names import index_name, is_url, parse_data_name, path_text
-from ckptfmt.bundle.locate import kind_of_file
-from ckptfmt.bundle.orphans import METRICS_NAME
-from ckptfmt.bundle.places import names_in
-from ckptfmt.bundle.state_file import STATE_NAME
-from ckptfmt.bundle.temporary import open_directory, raise_storage, replacing_file
 from ckptfmt.errors import InvalidError
+from ckptfmt.files.locate import kind_of_file
+from ckptfmt.files.orphans import METRICS_NAME
+from ckptfmt.files.places import names_in
+from ckptfmt.files.state_file import STATE_NAME
+from ckptfmt.files.temporary import open_directory, raise_storage, replacing_file
 
 # By kind of output, what an existing file must be to be replaced, by its first bytes.
 _REPLACED = {"html": ("an HTML file", foreign.HTML), "npy": ("a .npy file", foreign.NPY)}

@@ -12,9 +12,9 @@ from collections import Counter
 from collections.abc import Collection
 
 from ckptfmt._base.names import index_name, is_url
-from ckptfmt.bundle.places import is_file
-from ckptfmt.bundle.state_file import STATE_NAME, CheckpointState, read_state_file
 from ckptfmt.errors import CorruptError, InvalidError, warn
+from ckptfmt.files.places import is_file
+from ckptfmt.files.state_file import STATE_NAME, CheckpointState, read_state_file
 
 _NO_NAMES = ("", ".", "..")
 # All other paths are names right in the directory.
