@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 
-from ckptfmt._base.dtypes import STRING
+from ckptfmt._base.dtypes import STRING, name_of
+from ckptfmt._core import ReaderHandle
 from ckptfmt.bundle.graph import (
     ATTRIBUTES,
     OBJECT_CONFIG_JSON,
@@ -17,47 +18,59 @@ from ckptfmt.bundle.graph import (
     ObjectGraph,
     decode_graph,
 )
-from ckptfmt.bundle.reader import Reader
+from ckptfmt.bundle.tensor import Opened
 from ckptfmt.errors import CorruptError, LimitError, UnsupportedError
 
 # The longest suffix that the names of an attribute's tensors add to its key.
 SUFFIX_MAX = 256
+_KEY = OBJECT_GRAPH_KEY.encode()
 
 
-def read_graph_bytes(reader: Reader) -> bytes:
-    """Return the encoded object graph of a checkpoint that has one.
+def graph_bytes(handle: ReaderHandle, path: str, mode: int) -> bytes | None:
+    """Return the encoded object graph of a checkpoint; None if it has none.
+
+    Args:
+        path: the checkpoint, for errors.
+        mode: how the read is verified.
 
     Raises:
         CorruptError: the tensor of that name is not a string.
     """
-    handle = reader[OBJECT_GRAPH_KEY]
-    if handle.dtype_name != STRING or handle.shape:
+    if not handle.contains(_KEY):
+        return None
+    selection = handle.select_one(_KEY)
+    record = selection.record(0)
+    dtype = name_of(record.dtype)
+    if dtype != STRING or record.shape:
         raise CorruptError(
-            f"OBJ-1: the object graph is {handle.dtype_name}{list(handle.shape)}, not one string",
+            f"OBJ-1: the object graph is {dtype}{list(record.shape)}, not one string",
             failure="BAD_ENTRY",
-            path=reader.prefix,
+            path=path,
             tensor=OBJECT_GRAPH_KEY,
         )
-    content: bytes = handle.read().item()
-    return content
+    return handle.read_strings(selection, 0, None, mode)[0]
 
 
-def graph_of(reader: Reader) -> ObjectGraph | None:
+def read_graph_bytes(reader: Opened) -> bytes | None:
+    """Return the encoded object graph of an open checkpoint, as `graph_bytes`."""
+    return graph_bytes(reader._handle, reader.prefix, reader._default_mode)
+
+
+def graph_of(reader: Opened) -> ObjectGraph | None:
     """Return the object graph of a checkpoint; None if it has none."""
-    if OBJECT_GRAPH_KEY not in reader:
-        return None
-    return decode_graph(read_graph_bytes(reader), reader.prefix)
+    content = read_graph_bytes(reader)
+    return None if content is None else decode_graph(content, reader.prefix)
 
 
-def missing_keys(reader: Reader, graph: ObjectGraph) -> list[str]:
-    """Return the tensors that the object graph names and the checkpoint does not have.
+def missing_keys(stored: Iterable[str], graph: ObjectGraph) -> list[str]:
+    """Return the tensors that the object graph names and are not among the stored ones.
 
     TensorFlow saves an uninitialised variable so: its object is in the graph, its value is not
     stored. Restoring it fails, restoring the other objects does not. Otherwise the checkpoint lost
     these tensors. The configurations of Keras objects, which nothing restores, do not count.
     """
     found = reachable(graph)
-    missing, groups = _absent(reader, wanted_keys(graph, found))
+    missing, groups = _absent(stored, wanted_keys(graph, found))
     if not missing:
         return []
     configurations = {
@@ -69,7 +82,7 @@ def missing_keys(reader: Reader, graph: ObjectGraph) -> list[str]:
     return [key for key in missing if key not in groups and key not in configurations]
 
 
-def missing_tensors(reader: Reader) -> tuple[str, ...]:
+def missing_tensors(reader: Opened) -> tuple[str, ...]:
     """Return the tensors that the object graph names and the checkpoint does not have; none if
     there is no graph, or it cannot be decoded."""
     try:
@@ -79,9 +92,9 @@ def missing_tensors(reader: Reader) -> tuple[str, ...]:
     return () if graph is None else tuple(missing_keys(reader, graph))
 
 
-def _absent(reader: Reader, keys: list[str]) -> tuple[list[str], dict[str, list[str]]]:
+def _absent(names: Iterable[str], keys: list[str]) -> tuple[list[str], dict[str, list[str]]]:
     """Return the keys that are not tensors, and the tensors of those that stand for several."""
-    stored = set(reader)
+    stored = set(names)
     missing = [key for key in keys if key not in stored]
     if not missing:
         return [], {}
@@ -89,15 +102,16 @@ def _absent(reader: Reader, keys: list[str]) -> tuple[list[str], dict[str, list[
 
 
 def stored_keys(
-    reader: Reader, graph: ObjectGraph, found: Iterable[int], strict: bool
+    stored: Iterable[str], graph: ObjectGraph, found: Iterable[int], strict: bool
 ) -> tuple[list[str], dict[str, list[str]]]:
     """Return the tensors of these nodes, and those of keys that stand for several.
 
     Args:
+        stored: the names of all tensors.
         strict: whether a missing key is returned as well, so that reading it fails.
     """
     keys = wanted_keys(graph, found)
-    missing, groups = _absent(reader, keys)
+    missing, groups = _absent(stored, keys)
     if not strict:
         absent = set(missing).difference(groups)
         keys = [key for key in keys if key not in absent]

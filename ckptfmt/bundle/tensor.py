@@ -28,7 +28,7 @@ PROBED_BYTES = 64 << 20
 
 
 class Opened(Protocol):
-    """What a handle needs of its Reader."""
+    """What a handle, and the object graph, need of a Reader."""
 
     _handle: _core.ReaderHandle
     _default_mode: int
@@ -41,6 +41,8 @@ class Opened(Protocol):
     def _verify_mode(self, verify: Verify | None) -> int: ...
 
     def __getitem__(self, name: bytes, /) -> TensorHandle: ...
+
+    def __iter__(self) -> Iterator[str]: ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -12,9 +13,9 @@ from ckptfmt import _core
 from ckptfmt._base.arguments import check_limits, check_progress, check_switches
 from ckptfmt._base.foreign import LFS
 from ckptfmt._base.progress import Progress
-from ckptfmt.bundle import graph, graph_keys
+from ckptfmt.bundle import graph_keys
 from ckptfmt.bundle.codec import Zstd
-from ckptfmt.bundle.reader import Reader
+from ckptfmt.bundle.graph import decode_graph
 from ckptfmt.errors import CkptfmtError, masked_repr
 from ckptfmt.files.locate import explained, kind_of_file, locate, unmasked
 from ckptfmt.files.places import store_of
@@ -154,12 +155,14 @@ def _graph_findings(
 ) -> Iterator[Finding]:
     """Yield what is wrong with the object graph, apart from damage of its tensor."""
     try:
-        with Reader(prefix, limits=limits, follow_symlinks=follow_symlinks) as reader:
-            if graph.OBJECT_GRAPH_KEY not in reader:
+        opened = _core.ReaderHandle(prefix, limits, follow_symlinks, Zstd(), store_of(prefix))
+        with contextlib.closing(opened) as handle:
+            content = graph_keys.graph_bytes(handle, prefix, _core.VERIFY["auto"])
+            if content is None:
                 return
-            content = graph_keys.read_graph_bytes(reader)
             try:
-                missing = graph_keys.missing_keys(reader, graph.decode_graph(content, prefix))
+                graph = decode_graph(content, prefix)
+                missing = graph_keys.missing_keys(handle.names(), graph)
             except CkptfmtError as error:
                 yield _finding(_core.Finding(_core.SEVERITY_NOTE + 1, error), prefix)
                 return

@@ -364,12 +364,11 @@ class _Stored:
 
     def __init__(self, reader: Reader, choice: Choice) -> None:
         self.prefix = reader.prefix
-        self.content = b""
         self.graph: ObjectGraph | None = None
         self.scalars: set[str] = set()
         self.groups: dict[str, list[str]] = {}
-        if OBJECT_GRAPH_KEY in reader:
-            self.content = read_graph_bytes(reader)
+        self.content = read_graph_bytes(reader)
+        if self.content is not None:
             self.graph = decode_graph(self.content, reader.prefix)
             self.found = reachable(self.graph)
             nodes = (self.graph.nodes[node_id] for node_id in self.found)
@@ -442,7 +441,7 @@ def _load_on_mesh(
         if stored.graph is not None:
             # Read it again to notice a checkpoint that was replaced in between.
             by_key[OBJECT_GRAPH_KEY] = None
-    digest = hashlib.sha256(b"" if stored is None else stored.content).digest()
+    digest = hashlib.sha256(b"" if stored is None else stored.content or b"").digest()
     team.round(guard.error, digest, lambda digests: _check_same(digests, path))
     assert stored is not None
     assert batch is not None

@@ -20,10 +20,6 @@ PARTS = [
     *("__init__", "cli", "__main__"),
 ]
 ADAPTERS = {"torch", "jax", "keras", "huggingface", "safetensors", "hdf5", "mpi"}
-# What is imported against the order when it is first needed, and why.
-LAZY = {
-    ("ckptfmt.bundle.reader", "ckptfmt.bundle.verify"): "the method verify is the function",
-}
 
 
 def _modules() -> dict[str, Path]:
@@ -68,7 +64,7 @@ def test_each_part_imports_only_those_above_it() -> None:
         one, other = part_of(module), part_of(target)
         above = PARTS.index(other) <= PARTS.index(one)
         adapted = other in ADAPTERS and one not in (other, "cli")
-        if (module, target) not in LAZY and (not above or adapted):
+        if not above or adapted:
             wrong.append(f"{module} imports {target}: move the code down, or hand the value in")
     assert wrong == []
 
@@ -76,13 +72,9 @@ def test_each_part_imports_only_those_above_it() -> None:
 def test_no_modules_import_each_other() -> None:
     found: dict[str, set[str]] = {module: set() for module in MODULES}
     for module, target in imports():
-        if target in MODULES and part_of(module) != "__init__" and (module, target) not in LAZY:
+        if target in MODULES and part_of(module) != "__init__":
             found[module].add(target)
     try:
         TopologicalSorter(found).prepare()
     except CycleError as error:
         raise AssertionError(" <- ".join(error.args[1])) from None
-
-
-def test_exceptions_are_needed() -> None:
-    assert {*LAZY} <= {*imports()}

@@ -22,7 +22,7 @@ import numpy as np
 from interop.values import KINDS
 
 from ckptfmt import CkptfmtError, CorruptError
-from ckptfmt.bundle.graph import OBJECT_GRAPH_KEY, decode_graph
+from ckptfmt.bundle.graph import decode_graph
 from ckptfmt.bundle.graph_keys import read_graph_bytes
 from ckptfmt.bundle.reader import Reader
 from ckptfmt.bundle.verify import Finding, verify_prefix
@@ -227,8 +227,9 @@ class Core:
 
     def objects(self, step: Step) -> Any:
         reader = self.opened()
-        assert OBJECT_GRAPH_KEY in reader
-        graph = decode_graph(read_graph_bytes(reader), self.prefix, **self.graph_limits)
+        content = read_graph_bytes(reader)
+        assert content is not None
+        graph = decode_graph(content, self.prefix, **self.graph_limits)
         return [
             _node(
                 [[child, name] for name, child in node.children],
