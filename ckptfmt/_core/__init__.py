@@ -11,6 +11,19 @@ Three kinds of things cross it:
   parsed header. A batch of any size is one call.
 - **Views** (`Selection`, mappings, `Memory`) are C memory that Python reads. Each view's base chain
   ends in an object that owns the memory, which is freed with the last view.
+
+border.py       constants, errors, paths, options and handles
+library.py      dtypes, checksums, counters, slice texts
+reading.py      readers, and the tensors that they list or select
+writing.py      writers, and merge
+verifying.py    verification
+storage.py      storages written in Python
+codec.py        codecs written in Python
+callbacks.py    exceptions of Python code that C calls
+columns.py      C structs as numpy columns
+memory.py       memory of copies and arrays
+dlpack.py       DLPack capsules as arrays
+remembering.py  a cached property that a forked child can use
 """
 
 from ckptfmt._core.border import (

@@ -3,6 +3,23 @@
 
 Exit status: 0 good, 1 problems or differences found, 2 wrong usage or no checkpoint, 130
 interrupted.
+
+The commands: average.py, clean.py, completion.py, convert.py, cp.py, diff.py, digest.py, edit.py,
+inspect.py, latest.py, merge.py, mv.py, prune.py, report.py, rm.py, show.py, verify.py
+
+options.py        options that commands share
+renaming.py       the option --rename
+files.py          what cp, mv and rm have in common
+destination.py    the prefix or file that a command writes to
+contents.py       the contents of a checkpoint, for inspect
+inspect_text.py   inspect as text
+inspect_tree.py   inspect --tree
+inspect_graph.py  inspect --tree of an object graph
+inspect_json.py   inspect --json
+missing.py        warnings about what a result lacks
+text.py           escaped names, sizes, tables
+output.py         standard output
+progress.py       the progress bar
 """
 
 from __future__ import annotations

@@ -1,5 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Changing checkpoints: names, tensors, dtypes and metadata; averages."""
+"""Change checkpoints: names, tensors, dtypes and metadata; averages.
+
+edits.py     edit
+averages.py  average
+linking.py   a checkpoint written again, whose unchanged data files are linked
+"""
 
 from ckptfmt._base.doors import door
 

@@ -1,2 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where checkpoints are: paths and URLs, and the files beside a checkpoint's own."""
+"""One seam for paths and URLs: the files of checkpoints, those beside them, and their places.
+
+places.py       files by path or URL
+temporary.py    temporary files and directories, locked while their writer is alive
+orphans.py      which checkpoints of a manager have files in a directory
+outputs.py      plain files written beside checkpoints
+state_file.py   the `checkpoint` file of a directory
+state_paths.py  which checkpoints its paths name
+locate.py       the checkpoint that a path means
+"""

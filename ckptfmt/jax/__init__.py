@@ -1,5 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Save and load pytrees of JAX, in one process or many; the only package that imports jax."""
+"""Save and load pytrees of JAX, in one process or many; the only package that imports jax.
+
+checkpoint.py   save, save_async, load
+pytrees.py      the names of leaves, and what a leaf is
+saving.py       what each process writes
+coordinator.py  JaxCoordinator
+orbax.py        Orbax in this format
+"""
 
 try:
     import jax as _jax  # noqa: F401

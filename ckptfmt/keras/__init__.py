@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Weights of Keras 3 models, on any backend: as checkpoints that TensorFlow and Keras 2 restore,
-and as Keras's `.weights.h5` files. The only package that imports Keras.
+"""Save and load the weights of Keras 3 models, on any backend.
+
+As checkpoints that TensorFlow and Keras 2 restore, and as Keras's `.weights.h5` files. The only
+package that imports Keras.
 
 model.py       the variables of a model under all names that Keras 2 and 3 give them
 layers.py      what layers derive from variables, and what no variable has

@@ -1,2 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Managers of checkpoints, and the state of a training run."""
+"""Which checkpoints stay, and which is the newest.
+
+manager.py          CheckpointManager
+retention.py        which checkpoints are retained: no clock, no files
+directory.py        every operation of a manager on its directory
+store_directory.py  the same for a URL
+records.py          the state file and the metrics of a manager
+latest.py           the newest checkpoint of a directory
+restoring.py        the newest sound one, restored
+pruning.py          old checkpoints removed without their manager
+training_state.py   TrainingState
+"""

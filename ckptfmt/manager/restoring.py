@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from ckptfmt.sharded.coordinator import Coordinator
 
 
-# How a checkpoint is checked before it is restored; "auto" is while it is read.
 # How often a checkpoint is restored again because another process replaced it meanwhile.
 RESTORES_MAX = 100
 # Failures that a missing file causes.

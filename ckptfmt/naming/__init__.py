@@ -1,2 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the stored names mean: from stored names to what people call them, and back."""
+"""From stored names to what people call them, and back.
+
+It reads checkpoints through `ckptfmt.bundle`, which does not import it: a Reader knows stored names
+only, and what takes the names that people use asks TensorNames first.
+
+tensor_names.py  all names of the tensors of a checkpoint
+roles.py         which tensors are weights, and which the state of an optimizer
+metadata.py      metadata that name tensors, after an edit
+graphs.py        the object graph after an edit
+"""

@@ -1,5 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reports with pictures: one HTML file that needs nothing else."""
+"""Reports with pictures: one HTML file that needs nothing else.
+
+html.py        report
+collect.py     what a report shows, as JSON values
+measuring.py   what is read of a checkpoint, within a limit
+statistics.py  statistics and a histogram
+"""
 
 from ckptfmt.report.html import report
 

@@ -1,5 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Saves and restores by many processes: meshes, layouts, coordinators."""
+"""Save and restore by many processes.
+
+coordinator.py  Coordinator, SingleProcess
+rounds.py       process 0 decides, all get the decision
+plan.py         which process writes what
+staging.py      each process writes parts, process 0 merges them
+sharded.py      save, save_async, restore
+"""
 
 from ckptfmt._base.doors import door
 

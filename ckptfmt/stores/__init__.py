@@ -4,6 +4,13 @@
 `s3://`, `gs://`, `az://`, `http://`, `https://` and `memory://` are reached through obstore (extra
 `cloud`), other schemes through fsspec. Credentials come from the environment, as obstore or the
 fsspec file system reads them; `mount` gives a store with other settings.
+
+client.py           what is needed of a store's client
+objects.py          the storage seam over a client
+waiting.py          requests with a limit on silence
+obstore_client.py   stores through obstore
+fsspec_client.py    stores through fsspec
+_aws.py             S3's credentials, region and endpoint
 """
 
 from __future__ import annotations

@@ -1,5 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Adapters for PyTorch; the only package that imports torch."""
+"""Adapters for PyTorch; the only package that imports torch.
+
+state.py         save, save_async, load, load_into, RandomState
+structure.py     a training state as tensors and JSON
+tensors.py       how tensors of every dtype are stored
+making.py        tensors read into those given, or into new ones
+matching.py      a module or state matched with what is stored
+choosing.py      the structure with the chosen tensors only
+parameters.py    the names of the parameters of optimizers
+coordinator.py   TorchCoordinator
+dcp.py           StorageWriter and reader for torch.distributed.checkpoint
+lightning.py     CheckpointIO of Lightning
+transformers.py  CheckpointCallback of transformers
+"""
 
 try:
     import torch as _torch  # noqa: F401

@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """The layers of the package: each part imports only those above it, no modules import each other,
-and adapters are imported by nobody but their users. csrc/ has its layers in test_tidy.py."""
+and adapters are imported by nobody but their users; and the maps that packages have of their files.
+csrc/ has its layers in test_tidy.py."""
 
 from __future__ import annotations
 
 import ast
 import functools
+import re
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
@@ -78,3 +80,11 @@ def test_no_modules_import_each_other() -> None:
         TopologicalSorter(found).prepare()
     except CycleError as error:
         raise AssertionError(" <- ".join(error.args[1])) from None
+
+
+def test_each_package_says_its_idea_and_lists_its_files() -> None:
+    for init in PACKAGE.glob("*/__init__.py"):
+        text = ast.get_docstring(ast.parse(init.read_text(encoding="utf-8"))) or ""
+        modules = {path.name for path in init.parent.glob("*.py")} - {"__init__.py"}
+        assert re.match(r".+\.(\n\n|$)", text), f"{init}: its idea, in one line"
+        assert sorted(re.findall(r"\w+\.py\b", text)) == sorted(modules), f"{init}: its files"
