@@ -37,7 +37,8 @@ OUTPUT_FLOOR, EXPANSION_MAX = 1 << 30, 1100
 _LIST_BYTES, _OF_DICT_BYTES = 88, 232
 # The parser recurses in C as deep as the program's recursion limit allows.
 _DEPTH_MAX = 256
-_NO_BRACKETS = re.compile(rb'(?s)"(?:[^"\\]++|\\.)*+"?|[^][{}"]++')
+# What has no brackets outside of texts, and the brackets that follow it.
+_TO_BRACKETS = re.compile(rb'(?s)(?:"(?:[^"\\]++|\\.)*+"?|[^][{}"]++)*+([][{}]*+)')
 
 # Makes the error for a text.
 Damaged = Callable[[str], CkptfmtError]
@@ -141,11 +142,9 @@ def parsed_json(text: bytes, damaged: Damaged, *, unique: bool = False) -> Any:
             len(text)
         ):
             raise ValueError("more lists than its bytes justify")
-        brackets = _NO_BRACKETS.sub(b"", text)
-        deepest = max(
-            itertools.accumulate(1 if one in b"[{" else -1 for one in brackets), default=0
-        )
-        if deepest > _DEPTH_MAX:
+        brackets = itertools.chain.from_iterable(run[1] for run in _TO_BRACKETS.finditer(text))
+        levels = itertools.accumulate(1 if one in b"[{" else -1 for one in brackets)
+        if max(levels, default=0) > _DEPTH_MAX:
             raise ValueError(f"nested more than {_DEPTH_MAX} deep")
         return json.loads(
             text.decode(), parse_constant=refuse, object_pairs_hook=pairs if unique else None

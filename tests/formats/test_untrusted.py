@@ -175,6 +175,16 @@ def test_nesting_is_counted_before_json_is_parsed() -> None:
     assert in_child(work) == 0
 
 
+def test_json_takes_the_memory_of_its_parser() -> None:
+    text = _header(4000)[8:]
+    peaks = []
+    for parse in (json.loads, lambda one: parsed_json(one, CorruptError, unique=True)):
+        with Work() as work:
+            parse(text)
+        peaks.append(work.peak)
+    assert peaks[1] < 1.2 * peaks[0]
+
+
 def test_values_are_stored_apart(tmp_path: Path) -> None:
     """Each is held: two hundred bytes of metadata must not hold a megabyte again."""
     data = zip_value(pickle.dumps("text"))
