@@ -327,9 +327,9 @@ def _check_weights(reader: Reader, dropped: Sequence[str], roles: Mapping[str, M
 
 
 def _nothing_left(reader: Reader, dropping: Mapping[str, Any]) -> InvalidError:
-    changed_by = [what for what, one in dropping.items() if one is not None]
+    changed_by = " and ".join(f"{what}=" for what, one in dropping.items() if one is not None)
     return InvalidError(
-        f"no tensor would be left: change {some(changed_by, '`')} so that at least one stays",
+        f"no tensor is left: change {changed_by} so that at least one stays",
         path=reader.prefix,
     )
 
