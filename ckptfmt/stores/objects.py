@@ -210,7 +210,9 @@ class Objects:
     def list(self, directory: str) -> Iterable[str]:
         below = f"{self.key(directory)}/".lstrip("/")
         taken = {key.removeprefix(below) for key in self._taken if key.startswith(below)}
-        return {*self.entries(directory)[0], *taken}
+        # What is uploaded to its final key has only a temporary name until it is published.
+        ours = {written.key.removeprefix(below) for written in self._written.values()}
+        return {*self.entries(directory)[0], *taken} - ours
 
     # ---- reading
 

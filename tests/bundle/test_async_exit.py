@@ -109,17 +109,21 @@ def test_a_save_while_the_interpreter_exits(tmp_path: Path, save: str) -> None:
     assert set(ckptfmt.load(tmp_path / "ck")["x"].tolist()) == {2.0}
 
 
-def test_an_error_that_nobody_heard_of_is_logged_at_exit(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "kept", ["", "import ctypes; ctypes.pythonapi.Py_IncRef(ctypes.py_object(future))"]
+)
+def test_an_error_that_nobody_heard_of_is_logged_at_exit(tmp_path: Path, kept: str) -> None:
+    """Also if the future is never freed."""
     (tmp_path / "ck.index").mkdir()
     (tmp_path / "ck.index" / "full").mkdir()
-    found, printed, stderr = run(tmp_path, SAVE)
+    found, printed, stderr = run(tmp_path, SAVE + kept)
     assert (found, printed) == (0, "")
     assert stderr.startswith(
         f"the background save of {tmp_path / 'ck'} failed and its error was never asked for: "
     )
     assert "StorageError" in stderr
     # Who asked has heard of it.
-    program = SAVE + "future.add_done_callback(lambda f: f.exception())"
+    program = f"{SAVE}{kept}\n" + "future.add_done_callback(lambda f: f.exception())"
     assert run(tmp_path, program) == (0, "", "")
 
 

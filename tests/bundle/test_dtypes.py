@@ -6,6 +6,7 @@ Each dtype through a checkpoint: test_writer.py, and the vectors.
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import ml_dtypes
@@ -132,3 +133,23 @@ def test_quantized_ones_as_integers(code: int) -> None:
     assert plain.dtype == KINDS[code].numpy_type[0]
     assert plain.tolist() == [0, 1, 2, 3, 4]
     assert np.shares_memory(plain, array)
+
+
+NARROW = [code for code in NUMERIC if KINDS[code].used_bits and KINDS[code].name != "bool"]
+
+
+@pytest.mark.parametrize("code", [case(code) for code in NARROW])
+@pytest.mark.parametrize("options", [{}, {"level": "v2"}, {"compression": "zstd"}])
+def test_unused_bits_are_not_stored(tmp_path: Path, code: int, options: Any) -> None:
+    """Of each byte, in any layout: equal values have equal bytes, checksums and base files."""
+    kind = KINDS[code]
+    junk = np.tile(np.arange(256, dtype=np.uint8), 8).reshape(4, 512)
+    clean = junk & ((1 << kind.used_bits) - 1)
+    for name, array in {"junk": junk, "clean": clean}.items():
+        layouts = {"rows": array, "columns": array[::-1, ::2].T, "cut": array[1:3, 5:9]}
+        tensors = {one: layout.view(kind.numpy_type) for one, layout in layouts.items()}
+        ckptfmt.save(tmp_path / name, tensors, **options)
+        assert ckptfmt.load(tmp_path / name)["rows"].view(np.uint8).tolist() == clean.tolist()
+    for end in ("index", "data-00000-of-00001"):
+        paths = [tmp_path / f"{name}.{end}" for name in ("junk", "clean")]
+        assert paths[0].read_bytes() == paths[1].read_bytes()

@@ -276,3 +276,22 @@ def test_long_names_are_cut_in_messages() -> None:
     assert "nnend'" in str(error)
     assert error.tensor == name
     assert len(str(errors.CorruptError(f"the name {name}").args[0])) < 11_000
+
+
+SECRETS = [
+    *("x-amz-credential", "x-amz-signature", "x-amz-security-token"),
+    *("x-goog-credential", "x-goog-signature", "signature", "sig"),
+    *("token", "access_token", "key", "api_key", "password"),
+]
+
+
+@pytest.mark.parametrize("name", SECRETS)
+def test_every_secret_of_a_query_is_masked(name: str) -> None:
+    for before in ("?", "&", "%3f", "%3F", "%26"):
+        for spelled in (name, name.upper()):
+            text = f"https://h/m{before}{spelled}=SECRET&x=1#end"
+            error = errors.StorageError(text, path=text)
+            expected = text.replace("SECRET", "***")
+            assert (error.message, error.path, error.args) == (expected, expected, (expected,))
+        other = f"https://h/m{before}{name}s=1"
+        assert errors.masked(other) == other

@@ -105,7 +105,8 @@ static void check_refused(const ckptfmt_source *before, uint64_t before_count, c
 
 static void test_writer_refuses(void)
 {
-	static const int64_t slice[] = {4, 0, 2}, second[] = {4, 2, 2}, wrong_shape[] = {5, 0, 2}, outside[] = {4, 3, 2};
+	static const int64_t slice[] = {4, 0, 2}, second[] = {4, 2, 2}, wrong_shape[] = {5, 0, 2}, outside[] = {4, 3, 2},
+		shorter[] = {4, 0, 1}, longer[] = {4, 0, 3};
 	const float values[2] = {1, 2};
 	const int64_t count = 2, negative = -1;
 	const ckptfmt_source good = source_of("a", CKPTFMT_FLOAT, 1, &count, values);
@@ -126,6 +127,10 @@ static void test_writer_refuses(void)
 	check_refused(both, 2, &part, 1, "slices of one tensor");
 	part.slice = outside;
 	check_refused(both, 2, &part, 1, "SLC-4");
+	part.slice = shorter;
+	check_refused(both, 2, &part, 1, "TXT-9");
+	part.slice = longer;
+	check_refused(both, 2, &part, 1, "TXT-9");
 	{
 		ckptfmt_source batch[2] = {part, good};
 		batch[0].slice = second;

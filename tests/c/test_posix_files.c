@@ -279,6 +279,7 @@ static void test_rename(void)
 static void test_lock(void)
 {
 	cf_directory other;
+	uint64_t calls;
 	CHECK_OK(cf_storage_directory_open(NULL, root, false, false, &other, &error), error);
 	CHECK_OK(cf_os_directory_lock(&here, 0, &error), error);
 	CHECK_OS(cf_os_directory_lock(&other, 0, &error), CKPTFMT_FAIL_BUSY, 0, "");
@@ -286,6 +287,10 @@ static void test_lock(void)
 	errno = 12345;
 	CHECK_EQ(cf_os_directory_lock(&other, 20, NULL), CKPTFMT_BUSY);
 	CHECK_EQ(errno, 12345);
+	/* 1, 2, 4, ..., 32, 50, 50 milliseconds and so on. */
+	calls = os_system_calls(OS_SYSTEM_FLOCK);
+	CHECK_EQ(cf_os_directory_lock(&other, 200, NULL), CKPTFMT_BUSY);
+	CHECK_EQ(os_system_calls(OS_SYSTEM_FLOCK) - calls, 10);
 	cf_os_directory_unlock(&here);
 	CHECK_OK(cf_os_directory_lock(&other, 0, &error), error);
 	cf_os_directory_close(&other);

@@ -18,6 +18,7 @@ from support.pages import ROOT, blocks, indented, program, run_console, run_line
 
 import ckptfmt
 from ckptfmt.cli import COMMANDS, command_parser
+from ckptfmt.stores import objects, waiting
 
 PAGES = sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "docs").glob("*.md"))
 
@@ -70,6 +71,36 @@ def test_what_installs() -> None:
         for line in re.findall(r"(?:`|^    )make ((?:[A-Z_]+=\S* )*[a-z][a-z -]*)", text, re.M):
             words = line.split("  ")[0].split()
             assert {word for word in words if "=" not in word} <= known, (page, line)
+
+
+def test_constants() -> None:
+    """What a page says of times and sizes is what the code does."""
+    words, mib = {120.0: "two", 0.5: "half a"}, 1 << 20
+    stall, part = f"{waiting.STALL_SECONDS:.0f}", objects.PART_BYTES // mib
+    text = " ".join((ROOT / "docs/stores.md").read_text(encoding="utf-8").split())
+    for phrase in (
+        f"given up, default {stall} (",
+        f"moves no byte for {stall} seconds is cancelled",
+        f"after {words[waiting.STALLS * waiting.STALL_SECONDS]} minutes the call ends",
+        f"{stall} seconds plus one for each {waiting.SLOWEST >> 10} KiB under way",
+        f"takes at most {words[waiting.CLEANUP_SECONDS]} second.",
+        f"the last {objects.TAIL_BYTES // mib} MiB of a larger one",
+        f"closer than {objects.GAP_BYTES // mib} MiB in one request",
+        f"in parts of {part} to {2 * part} MiB",
+        f"at most {objects.REQUESTS_MAX} requests at a time",
+        f"larger than {objects.COPY_BYTES_MAX >> 30} GiB pass through",
+    ):
+        assert phrase in text, phrase
+    code = (ROOT / "csrc/base/limits.c").read_text(encoding="utf-8")
+    limits = dict(re.findall(r"\.(\w+) = (?:\(uint64_t\))?(\d+ << \d+)", code))
+    page = (ROOT / "SECURITY.md").read_text(encoding="utf-8")
+    found = dict(re.findall(r"^\| `(\w+)`.*\| (\d+ GiB|\d+ MiB|2\^\d+) \|$", page, re.M))
+    shown = {" GiB": " << 30", " MiB": " << 20", "2^": "1 << "}
+    for name in found.keys() & limits.keys():
+        for unit, shift in shown.items():
+            found[name] = found[name].replace(unit, shift)
+        assert found[name] == limits[name], name
+    assert len(found.keys() & limits.keys()) >= 4
 
 
 def test_links() -> None:

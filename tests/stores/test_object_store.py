@@ -362,6 +362,28 @@ def test_merge(client: DictClient) -> None:
     assert all(key.startswith("model.") for key in keys(client))
 
 
+def test_a_merge_of_what_a_store_does_not_copy(
+    client: DictClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Objects beyond the limit of one copy pass through this process."""
+    ckptfmt.save(f"{URL}-0", {"a": np.arange(5)})
+    ckptfmt.save(f"{URL}-1", LARGE)
+    wanted = {"a": np.arange(5), **LARGE}
+    sizes = sorted(len(data) for key, (data, _) in client.objects.items() if ".data-" in key)
+    for limit in (sizes[1], sizes[1] - 1, sizes[0] - 1):
+        monkeypatch.setattr(objects, "COPY_BYTES_MAX", limit)
+        copied: list[int] = []
+
+        def before(method: str, key: str, copied: list[int] = copied) -> None:
+            if method == "copy":
+                copied.append(len(client.objects[key][0]))
+
+        client.before = before
+        ckptfmt.merge([f"{URL}-0", f"{URL}-1"], f"{URL}-of-{limit}")
+        assert max(copied, default=0) <= limit
+        same(ckptfmt.load(f"{URL}-of-{limit}"), wanted)
+
+
 def test_a_merge_that_is_killed_anywhere_can_be_repeated(client: DictClient) -> None:
     number = 0
     finished = False
