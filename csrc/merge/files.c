@@ -214,7 +214,8 @@ static ckptfmt_status copy_file(cf_merge_files *files, int32_t row, ckptfmt_erro
 	char name[CF_NAME_SIZE];
 	cf_file file;
 	ckptfmt_status status;
-	cf_data_name(commit->prefix->base, row, files->file_count, name);
+	/* A store uploads to this name at once: if the number is chosen already, to that of the result. */
+	cf_data_name(commit->prefix->base, row, files->new_count > 0 ? files->new_count : files->file_count, name);
 	CF_TRY(open_source(source, &file, err));
 	status = cf_file_writer_open(copy, commit->directory, name, err);
 	copy->progress = files->progress;
