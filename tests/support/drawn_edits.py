@@ -550,7 +550,7 @@ def expected_of(drawn: Drawn, given: dict[str, Any]) -> Expected:
             refusals.append("no weight would be left")
     rest = names - dropped
     if not rest:
-        refusals.append("no tensor would be left")
+        refusals.append("no tensor is left")
     if dropped & (drawn.weights | drawn.doubtful) and not given.get("drop_weights"):
         refusals.append("drop_weights=True")
     rename = given.get("rename", {})
