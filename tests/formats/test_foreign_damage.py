@@ -108,7 +108,10 @@ UNUSED = {"refused", "same"}  # there are bytes that nobody reads
 UNKNOWN = {"refused", "same", "changed"}  # cannot be known: there is no checksum
 FORMATS: dict[str, tuple[Callable[[Path], tuple[str, Places]], dict[str, set[str]]]] = {
     "npz": (_npz, {"local header": UNUSED, "directory": UNUSED, "end": UNUSED}),
-    "npz, deflated": (_npz_deflated, {"local header": UNUSED, "directory": UNUSED, "end": UNUSED}),
+    "npz, deflated": (  # the last byte of a deflated stream has unused bits
+        _npz_deflated,
+        {"local header": UNUSED, "values": UNUSED, "directory": UNUSED, "end": UNUSED},
+    ),
     "safetensors": (_safetensors, {"header": UNKNOWN, "values": UNKNOWN}),
     "safetensors index": (_safetensors_index, {}),
     "DCP": (
