@@ -26,7 +26,7 @@ from ckptfmt._base import dtypes
 from ckptfmt._base.arguments import Durability, check_choice
 from ckptfmt._base.arrays import refuse_masked
 from ckptfmt._base.names import path_text
-from ckptfmt._base.untrusted import open_regular, output_most
+from ckptfmt._base.untrusted import memory_most, open_regular, output_most
 from ckptfmt.errors import (
     CheckpointNotFoundError,
     CkptfmtError,
@@ -49,8 +49,8 @@ except ImportError as error:
 Path = str | bytes | os.PathLike[Any]
 
 DTYPE = "dtype"
-# Bytes that a file has for each string. Those that were never written take memory as well: a
-# dataset may have so many in any file.
+# Bytes that a file has for each string. Those that were never written take memory and time as well:
+# any file may have so many.
 STRING_BYTES, STRINGS_FLOOR = 16, 1 << 19
 # Parts of a path: HDF5 takes memory for all parents of each.
 PARTS_MAX = 256
@@ -178,7 +178,8 @@ def open_datasets(path: Path) -> Iterator[Found]:
         CheckpointNotFoundError, StorageError: the file cannot be opened.
         CorruptError: it is not HDF5, or damaged.
         UnsupportedError: a link, a dataset in another file, or a dtype that NumPy lacks.
-        LimitError: far more strings than the file can store.
+        LimitError: far more strings than the file can store, or names of more than 256 parts, or
+            that together are far larger than the file.
     """
     text = path_text(path)
     try:
@@ -212,14 +213,21 @@ def _name_of(dataset: Dataset) -> str:
 
 
 def _datasets(file: Any, path: str, found: Found) -> Iterator[Dataset]:
-    waiting, seen = [("", file)], set()
-    for base, group in waiting:
+    # Groups are opened one at a time: HDF5 takes kilobytes, and the whole path, for an open one.
+    size = file.id.get_filesize()
+    waiting, seen = [""], set()
+    names_left, strings_left = memory_most(size), max(STRINGS_FLOOR, size // STRING_BYTES)
+    for base in waiting:
+        group = file[base or "/"]
         own = {"name"} if base.endswith("vars/") else set()
         found.has_attributes |= bool(set(group.attrs) - own)
         if own and isinstance(name := group.attrs.get("name"), str):
             found.group_names[base[:-1]] = name
         for key in group:
             name = f"{base}{key}"
+            names_left -= 2 * len(name)
+            if names_left < 0 or base.count("/") >= PARTS_MAX:
+                raise LimitError("names of too many parts or characters", path=path)
             kind = type(group.get(key, getlink=True))
             if kind is not h5py.HardLink:
                 raise UnsupportedError(
@@ -230,13 +238,17 @@ def _datasets(file: Any, path: str, found: Found) -> Iterator[Dataset]:
             item = group[key]
             if isinstance(item, h5py.Dataset):
                 found.has_attributes |= bool(set(item.attrs) - {DTYPE})
-                yield _dataset(name, item, file, path)
+                made = _dataset(name, item, file, path)
+                strings_left -= math.prod(made.shape) if made.dtype.kind == "O" else 0
+                if strings_left < 0:
+                    raise LimitError("far more strings than are stored", path=path, tensor=name)
+                yield made
             elif isinstance(item, h5py.Group):
                 # A hard link can lead back to a group above.
                 address = h5py.h5o.get_info(item.id).addr
                 if address not in seen:
                     seen.add(address)
-                    waiting.append((f"{name}/", item))
+                    waiting.append(f"{name}/")
 
 
 def _dataset(name: str, stored: Any, file: Any, path: str) -> Dataset:
@@ -251,11 +263,7 @@ def _dataset(name: str, stored: Any, file: Any, path: str) -> Dataset:
             dtype = named if named is not None and named.itemsize == dtype.itemsize else dtype
     if dtype.kind != "O" and dtypes.code_of_array(dtype) is None:
         raise UnsupportedError(f"the dtype {dtype} cannot be read", path=path, tensor=name)
-    found = Dataset(name, dtype, stored.shape, file, path)
-    strings = math.prod(stored.shape) if dtype.kind == "O" else 0
-    if strings > max(STRINGS_FLOOR, file.id.get_filesize() // STRING_BYTES):
-        raise LimitError(f"it declares {strings} strings", path=path, tensor=name)
-    return found
+    return Dataset(name, dtype, stored.shape, file, path)
 
 
 # ---- writing -------------------------------------------------------------------------------------

@@ -517,9 +517,8 @@ class _Value:
     def __init__(self, place: _Place) -> None:
         self.name, self._place = place.tensor, place
 
-    @functools.cached_property
     def _found(self) -> NDArray[Any] | str:
-        """The array, or the name of the class of what cannot be read."""
+        """Return the array, or the name of the class of what cannot be read."""
         place = self._place
         with _archive(place) as (archive, folder):
             try:
@@ -532,17 +531,19 @@ class _Value:
             except (TypeError, AttributeError) as error:  # of a forged pickle
                 raise place.damaged(f"the pickle cannot be read: {error}") from None
 
-    @property
-    def _array(self) -> NDArray[Any]:
-        with self._place.errors():
-            if isinstance(self._found, str):
-                raise _UnlistedError(self._found)
-            return self._found
+    @functools.cached_property
+    def _about(self) -> tuple[np.dtype[Any], tuple[int, ...], int] | str:
+        """dtype, shape and bytes: an array itself may be many times as large as its pickle."""
+        found = self._found()
+        if isinstance(found, str):
+            return found
+        nbytes = len(found[()]) if found.dtype.kind == "O" else found.nbytes
+        return found.dtype, found.shape, nbytes
 
     @property
     def left_out(self) -> str | None:
         """The name of the class of a value that cannot be read; of others None."""
-        return self._found if isinstance(self._found, str) else None
+        return self._about if isinstance(self._about, str) else None
 
     @property
     def code(self) -> str:
@@ -552,23 +553,27 @@ class _Value:
     @property
     def dtype(self) -> np.dtype[Any]:
         """The dtype of the array."""
-        return self._array.dtype
+        if isinstance(self._about, str):
+            return self.read().dtype  # raises
+        return self._about[0]
 
     @property
     def shape(self) -> tuple[int, ...]:
         """Sizes of the array, () of what cannot be read."""
-        return () if self.left_out else self._array.shape
+        return () if isinstance(self._about, str) else self._about[1]
 
     @property
     def nbytes(self) -> int:
         """Bytes of the array, or of the text, or of what cannot be read in its file."""
-        if self.left_out:
-            return self._place.length
-        return len(self._array[()]) if self.dtype.kind == "O" else self._array.nbytes
+        return self._place.length if isinstance(self._about, str) else self._about[2]
 
     def read(self, box: Box = ()) -> NDArray[Any]:
         """Return a box of the value."""
-        return self._array[box] if box else self._array
+        with self._place.errors():
+            found = self._found()
+            if isinstance(found, str):
+                raise _UnlistedError(found)
+            return found[box] if box else found
 
     def check(self, places: Places) -> int | None:
         """Return the bytes of the value, which were compared when it was read."""

@@ -131,11 +131,6 @@ def test_what_is_refused(line: str) -> None:
 # ---- hostile sizes -------------------------------------------------------------------------------
 
 
-def test_too_many_bytes() -> None:
-    with pytest.raises(ckptfmt.errors.LimitError, match=r"^LIMIT in c: more than 67108864 bytes$"):
-        parse_state(bytes((64 << 20) + 1), "c")
-
-
 def counted_calls(content: str) -> int:
     """Python function calls that reading takes, whether it ends well or not."""
     raw, count = content.encode(), 0

@@ -18,12 +18,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from support.forking import in_child
 from support.hostile import (
     OPENERS,
     check_opener,
+    dcp,
     dcp_metadata,
     npy,
     safetensors,
@@ -114,44 +114,6 @@ def test_keys_of_pickles_cannot_collide(is_sound: bool, key: Any, protocol: int)
 # ---- places and sizes ----------------------------------------------------------------------------
 
 
-def dcp(
-    directory: Path, data: bytes, shape: tuple[int, ...] | None, path: str = "d", **place: int
-) -> Path:
-    """A directory of torch.distributed.checkpoint whose data file `d` has these bytes."""
-    found = directory / "dcp"
-    found.mkdir(exist_ok=True)
-    (found / "d").write_bytes(data)
-    length = place.pop("length", len(data))
-    (found / ".metadata").write_bytes(dcp_metadata(length, shape, path, **place))
-    return found
-
-
-def _safetensors_of(directory: Path, shape: tuple[int, ...]) -> Path:
-    about = {"dtype": "F32", "shape": shape, "data_offsets": [0, 4]}
-    path = directory / "a.safetensors"
-    path.write_bytes(safetensors(json.dumps({"v": about}).encode(), bytes(4)))
-    return path
-
-
-def _npz_of(directory: Path, shape: tuple[int, ...]) -> Path:
-    (directory / "a.npz").write_bytes(zip_of(**{"v.npy": npy(str(shape), 4)}))
-    return directory / "a.npz"
-
-
-def _dcp_of(directory: Path, shape: tuple[int, ...]) -> Path:
-    return dcp(directory, zip_tensor(shape, bytes(4)), shape)
-
-
-@pytest.mark.parametrize("make", [_safetensors_of, _npz_of, _dcp_of])
-def test_more_dimensions_than_arrays_have(
-    make: Callable[[Path, tuple[int, ...]], Path], tmp_path: Path
-) -> None:
-    ckptfmt.convert(make(tmp_path, (1,) * 64), tmp_path / "m")
-    assert ckptfmt.load(tmp_path / "m")["v"].shape == (1,) * 64
-    with pytest.raises(UnsupportedError, match="65"):
-        ckptfmt.convert(make(tmp_path, (1,) * 65), tmp_path / "n")
-
-
 @pytest.mark.parametrize("shape, strides", [((2**20,), (0,)), ((2, 2), (1, 1)), ((3, 3), (2, 1))])
 def test_elements_that_are_stored_once_for_several(
     shape: tuple[int, ...], strides: tuple[int, ...], tmp_path: Path
@@ -170,7 +132,6 @@ def test_nesting_is_counted_before_json_is_parsed() -> None:
             with pytest.raises(CorruptError):
                 parsed_json(text, CorruptError)
         assert len(parsed_json(b'["%b\\"]"]' % (b"[" * 1000), CorruptError)[0]) == 1002
-        assert parsed_json(b"[" * 256 + b"]" * 256, CorruptError)
 
     assert in_child(work) == 0
 
@@ -208,17 +169,6 @@ def test_what_a_file_becomes_is_limited(tmp_path: Path, monkeypatch: pytest.Monk
     assert main(["convert", str(tmp_path / "a.npz"), str(tmp_path / "o")]) == 1
     given = ["--expansion-max", f"{1 << 20}"]
     assert main(["convert", *given, str(tmp_path / "a.npz"), str(tmp_path / "o")]) == 0
-
-
-@pytest.mark.parametrize("dtype, order", [("|S1024", "False"), ("<f8", "True")])
-def test_arrays_that_are_not_read_in_pieces(dtype: str, order: str, tmp_path: Path) -> None:
-    """Texts, and the order of columns."""
-    size = 9 << 23
-    content = npy(f"({size // np.dtype(dtype).itemsize // 8}, 8)", size, dtype)
-    content = content.replace(b"False", order.encode().ljust(5))
-    (tmp_path / "a.npz").write_bytes(zip_of(**{"x.npy": content}))
-    with pytest.raises(LimitError):
-        ckptfmt.convert(tmp_path / "a.npz", tmp_path / "m")
 
 
 @pytest.mark.parametrize("name", ["../d", "a/../../d", "..", "/etc/passwd", "d\0"])

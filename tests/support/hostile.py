@@ -177,9 +177,10 @@ def dcp_metadata(
     path: str = "__0_0.distcp",
     offset: int = 0,
     names: tuple[str, ...] = ("v",),
+    step: int = 0,
 ) -> bytes:
     """The metadata of a value of so many bytes, or of a tensor of float32 in one chunk, under these
-    names, made with stand-ins for torch's classes."""
+    names, each so many bytes after the one before; made with stand-ins for torch's classes."""
     base = "torch.distributed.checkpoint"
     stand_ins = ("torch", "torch.distributed", base, f"{base}.metadata", f"{base}.filesystem")
     known = {name: sys.modules.get(name) for name in stand_ins}
@@ -201,7 +202,10 @@ def dcp_metadata(
         indexes = [
             kind("metadata", "MetadataIndex", fqn=name, offset=start, index=None) for name in names
         ]
-        place = kind("filesystem", "_StorageInfo", relative_path=path, offset=offset, length=length)
+        places = [
+            kind("filesystem", "_StorageInfo", relative_path=path, offset=at, length=length)
+            for at in (offset + number * step for number in range(len(names)))
+        ]
         if shape is None:
             about = kind("metadata", "BytesStorageMetadata")
         else:
@@ -219,7 +223,7 @@ def dcp_metadata(
             "Metadata",
             state_dict_metadata=dict.fromkeys(names, about),
             planner_data=None,
-            storage_data=dict.fromkeys(indexes, place),
+            storage_data=dict(zip(indexes, places, strict=True)),
         )
         return pickle.dumps(whole, 2)
     finally:
@@ -228,6 +232,26 @@ def dcp_metadata(
                 del sys.modules[name]
             else:
                 sys.modules[name] = module
+
+
+def dcp(
+    directory: Path,
+    data: bytes,
+    shape: tuple[int, ...] | None,
+    path: str = "d",
+    names: tuple[str, ...] = ("v",),
+    **place: int,
+) -> Path:
+    """A directory of torch.distributed.checkpoint whose data file `d` has these bytes, once for
+    each name."""
+    found = directory / "dcp"
+    found.mkdir(exist_ok=True)
+    (found / "d").write_bytes(data * len(names))
+    length = place.pop("length", len(data))
+    (found / ".metadata").write_bytes(
+        dcp_metadata(length, shape, path, names=names, step=len(data), **place)
+    )
+    return found
 
 
 def zip_value(content: bytes, **storages: bytes) -> bytes:
