@@ -18,7 +18,7 @@ LOOPBACK = {
 }
 
 HEAD = """
-import os, sys, torch
+import atexit, os, sys, torch
 import torch.distributed as dist
 place, rank, world_size = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 dist.init_process_group("gloo", init_method="file://" + place, rank=rank, world_size=world_size)
@@ -28,6 +28,7 @@ END = """
 dist.barrier()
 dist.destroy_process_group()
 sys.stdout.flush()
+atexit._run_exitfuncs()
 os._exit(0)
 """
 
