@@ -516,6 +516,7 @@ class _Value:
 
     def __init__(self, place: _Place) -> None:
         self.name, self._place = place.tensor, place
+        self._held: NDArray[Any] | None = None
 
     def _found(self) -> NDArray[Any] | str:
         """Return the array, or the name of the class of what cannot be read."""
@@ -533,11 +534,13 @@ class _Value:
 
     @functools.cached_property
     def _about(self) -> tuple[np.dtype[Any], tuple[int, ...], int] | str:
-        """dtype, shape and bytes: an array itself may be many times as large as its pickle."""
+        """dtype, shape and bytes. The array is held unless it is far larger than its place."""
         found = self._found()
         if isinstance(found, str):
             return found
         nbytes = len(found[()]) if found.dtype.kind == "O" else found.nbytes
+        if nbytes <= VALUES_PER_BYTE * self._place.length:
+            self._held = found
         return found.dtype, found.shape, nbytes
 
     @property
@@ -570,7 +573,8 @@ class _Value:
     def read(self, box: Box = ()) -> NDArray[Any]:
         """Return a box of the value."""
         with self._place.errors():
-            found = self._found()
+            found = self._about if isinstance(self._about, str) else self._held
+            found = self._found() if found is None else found
             if isinstance(found, str):
                 raise _UnlistedError(found)
             return found[box] if box else found

@@ -26,6 +26,7 @@ import ckptfmt
 from ckptfmt._base import untrusted
 from ckptfmt._base.untrusted import check_pickle, parsed_json
 from ckptfmt._core import NUMPY_RANK_MAX
+from ckptfmt.bundle import graph
 from ckptfmt.errors import CkptfmtError, CorruptError, InvalidError, LimitError, UnsupportedError
 from ckptfmt.files import state_file
 from ckptfmt.formats import dcp as dcp_files
@@ -300,7 +301,7 @@ def _many_values(directory: Path) -> Path:
     text = b"t" * 500
     content = b"\x80\x02X" + struct.pack("<I", len(text)) + text + b"q\x000]("
     value = zip_value(content + b"h\x00" * 500 + b"e.")
-    return dcp(directory, value, None, names=tuple(f"v{n}" for n in range(150)))
+    return dcp(directory, value, None, names=tuple(f"v{n}" for n in range(250)))
 
 
 def _many_in_hdf5(fill: Callable[[Any], object]) -> Callable[[Path], Path]:
@@ -370,7 +371,11 @@ MANY: dict[str, tuple[Callable[[Path], Path], int]] = {
     "objects of a pickle": (_listed(b"]N}" * 30_000), 16),
     "memo": (_listed(b"K\x01\x94" * 100_000), 16),
 }
-FLOOR = 16 << 20
+MANY["objects of a graph"] = (
+    lambda directory: written(directory / "graph", b"\n\0" * 100_000),
+    150,
+)
+FLOOR = 32 << 20
 
 
 @pytest.mark.parametrize("what", MANY)
@@ -378,6 +383,8 @@ def test_many_below_a_limit(what: str, tmp_path: Path) -> None:
     """A result or a typed error, in time and the memory that SECURITY.md allows; with a smaller
     floor, so that small files show it."""
     make, factor = MANY[what]
+    is_graph = what == "objects of a graph"
+    use = (lambda path: graph.decode_graph(path.read_bytes())) if is_graph else converted
     path = make(tmp_path)
     files = [path] if path.is_file() else list(path.iterdir())
     size = sum(one.stat().st_size for one in files)
@@ -387,7 +394,7 @@ def test_many_below_a_limit(what: str, tmp_path: Path) -> None:
         resource.setrlimit(resource.RLIMIT_CPU, (hostile.SECONDS, hostile.SECONDS))
         before, began = hostile.peak(), time.process_time()
         try:
-            converted(path)
+            use(path)
         except CkptfmtError as error:
             print(error)
         spent.write_text(json.dumps([hostile.peak() - before, time.process_time() - began]))
@@ -430,6 +437,10 @@ def test_security_has_the_limits() -> None:
         f"{dcp_files.METADATA_MAX >> 20} MiB, as a million tensors need",
         f"{dcp_files.DESCRIPTION_MAX >> 20} MiB, not compressed",
         f"may have {dcp_files.VALUES_PER_BYTE} parts for each byte",
-        f"4,300 digits; {FIXED['nesting'][0]}; {NUMPY_RANK_MAX}; 256",
+        f"{FIXED['digits'][0]:,} digits; {FIXED['nesting'][0]}; {NUMPY_RANK_MAX}; "
+        f"{FIXED['parts of a name in HDF5'][0]}",
+        f"{graph.BYTES_MAX >> 20} MiB, 2^{graph.NODES_MAX.bit_length() - 1} objects, "
+        f"2^{graph.ENTRIES_MAX.bit_length() - 1} children",
+        "each of which takes 300 bytes",
     ):
         assert phrase in text, phrase
