@@ -9,7 +9,6 @@ import math
 import os
 import pickle
 import random
-import resource
 import shutil
 import signal
 import struct
@@ -507,7 +506,13 @@ def things(
 
 
 def peak() -> int:
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
+    """Bytes of memory that the process had at most since `forget_peak`."""
+    status = Path("/proc/self/status").read_text()
+    return int(status.split("VmHWM:")[1].split()[0]) << 10
+
+
+def forget_peak() -> None:
+    Path("/proc/self/clear_refs").write_text("5")
 
 
 def attack(opener: Opener, chance: random.Random, mutants: int, directory: Path) -> Any:
@@ -524,6 +529,7 @@ def attack(opener: Opener, chance: random.Random, mutants: int, directory: Path)
     for thing, make in things(path, sound, opener, chance, mutants):
         _replaced(path, make)
         size = path.stat().st_size if path.is_file() else 0
+        forget_peak()
         before, thing = peak(), thing[:200]  # noqa: PLW2901
         began = time.process_time()
         signal.setitimer(signal.ITIMER_PROF, SECONDS)
