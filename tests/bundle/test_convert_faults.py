@@ -39,6 +39,7 @@ rewriting = importlib.import_module("ckptfmt.bundle.rewriting")
 
 folder, limit, held = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 rewriting.HELD_MAX = held
+sys.dont_write_bytecode = True  # Python keeps what a short write leaves of a cached module
 if limit:
     resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
 words = ["convert", "--overwrite", "--level", "v2", folder + "/a", folder + "/to/b"]

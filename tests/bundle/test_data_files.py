@@ -3,15 +3,13 @@
 
 from __future__ import annotations
 
-import resource
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from support.arrays import assert_same
-from support.files import contents
+from support.files import contents, file_size_limit
 
 import ckptfmt
 from ckptfmt import InvalidError, Saver, SaveSpec, StorageError, Writer
@@ -130,16 +128,7 @@ def test_a_saver_of_one_shard(tmp_path: Path) -> None:
     check(tmp_path / "x", tensors, 3)
 
 
-@pytest.fixture
-def file_size_limit() -> Iterator[None]:
-    """A file cannot have more than 2 MiB."""
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (2 * MIB, before[1]))
-    yield
-    resource.setrlimit(resource.RLIMIT_FSIZE, before)
-
-
-@pytest.mark.usefixtures("file_size_limit")
+@file_size_limit(2 * MIB)
 def test_a_failure_in_one_file_leaves_the_older_checkpoint(tmp_path: Path) -> None:
     older = arrays(1, 1)
     ckptfmt.save(tmp_path / "x", older)

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import errno
 import os
-import resource
 import subprocess
 import sys
 from pathlib import Path
@@ -15,6 +14,7 @@ import h5py
 import ml_dtypes
 import numpy as np
 import pytest
+from support.files import file_size_limit
 from support.hostile import check_opener
 
 import ckptfmt
@@ -265,20 +265,15 @@ def test_checkpoints_without_tensors(
 
 def test_a_file_that_cannot_grow(tmp_path: Path) -> None:
     """As on a full device; HDF5 notices when it writes, or only when it closes the file."""
-    before, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     tensors = {"x": np.zeros(1 << 16), "y": np.zeros(100)}
     ckptfmt.save(tmp_path / "large", tensors)
     for most in (100, 5_000, 100_000, 524_000):
         for name in ("out.h5", "out.npz", "out.safetensors", "by hand.h5"):
-            resource.setrlimit(resource.RLIMIT_FSIZE, (most, hard))
-            try:
-                with pytest.raises(ckptfmt.StorageError):
-                    if name == "by hand.h5":
-                        write(tmp_path / name, tensors)
-                    else:
-                        ckptfmt.convert(tmp_path / "large", tmp_path / name)
-            finally:
-                resource.setrlimit(resource.RLIMIT_FSIZE, (before, hard))
+            with file_size_limit(most), pytest.raises(ckptfmt.StorageError):
+                if name == "by hand.h5":
+                    write(tmp_path / name, tensors)
+                else:
+                    ckptfmt.convert(tmp_path / "large", tmp_path / name)
             assert len(os.listdir(tmp_path)) == 2
 
 
@@ -319,6 +314,7 @@ WRITING = """
 import os, resource, sys
 import numpy as np
 import ckptfmt
+sys.dont_write_bytecode = True  # Python keeps what a short write leaves of a cached module
 resource.setrlimit(resource.RLIMIT_FSIZE, (800, resource.RLIM_INFINITY))
 try:
     with ckptfmt.hdf5.write_datasets(sys.argv[1]) as file:

@@ -12,7 +12,6 @@ import contextlib
 import mmap
 import os
 import random
-import resource
 import signal
 import struct
 import sys
@@ -24,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from support.files import file_size_limit
 
 import ckptfmt
 from ckptfmt.cli import main as cli
@@ -150,15 +150,12 @@ class Worker:
     def full_disk(self) -> None:
         """A save for which there is no room: the old one stays."""
         before = load(self.root / "model")
-        _, most = resource.getrlimit(resource.RLIMIT_FSIZE)
-        resource.setrlimit(resource.RLIMIT_FSIZE, (self.chance.randrange(1, 20000), most))
-        try:
-            ckptfmt.save(self.root / "model", arrays(self.board.begin("model")))
-            raise AssertionError("it was saved without room")
-        except ckptfmt.StorageError:
-            pass
-        finally:
-            resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
+        with file_size_limit(self.chance.randrange(1, 20000)):
+            try:
+                ckptfmt.save(self.root / "model", arrays(self.board.begin("model")))
+                raise AssertionError("it was saved without room")
+            except ckptfmt.StorageError:
+                pass
         assert load(self.root / "model") == before
         self.board.count("full disk")
 

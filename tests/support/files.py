@@ -3,6 +3,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import resource
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 
@@ -25,3 +29,17 @@ def flip(path: Path, offset: int) -> None:
 def listing(folder: Path) -> list[str]:
     """The names of everything in a folder and below."""
     return sorted(path.name for path in folder.rglob("*"))
+
+
+@contextlib.contextmanager
+def file_size_limit(most: int) -> Iterator[None]:
+    """No file can have more bytes. Modules that are imported meanwhile are not cached, because
+    Python keeps what a short write leaves of a cached module."""
+    before, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    cached, sys.dont_write_bytecode = sys.dont_write_bytecode, True
+    resource.setrlimit(resource.RLIMIT_FSIZE, (most, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (before, hard))
+        sys.dont_write_bytecode = cached
