@@ -380,7 +380,7 @@ def _relocated(rest: dict[str, str], keys: Mapping[str, str]) -> dict[str, str]:
 
 def _in_saved_model(prefix: str) -> bool:
     """Return whether these are the variables of a SavedModel."""
-    folder, name = os.path.split(prefix)
+    folder, name = os.path.split(os.path.abspath(prefix))
     model, inner = os.path.split(folder)
     return name == inner == "variables" and is_file(os.path.join(model, "saved_model.pb"))
 

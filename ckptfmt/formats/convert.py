@@ -231,7 +231,7 @@ def convert(
                 if given is not None:
                     raise invalid(
                         argument,
-                        f"{argument}: between TensorFlow checkpoints ckptfmt.editing.edit does it",
+                        f"{argument}: between TensorFlow checkpoints, use `edit`",
                     )
             levels.convert(
                 from_path,

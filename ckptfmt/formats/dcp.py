@@ -48,6 +48,8 @@ METADATA_MAX, DESCRIPTION_MAX = 256 << 20, 64 << 20
 STEP_BYTES = 4 << 20
 # What a pickle may give to a call: more than a tensor, and than most paths have.
 ARGUMENTS_MAX = 32
+# Of an integer.
+INT_BITS_MAX = 2048
 # Characters of the name of a class.
 KIND_MAX = 200
 # Values of a pickle that are stored as JSON, at most so many for each of its bytes: one list may be
@@ -587,8 +589,8 @@ class _Value:
 
 
 def _check_values(value: Any, most: int, place: _Place) -> None:
-    """Refuse a value that has, with what it contains several times, more parts than that. A byte or
-    character of a text is a part."""
+    """Refuse a value that has, with what it contains several times, more parts than that, where a
+    byte or character of a text is a part; or with what JSON text cannot have."""
     waiting = [value]
     while waiting:
         one = waiting.pop()
@@ -597,9 +599,13 @@ def _check_values(value: Any, most: int, place: _Place) -> None:
             raise LimitError(
                 "the value is far larger than its pickle", path=place.file.path, tensor=place.tensor
             )
+        if isinstance(one, int) and one.bit_length() > INT_BITS_MAX:
+            raise _UnlistedError(f"int of {one.bit_length()} bits")
         if isinstance(one, (list, tuple)):
             waiting += itertools.islice(one, most + 1)
         elif isinstance(one, dict):
+            if {*map(type, one)} not in ({str}, {int}, set()):  # JSON would make 1 and "1" one key
+                raise _UnlistedError("dict with keys that JSON lacks")
             waiting += itertools.islice(itertools.chain(one, one.values()), most + 1)
         elif isinstance(one, _Call):
             waiting += (*one.arguments, *(one.items or ()), one.state)

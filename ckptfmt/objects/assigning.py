@@ -455,6 +455,7 @@ class _Part:
             memory directly, or given to a method.
         misfits: the tensors that their objects cannot take.
         castable: the tensors that are no Python scalars, and their names in the options.
+        may_fail: whether a value can turn out to be refused when it has been read.
     """
 
     def __init__(
@@ -516,7 +517,8 @@ class _Part:
                     target = None
                 self.targets.append(target)
                 position += 1
-        if self._may_fail():  # then all is read before anything is written
+        self.may_fail = self._may_fail()
+        if self.may_fail:  # then all is read before anything is written
             for position in list(batch.targets):
                 self.targets[position] = batch.targets.pop(position)
 
@@ -589,7 +591,7 @@ class _Part:
 
     def read(self) -> list[NDArray[Any]]:
         """Read the tensors. Those that are cast or transformed, all if that may fail, are written
-        into their arrays once all are read."""
+        into their arrays by `hand_out`."""
         arrays = self.batch.read(None) if self.assignments else []
         for position, dtype in self._casts.items():
             arrays[position] = self._converted(position, arrays[position], dtype)
@@ -600,10 +602,6 @@ class _Part:
         wanted = [one for assignment in self.assignments for one in assignment.wanted]
         for position, one in enumerate(wanted):
             arrays[position] = self._as_wanted(position, arrays[position], one)
-        for position, target in enumerate(self.targets):
-            if target is not None:
-                target.mark_written()
-                target.array[...] = arrays[position]
         return arrays
 
     def _as_wanted(self, position: int, array: NDArray[Any], wanted: Wanted) -> NDArray[Any]:
@@ -619,7 +617,11 @@ class _Part:
         return self._choice.converted(array, dtype, self._names[position], part)
 
     def hand_out(self, arrays: Sequence[NDArray[Any]]) -> None:
-        """Give what was read to the objects that take it by a method."""
+        """Write what was read into arrays, and give it to the objects that take it by a method."""
+        for array, target in zip(arrays, self.targets, strict=True):
+            if target is not None:
+                target.mark_written()
+                target.array[...] = array
         position = 0
         for assignment in self.assignments:
             end = position + len(assignment.wanted)
@@ -783,11 +785,12 @@ def run(
     others.check_targets()
     # Conversions may fail, so they come before anything is written.
     found = [states.read(), values.read()]
+    refusable = others.read() if others.may_fail else None
     if ready is not None:
         ready()
     values.hand_out(found[1])
     states.hand_out(found[0])
-    others.hand_out(others.read())
+    others.hand_out(others.read() if refusable is None else refusable)
     _replace_values([change for one in every for change in one.replaced])
     registered: dict[str, dict[str, Any]] = {}
     for assignment in every:

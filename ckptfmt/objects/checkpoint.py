@@ -133,11 +133,6 @@ class Checkpoint(Trackable):
         for name in sorted(objects):
             if objects[name] is None:
                 raise InvalidError(f"the object '{name}' is None, which cannot be saved")
-            if isinstance(objects[name], CheckpointOptions):
-                raise InvalidError(
-                    f"the object '{name}' is a CheckpointOptions: pass it to write, save, "
-                    "CheckpointManager or TrainingState"
-                )
             setattr(self, name, objects[name])
 
     def __setattr__(self, name: str, value: Any) -> None:

@@ -61,6 +61,7 @@ from ckptfmt.objects.nodes import Slot, TreeNode, scalar_kind
 from ckptfmt.objects.trackable import TYPES_CACHED, Trackable
 from ckptfmt.saving.devices import names_one_device
 from ckptfmt.saving.mesh import Layout
+from ckptfmt.saving.options import CheckpointOptions
 from ckptfmt.saving.parallel import ParallelVariable
 from ckptfmt.saving.registration import get_registered_saver_name
 
@@ -184,6 +185,9 @@ def role_of(value: Any, path: Iterable[str] = ()) -> Role:
     Raises:
         InvalidError: objects of this type cannot be saved; the message names the path.
     """
+    if isinstance(value, CheckpointOptions):
+        remedy = ": pass it to write, save, CheckpointManager or TrainingState"
+        raise refusal(value, path, "is no state", remedy)
     if not isinstance(value, type) and not is_refused(type(value)):
         role = _role_of(type(value))
         by_methods = role in (Role.TENSORS, Role.PYTHON) or _has(type(value), "get_slot")

@@ -16,7 +16,8 @@ from ckptfmt.bundle.choosing import Choice
 from ckptfmt.bundle.reader import Reader
 from ckptfmt.bundle.selecting import CastFirst, Transform
 from ckptfmt.naming.metadata import moved_versions
-from ckptfmt.torch.structure import SEQUENCES, Stored, alike, leaves, path_name, versions_of
+from ckptfmt.torch.parameters import SEQUENCES
+from ckptfmt.torch.structure import Stored, alike, leaves, path_name, versions_of
 
 _OMITTED = object()
 

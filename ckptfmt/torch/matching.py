@@ -26,8 +26,8 @@ from ckptfmt.bundle.selecting import transformed_kind
 from ckptfmt.errors import CkptfmtError, InvalidError
 from ckptfmt.torch import tensors
 from ckptfmt.torch.making import New
-from ckptfmt.torch.parameters import Groups, Parameters, order, stored_names
-from ckptfmt.torch.structure import SEQUENCES, Stored, build, is_stateful, leaves, path_name
+from ckptfmt.torch.parameters import SEQUENCES, Groups, Parameters, order, stored_names
+from ckptfmt.torch.structure import Stored, build, is_stateful, leaves, path_name
 
 # What gives the value that replaces a target, once everything is read.
 Finish = Callable[[], Any]

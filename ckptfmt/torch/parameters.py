@@ -4,6 +4,7 @@ parameters where an optimizer was made of them in another order."""
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -13,6 +14,8 @@ from torch.optim import Optimizer
 # What wrappers of a module add to the names of its parameters.
 _WRAPPERS = {"_orig_mod", "module", "_checkpoint_wrapped_module", "_fsdp_wrapped_module"}
 
+# What has values at positions.
+SEQUENCES = (list, tuple, deque)
 # By parameter group, the names of each parameter.
 Groups = list[list[list[str]]]
 
@@ -63,7 +66,7 @@ def objects(value: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...]
     elif isinstance(value, dict):
         for key, one in value.items():
             yield from objects(one, (*path, str(key)))
-    elif isinstance(value, (list, tuple)):
+    elif isinstance(value, SEQUENCES):
         for index, one in enumerate(value):
             yield from objects(one, (*path, str(index)))
 

@@ -158,7 +158,7 @@ def _without_torch_options(call: Callable[P, R]) -> Callable[P, R]:
     @functools.wraps(call)
     def checked(*args: P.args, **options: P.kwargs) -> R:
         for name in _OF_TORCH.keys() & options:
-            raise invalid(name, f"load(path, device): {name}= of torch.load {_OF_TORCH[name]}")
+            raise invalid(name, f"{name}= of torch.load {_OF_TORCH[name]}")
         return call(*args, **options)
 
     return checked
@@ -215,6 +215,7 @@ def load(
     return loaded
 
 
+@_without_torch_options
 def load_into(
     target: Any,
     path: Path,

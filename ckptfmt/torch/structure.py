@@ -30,7 +30,7 @@ from ckptfmt.bundle.reader import Reader
 from ckptfmt.bundle.selecting import CastFirst, Transform
 from ckptfmt.errors import CorruptError, InvalidError, UnsupportedError, about
 from ckptfmt.torch import tensors
-from ckptfmt.torch.parameters import Groups, Parameters
+from ckptfmt.torch.parameters import SEQUENCES, Groups, Parameters
 
 # The key in the checkpoint's metadata, and its version.
 KEY, VERSION = "ckptfmt.torch", 1
@@ -198,10 +198,11 @@ class Packed:
         parts = [key]
         for one in parts:
             parts += one if isinstance(one, tuple) else ()
-            if type(one) not in _KEYS:
+            is_long = type(one) is int and one.bit_length() > _INT_BITS
+            if type(one) not in _KEYS or is_long:
                 raise InvalidError(
                     f"{path_name(path)}: a key of a dict must be text, a number, None, bytes or a "
-                    f"tuple of these, not {_full_name(type(one))}: {key!r}"
+                    f"tuple of these, not {'a long ' * is_long}{_full_name(type(one))}"
                 )
         return self._pack(key, path)
 
@@ -424,10 +425,6 @@ def _dtype(name: str) -> torch.dtype:
     if found is None:
         raise ValueError(f"torch has no dtype {name}")
     return found
-
-
-# What has values at positions.
-SEQUENCES = (list, tuple, deque)
 
 
 def leaves(value: Any, path: Path = (), *, extra: bool = False) -> Iterator[tuple[Path, Any]]:

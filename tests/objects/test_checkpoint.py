@@ -175,6 +175,15 @@ def test_objects_that_cannot_be_saved_are_refused_at_once(value: Any) -> None:
         ckptfmt.Checkpoint(a=value)
 
 
+def test_options_are_no_objects(tmp_path: Path) -> None:
+    options = ckptfmt.tf.CheckpointOptions()
+    with pytest.raises(ckptfmt.InvalidError, match=r"object at 'a/0' is .*pass it to write"):
+        ckptfmt.Checkpoint(a=[options]).write(tmp_path / "ck")
+    with pytest.raises(ckptfmt.InvalidError, match="object at 'options' is"):
+        ckptfmt.save_tree(tmp_path / "ck", {"options": options})
+    ckptfmt.Checkpoint(options=np.ones(2)).write(tmp_path / "ck")
+
+
 @pytest.mark.parametrize("name", ["save", "write", "restore", "read", "sync", "untracked"])
 def test_names_of_methods_are_refused(name: str) -> None:
     with pytest.raises(ckptfmt.InvalidError, match=f"cannot be named '{name}'"):

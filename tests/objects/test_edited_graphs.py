@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import random
 import tempfile
@@ -149,6 +150,8 @@ def test_saved_models(tmp_path: Path) -> None:
     ):
         with pytest.raises(InvalidError, match="belongs to a SavedModel"):
             edit(prefix, prefix, **options)  # type: ignore[arg-type]
+        with contextlib.chdir(prefix.parent), pytest.raises(InvalidError, match="SavedModel"):
+            edit("variables", "variables", **options)  # type: ignore[arg-type]
         edit(prefix, tmp_path / "a", **options)  # type: ignore[arg-type]
     edit(prefix, prefix, rename=("^model/", "the/model/"), metadata={"by": "me"})
     assert "model" in ckptfmt.load_tree(tmp_path / "model")

@@ -164,7 +164,12 @@ UNREAD: dict[str, tuple[Any, str]] = {
     "date": (datetime.date(2026, 1, 1), "datetime.date"),
     "file": (io.BytesIO(b"state"), "_io.BytesIO"),
     "tensors": ((torch.ones(1), 2), "torch.Tensor"),
-    "keys": ((Counter([(1, 2)]),), "tuple"),
+    "keys": ((Counter([(1, 2)]),), "dict with keys that JSON lacks"),
+    "keys that are equal in JSON": (
+        ({1: "a", "1": "b"},),
+        "dict with keys that JSON lacks",
+    ),
+    "large integer": (10**5000, "int of 16610 bits"),
     "slice": (slice(2), "__builtin__.slice"),
     "texts": (np.array(["a", "bc"]), "numpy.ndarray of U2"),
     "objects": (np.array([1, "a"], object), "numpy.ndarray of O8"),
