@@ -419,7 +419,10 @@ def _take_unread(tensors: dict[str, Any]) -> list[str]:
     found = {name: kind for name, kind in kinds.items() if kind is not None}
     for name in found:
         del tensors[name]
-    return [f"'{names.printable(name)}', a {kind}" for name, kind in found.items()]
+    texts = [f"'{names.printable(name)}', a {kind}" for name, kind in found.items()]
+    if texts and not tensors:
+        raise InvalidError(f"no tensor is left: {texts[0]}, cannot be read")
+    return texts
 
 
 # ---- from another format -------------------------------------------------------------------------

@@ -256,7 +256,7 @@ def _pack(item: WriteItem, planner: Any) -> _Value | None:
             "DefaultSavePlanner, which has lookup_object",
             tensor=name,
         )
-    packer = Packed({})
+    packer = Packed({}, takes_default=False)
     try:
         return _Value(packer._pack(planner.lookup_object(item.index), (name,)), packer.tensors)
     except RecursionError:

@@ -57,6 +57,8 @@ class CheckpointIO(checkpoint_io.CheckpointIO):  # type: ignore[misc]
             for key, value in checkpoint.items()
         }
         for keys, one in objects(plain, ()):
+            if isinstance(one, torch.nn.Parameter):
+                continue
             raise InvalidError(
                 f"{'.'.join(keys)}: {type(one).__name__} would come back as its state dict: leave "
                 "it out, of hyperparameters by save_hyperparameters(ignore=[...])"

@@ -385,7 +385,11 @@ class Matching:
         if names is None or own_names is None:
             return None, groups
         positions = order(names, own_names)
-        if positions is None:
+        # It has one history, of all parameters in their order.
+        is_moved = isinstance(optimizer, torch.optim.LBFGS) and positions != [
+            list(range(len(one))) for one in names
+        ]
+        if positions is None or is_moved:
             return (f"a state of {_some(names)}", f"of {_some(own_names)}"), []
         triples = zip(groups, positions, own_groups, strict=True)
         return None, [_ordered(*triple) for triple in triples]

@@ -36,13 +36,17 @@ class Parameters:
         self._kept: list[Any] = []  # so that identities last
         for path, value in objects(state, ()):
             name = ".".join(path)
-            if not isinstance(value, torch.nn.Module):
+            if isinstance(value, Optimizer):
                 self.optimizers[name] = value
                 continue
-            for key, parameter in value.named_parameters(remove_duplicate=False):
+            named = [("", value)]
+            if isinstance(value, torch.nn.Module):
+                named = [*value.named_parameters(remove_duplicate=False)]
+            for key, parameter in named:
                 self._kept.append(parameter)
-                self.full.setdefault(id(parameter), []).append(".".join((*path, key)))
-                self.short.setdefault(id(parameter), []).append(key)
+                full = ".".join((*path, key) if key else path)
+                self.full.setdefault(id(parameter), []).append(full)
+                self.short.setdefault(id(parameter), []).append(key or full)
 
     def recorded(self) -> dict[str, Groups]:
         """Return the names that are stored, by path of the optimizer; none for one with a parameter
@@ -58,8 +62,8 @@ class Parameters:
 
 
 def objects(value: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:
-    """Yield the modules and optimizers in a state, with their paths."""
-    if isinstance(value, torch.nn.Module):
+    """Yield the modules, optimizers and loose parameters in a state, with their paths."""
+    if isinstance(value, (torch.nn.Module, torch.nn.Parameter)):
         yield path, value
     elif isinstance(optimizer := getattr(value, "optimizer", value), Optimizer):
         yield path, optimizer

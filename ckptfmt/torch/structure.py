@@ -84,10 +84,12 @@ class Packed:
         is_plain: whether the names and dtypes of the tensors say it all.
     """
 
-    def __init__(self, state: Any, default: Default | None = None) -> None:
+    def __init__(
+        self, state: Any, default: Default | None = None, *, takes_default: bool = True
+    ) -> None:
         if default is not None and not callable(default):
             raise wrong("default", "a function", default)
-        self._default = default
+        self._default, self._takes_default = default, takes_default
         self.tensors: dict[str, Any] = {}
         self._seen: dict[Any, str] = {}
         # Tensors that must live as long as their identities are compared.
@@ -135,7 +137,7 @@ class Packed:
 
     def _unknown(self, value: Any, path: Path) -> Any:
         """Pack what `default` returns for a value; refuse it without one."""
-        reason = ""
+        reason, ways = "", _DEFAULT if self._takes_default else ""
         if self._default is not None:
             try:
                 given = self._default(value)
@@ -145,7 +147,9 @@ class Packed:
                 if given is not value:
                     return self._pack(given, path)
                 reason = " (default returns it as it is)"
-        raise InvalidError(f"{path_name(path)}: {_what(value)} cannot be stored{reason}: {_WAYS}")
+        raise InvalidError(
+            f"{path_name(path)}: {_what(value)} cannot be stored{reason}: {_WAYS}{ways}"
+        )
 
     def _tensor(self, tensor: torch.Tensor, path: Path) -> dict[str, Any]:
         note = tensors.note_of(tensor)
@@ -270,8 +274,9 @@ def _int(packed: Packed, value: int, path: Path) -> Any:
 _INT_BITS = 2048
 _WAYS = (
     "pass tensors, numbers, text, None, lists, tuples, dicts, or objects with state_dict and "
-    "load_state_dict, or give default= a function that returns one of these in its place"
+    "load_state_dict"
 )
+_DEFAULT = ", or give default= a function that returns one of these in its place"
 _DICTS = {
     dict: "dict",
     OrderedDict: "ordered_dict",

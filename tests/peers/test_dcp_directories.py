@@ -275,6 +275,9 @@ def test_code_is_not_run(tmp_path: Path) -> None:
     with pytest.raises(ckptfmt.UnsupportedError, match="mkdir"):
         ckptfmt.convert(tmp_path / "dcp", tmp_path / "ck")
     save({"value": Evil(tmp_path / "made")}, tmp_path / "other")
+    with pytest.raises(ckptfmt.InvalidError, match="no tensor is left"):
+        ckptfmt.convert(tmp_path / "other", tmp_path / "ck")
+    save({"value": Evil(tmp_path / "made"), "n": 3}, tmp_path / "other")
     done = ckptfmt.convert(tmp_path / "other", tmp_path / "ck")
     assert done.dropped == ("'value', a posix.mkdir",)
     assert not (tmp_path / "made").exists()

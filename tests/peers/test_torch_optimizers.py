@@ -577,6 +577,38 @@ def test_state_goes_to_the_parameters_that_it_belongs_to(seed: int) -> None:
         assert (found.weights(), found.moments()) == (wanted.weights(), wanted.moments())
 
 
+@pytest.mark.parametrize("kind", [torch.optim.LBFGS, torch.optim.Adam])
+def test_loose_parameters_have_names_and_one_history_an_order(tmp_path: Path, kind: Any) -> None:
+    def made(order: int) -> tuple[dict[str, Any], list[Any]]:
+        torch.manual_seed(order)
+        model, loose = nn.Linear(4, 4), nn.Parameter(torch.ones(4))
+        parameters = [loose, *model.parameters()]
+        return {"m": model, "t": loose, "o": kind(parameters[::order], lr=0.1)}, parameters
+
+    source, parameters = made(1)
+
+    def closure() -> torch.Tensor:
+        source["o"].zero_grad()
+        loss = (source["m"](torch.ones(2, 4)) * source["t"]).pow(2).sum()
+        loss.backward()
+        return loss
+
+    source["o"].step(closure)
+    ct.save(source, tmp_path / "ck")
+    target, own = made(-1)
+    if kind is torch.optim.LBFGS:
+        with pytest.raises(InvalidError):
+            ct.load_into(target, tmp_path / "ck")
+        assert torch.equal(own[0], torch.ones(4)) and not target["o"].state
+        target, _ = made(1)
+        assert ct.load_into(target, tmp_path / "ck")
+        return
+    assert ct.load_into(target, tmp_path / "ck")
+    for one, other in zip(parameters, own, strict=True):
+        found, wanted = target["o"].state[other], source["o"].state[one]
+        assert all(torch.equal(found[key], wanted[key]) for key in wanted), wanted.keys()
+
+
 @pytest.mark.parametrize("wrap", ["_orig_mod", "module"])
 def test_names_of_wrappers_are_set_aside(tmp_path: Path, wrap: str) -> None:
     def made(order: int, wrapped: bool) -> tuple[Any, Any, Any]:
