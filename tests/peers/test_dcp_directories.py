@@ -22,6 +22,7 @@ import numpy as np
 import pytest
 import torch
 import torch.distributed.checkpoint as dcp
+from support.ranks import LEAVE
 from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
 from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 
@@ -100,7 +101,7 @@ def test_several_processes(tmp_path: Path) -> None:
     ranks = [
         subprocess.Popen(
             [
-                *(sys.executable, "-W", "ignore", "-c", WORKER, str(rank)),
+                *(sys.executable, "-W", "ignore", "-c", WORKER + LEAVE, str(rank)),
                 *(str(tmp_path / "store"), str(tmp_path / "dcp")),
             ]
         )

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from support import job
-from support.ranks import spawn
+from support.ranks import LEAVE, spawn
 
 import ckptfmt
 from ckptfmt import InvalidError
@@ -39,7 +39,9 @@ def refused(kind, use):
 def run(place: Path, world_size: int, program: str) -> list[tuple[int, list[str]]]:
     """What each rank printed, and how it ended."""
     started = [
-        spawn([sys.executable, "-c", HEAD + program, str(place), str(rank), str(world_size)])
+        spawn(
+            [sys.executable, "-c", HEAD + program + LEAVE, str(place), str(rank), str(world_size)]
+        )
         for rank in range(world_size)
     ]
     ended = []

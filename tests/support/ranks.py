@@ -18,19 +18,25 @@ LOOPBACK = {
 }
 
 HEAD = """
-import atexit, os, sys, torch
+import sys, torch
 import torch.distributed as dist
 place, rank, world_size = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 dist.init_process_group("gloo", init_method="file://" + place, rank=rank, world_size=world_size)
 """
-# Some processes of torch abort while they end, with or without ckptfmt.
-END = """
-dist.barrier()
-dist.destroy_process_group()
+# At the end of a program. Some processes of torch abort in its teardown, with or without ckptfmt.
+LEAVE = """
+import atexit, os, sys
 sys.stdout.flush()
 atexit._run_exitfuncs()
 os._exit(0)
 """
+END = (
+    """
+dist.barrier()
+dist.destroy_process_group()
+"""
+    + LEAVE
+)
 
 
 def spawn(command: list[str], where: Path | None = None) -> subprocess.Popen[str]:
