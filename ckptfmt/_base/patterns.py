@@ -110,14 +110,27 @@ def matched(
         raise invalid(what, f"{what} is empty: give at least one filter")
     present, found = frozenset(stored), set[str]()
     for one in filters if given is not None else []:
-        passes = filter_function(one, present, what) if passing is None else passing(one)
-        if passes is None:
-            raise invalid(what, f"{what}: None is not a name or filter")
-        new = {name for name in stored if passes(name)}
+        new = _matching(what, one, stored, present, passing)
         if not new:
             raise no_match(what, one, stored, prefix)
-        found |= new
+        found.update(new)
     return found
+
+
+def _matching(
+    what: str,
+    given: Any,
+    stored: Collection[str],
+    present: frozenset[str],
+    passing: Callable[[Any], Callable[[str], object]] | None,
+) -> list[str]:
+    """Return the stored names, which are those in `present`, that a filter matches."""
+    if passing is None and isinstance(given, str) and given in present:
+        return [given]
+    passes = filter_function(given, what=what) if passing is None else passing(given)
+    if passes is None:
+        raise invalid(what, f"{what}: None is not a name or filter")
+    return [name for name in stored if passes(name)]
 
 
 def by_filters(
@@ -139,15 +152,9 @@ def by_filters(
     found: dict[str, Any] = {}
     unused = []
     for key, value in given.items():
-        if passing is None and key in present:
-            matched = [key]
-        else:
-            passes = filter_function(key, what=what) if passing is None else passing(key)
-            if passes is None:
-                raise invalid(what, f"{what}: None is not a name or filter")
-            matched = [name for name in stored if passes(name)]
-        new = [name for name in matched if name not in found]
-        if not matched:
+        matching = _matching(what, key, stored, present, passing)
+        new = [name for name in matching if name not in found]
+        if not matching:
             unused.append(key)
         elif not new:
             raise invalid(

@@ -187,7 +187,7 @@ def role_of(value: Any, path: Iterable[str] = ()) -> Role:
     """
     if isinstance(value, CheckpointOptions):
         remedy = ": pass it to write, save, CheckpointManager or TrainingState"
-        raise refusal(value, path, "is no state", remedy)
+        raise refusal(value, path, "must not be saved as an object", remedy)
     if not isinstance(value, type) and not is_refused(type(value)):
         role = _role_of(type(value))
         by_methods = role in (Role.TENSORS, Role.PYTHON) or _has(type(value), "get_slot")

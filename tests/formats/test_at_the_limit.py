@@ -15,6 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import h5py
 import numpy as np
 import pytest
 from support import hostile
@@ -161,7 +162,6 @@ def _pickle(size: int, name: str, *zero: str) -> Callable[[Path], Given]:
 
 
 def _strings(directory: Path) -> Given:
-    h5py = pytest.importorskip("h5py")
     from ckptfmt.formats import datasets  # noqa: PLC0415
 
     with h5py.File(directory / "a.h5", "w") as file:
@@ -245,13 +245,11 @@ def _of_dcp(directory: Path, shape: tuple[int, ...]) -> Path:
 
 
 def _write_parts(directory: Path, count: int) -> None:
-    pytest.importorskip("h5py")
     ckptfmt.save(directory / "m", {"/".join("a" * count): np.ones(3)})
     ckptfmt.convert(directory / "m", directory / "x.h5")
 
 
 def _read_parts(directory: Path, count: int) -> None:
-    h5py = pytest.importorskip("h5py")
     with h5py.File(directory / "a.h5", "w") as file:
         file["/".join("a" * count)] = 1.0
     converted(directory / "a.h5")
@@ -306,7 +304,6 @@ def _many_values(directory: Path) -> Path:
 
 def _many_in_hdf5(fill: Callable[[Any], object]) -> Callable[[Path], Path]:
     def make(directory: Path) -> Path:
-        h5py = pytest.importorskip("h5py")
         with h5py.File(directory / "a.h5", "w", libver="latest") as file:
             fill(file)
         return directory / "a.h5"

@@ -21,6 +21,7 @@ from support.choices import (
     nested,
     options,
 )
+from support.objects import State
 from support.strategies import counted, property_test
 from support.targets import CALLS as INTO
 from support.targets import DTYPES, MEMORY_BYTES, NUMPY, check_load, places
@@ -98,21 +99,11 @@ def test_what_casts_do_later_is_in_the_report_then(tmp_path: Path) -> None:
 
 
 def test_a_refused_cast_gives_no_python_state(tmp_path: Path) -> None:
-    class State:
-        def __init__(self, value: str) -> None:
-            self.value = value
-
-        def serialize(self) -> str:
-            return self.value
-
-        def deserialize(self, value: bytes) -> None:
-            self.value = value.decode()
-
     path = ckptfmt.Checkpoint(s=State("new"), b=np.array([300, 1])).write(tmp_path / "ck")
     state = State("old")
     with pytest.raises(InvalidError):
         ckptfmt.Checkpoint(s=state, b=np.zeros(2, "i1")).read(path, cast=True)
-    assert state.value == "old"
+    assert state.text == "old"
 
 
 def test_losses_of_several_components_are_added(tmp_path: Path) -> None:
