@@ -6,10 +6,11 @@ from __future__ import annotations
 import argparse
 import os
 
-from ckptfmt._base.names import path_text
+from ckptfmt._base.names import is_url, path_text
 from ckptfmt.cli import text
+from ckptfmt.cli.options import number
 from ckptfmt.cli.output import Output, complain
-from ckptfmt.errors import UnsupportedError
+from ckptfmt.errors import InvalidError, UnsupportedError
 from ckptfmt.manager.directory import CheckpointDirectory
 
 EPILOG = """
@@ -19,9 +20,17 @@ Complete checkpoints, files of TensorFlow and files of other programs stay. Subd
 searched. File systems without locks and network file systems, where a writer on another machine may
 be alive, are refused.
 
+An object store has no locks. There, all that shows that a writer is dead is the age of what it
+wrote: --older-than must be more than any save to DIR takes. Listed, and removed with --remove, are
+objects with temporary names, temporary directories, and data files of which no index says that the
+checkpoint has so many; all data files of that number, or of the directory, must be old. Data files
+beside an index that cannot be read stay, and standard error names them.
+
 examples:
   ckptfmt clean --dry-run runs/1   list what would be removed
   ckptfmt clean runs/1
+  ckptfmt clean --older-than 48 s3://bucket/runs/1            list what is two days old
+  ckptfmt clean --older-than 48 --remove s3://bucket/runs/1   remove it
 
 exit status:
   0  done
@@ -31,9 +40,16 @@ exit status:
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of this command."""
-    add = parser.add_argument
-    add("directory", metavar="DIR", help="a directory of checkpoints")
+    parser.add_argument("directory", metavar="DIR", help="a directory of checkpoints, or its URL")
+    parser.add_argument(
+        "--older-than",
+        metavar="HOURS",
+        type=number,
+        help="of a URL: look at objects that were written so many hours ago or before",
+    )
+    add = parser.add_mutually_exclusive_group().add_argument
     add("-n", "--dry-run", action="store_true", help="list what would be removed, and stop")
+    add("--remove", action="store_true", help="of a URL: remove what is listed")
 
 
 def run(options: argparse.Namespace) -> int:
@@ -42,9 +58,21 @@ def run(options: argparse.Namespace) -> int:
     Raises:
         StorageError: the directory cannot be read.
         BusyError: other processes hold its lock.
-        UnsupportedError: locks do not show which writers are alive.
+        UnsupportedError: nothing shows which writers are alive.
+        InvalidError: the options are for other places.
     """
-    path = path_text(options.directory)
+    path = path_text(options.directory, urls=True)
+    if is_url(path):
+        return _clean_store(path, options.older_than, options.remove)
+    for option, given in (
+        ("older_than", options.older_than is not None),
+        ("remove", options.remove),
+    ):
+        if given:
+            raise InvalidError(
+                "it is for URLs. In a directory locks show which writers are dead: leave it out",
+                argument=option,
+            )
     with CheckpointDirectory(path) as place, place.lock():
         if not place.can_sweep():
             raise UnsupportedError(
@@ -60,3 +88,22 @@ def run(options: argparse.Namespace) -> int:
     for name in sorted(left):
         complain(f"ckptfmt: {text.printable(os.path.join(path, name))} cannot be removed")
     return 2 if left else 0
+
+
+def _clean_store(url: str, hours: float | None, remove: bool) -> int:
+    from ckptfmt.stores.leftovers import leftovers, remove_leftovers  # noqa: PLC0415 (of URLs)
+
+    if hours is None:
+        raise UnsupportedError(
+            "a store has no locks that show which writers are dead: --older-than HOURS, more than "
+            "any save takes, lists what is so old, and --remove removes it",
+            path=url,
+        )
+    found = (remove_leftovers if remove else leftovers)(url, hours * 3600)
+    output = Output()
+    for one in sorted(found, key=lambda one: one.url):
+        if one.problem is None:
+            output.line(text.path(one.url))
+        else:
+            complain(f"ckptfmt: {text.path(one.url)} stays: {text.printable(str(one.problem))}")
+    return 2 if any(one.problem for one in found) else 0

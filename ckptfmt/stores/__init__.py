@@ -7,6 +7,7 @@ fsspec file system reads them; `mount` gives a store with other settings.
 
 client.py           what is needed of a store's client
 objects.py          the storage seam over a client
+leftovers.py        what killed writers left, by its age
 waiting.py          requests with a limit on silence
 obstore_client.py   stores through obstore
 fsspec_client.py    stores through fsspec

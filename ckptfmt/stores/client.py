@@ -63,8 +63,10 @@ class Client(Protocol):
     def tail(self, key: str, size: int) -> Body:
         """The last `size` bytes, or all."""
 
-    def list(self, directory: str) -> tuple[list[str], list[str]]:
-        """The last parts of the keys right below a directory, and of the directories there."""
+    def list(self, directory: str) -> tuple[dict[str, float | None], list[str]]:
+        """The last parts of the keys right below a directory, each with the time when the object
+        was last written (seconds since 1970, None if the store does not say), and of the
+        directories there."""
 
     def list_after(self, directory: str, after: str) -> Iterator[tuple[str, ObjectInfo]]:
         """The keys below a directory that are greater than `after`, in order; ENOTSUP if the store

@@ -8,6 +8,7 @@ import contextlib
 import errno
 from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import Future
+from datetime import datetime
 from typing import Any, TypeVar
 
 import fsspec
@@ -110,16 +111,18 @@ class FsspecClient:
 
         return self.call(key, get, size)
 
-    def list(self, directory: str) -> tuple[list[str], list[str]]:
-        files: list[str] = []
+    def list(self, directory: str) -> tuple[dict[str, float | None], list[str]]:
+        files: dict[str, float | None] = {}
         directories: list[str] = []
         with contextlib.suppress(FileNotFoundError):
             for entry in self.call(
                 directory, lambda: list(self._files.ls(directory, detail=True, refresh=True))
             ):
-                # Others, as symbolic links, are files here if they can be opened.
-                part = directories if entry["type"] == "directory" else files
-                part.append(entry["name"].rstrip("/").rpartition("/")[2])
+                name = entry["name"].rstrip("/").rpartition("/")[2]
+                if entry["type"] == "directory":
+                    directories.append(name)
+                else:  # others, as symbolic links, are files here if they can be opened
+                    files[name] = _written_at(entry)
         return files, directories
 
     def list_after(self, directory: str, after: str) -> Iterator[tuple[str, ObjectInfo]]:
@@ -162,6 +165,17 @@ def _info(found: dict[str, Any], key: str) -> ObjectInfo:
         time = next((found[name] for name in _TIMES if found.get(name)), "")
         identity = f"{time} {found.get('ino', '')}" if time else ""
     return ObjectInfo(int(found["size"]), f"{identity}".strip('"'))
+
+
+def _written_at(found: dict[str, Any]) -> float | None:
+    """Return the latest time of a file: a copy may keep its mtime, and not when it was created."""
+    times = [found[name] for name in _TIMES if found.get(name)]
+    return max(
+        [float(time) for time in times if isinstance(time, (int, float))]
+        # Without a time zone it may be of any.
+        + [time.timestamp() for time in times if isinstance(time, datetime) and time.tzinfo],
+        default=None,
+    )
 
 
 class FsspecUpload:

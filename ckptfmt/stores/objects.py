@@ -39,7 +39,7 @@ SMALL_BYTES = 8 << 20
 # The most that one request copies inside S3.
 COPY_BYTES_MAX = 5 << 30
 
-_TEMPORARY = re.compile(r"(.*)\.tempstate[a-f][0-9a-f]{15}$", re.S)
+TEMPORARY = re.compile(r"(.*)\.tempstate[a-f][0-9a-f]{15}$", re.S)
 _DATA = re.compile(r"(.*\.data-)\d{5,}(-of-\d{5,})$", re.S)
 _numbers = itertools.count(1)
 
@@ -204,6 +204,11 @@ class Objects:
 
     def entries(self, directory: str) -> tuple[list[str], list[str]]:
         """Return the names of the objects right below a directory, and of the directories there."""
+        files, directories = self.listing(directory)
+        return list(files), directories
+
+    def listing(self, directory: str) -> tuple[dict[str, float | None], list[str]]:
+        """Return the same, with the times of the objects, as a Client's `list`."""
         key = self.key(directory)
         return self._retried(lambda: self.client.list(key))
 
@@ -345,7 +350,7 @@ class Objects:
     # ---- writing
 
     def create(self, path: str) -> _Written | None:
-        match = _TEMPORARY.match(path)
+        match = TEMPORARY.match(path)
         if match is None:
             raise OSError(errno.ENOTSUP, "only temporary names are written to")
         written = self._written[path] = _Written(match[1])
@@ -412,7 +417,7 @@ class Objects:
     # ---- names
 
     def adopt(self, source: str, target: str) -> Adopted:
-        if _TEMPORARY.match(target) or source in self._written:
+        if TEMPORARY.match(target) or source in self._written:
             return "impossible"
         try:
             info = self._known(source, self.key(source), self._head(self.key(source)))

@@ -130,8 +130,8 @@ def _info(meta: Any) -> ObjectInfo:
     return ObjectInfo(meta["size"], _etag(meta["e_tag"] or f"{meta['last_modified']}"))
 
 
-def _last_parts(paths: list[str]) -> list[str]:
-    return [path.rstrip("/").rpartition("/")[2] for path in paths]
+def _last_part(path: str) -> str:
+    return path.rstrip("/").rpartition("/")[2]
 
 
 async def _body(begin: Callable[[], Awaitable[Any]], most: int, key: str) -> Body:
@@ -217,13 +217,13 @@ class ObstoreClient:
         if isinstance(self._store, obstore.store.HTTPStore):
             raise OSError(errno.ENOTSUP, "a web server does not list its files", directory)
 
-    def list(self, directory: str) -> tuple[list[str], list[str]]:
+    def list(self, directory: str) -> tuple[dict[str, float | None], list[str]]:
         self._check_listing(directory)
         found = self.call(
             directory, lambda: obstore.list_with_delimiter_async(self._store, directory or None)
         )
-        paths = [meta["path"] for meta in found["objects"]]
-        return _last_parts(paths), _last_parts(found["common_prefixes"])
+        files = {_last_part(m["path"]): m["last_modified"].timestamp() for m in found["objects"]}
+        return files, [_last_part(path) for path in found["common_prefixes"]]
 
     def list_after(self, directory: str, after: str) -> Iterator[tuple[str, ObjectInfo]]:
         self._check_listing(directory)

@@ -8,11 +8,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from support.dict_client import DictClient, mount
 from support.files import flip
 
 import ckptfmt
 from ckptfmt.manager.directory import CheckpointDirectory
 from cli.commands import Command, data_file, small
+
+URL = "dict://bucket/run"
+LEFT = "run/m.data-00000-of-00002"
 
 
 def run_of(directory: Path | str, count: int) -> ckptfmt.CheckpointManager:
@@ -40,6 +44,74 @@ def test_what_clean_cannot_remove(
         ran = command("clean", tmp_path)
     assert ran.status == 2 and str(left) in ran.err and left.exists()
     assert command("clean", tmp_path).status == 0 and not left.exists()
+
+
+# ---- clean of a store
+
+
+@pytest.fixture
+def store(monkeypatch: pytest.MonkeyPatch) -> DictClient:
+    """A checkpoint, a data file that is left, and one that is young."""
+    client = mount(monkeypatch)
+    ckptfmt.save(f"{URL}/m", {"w": np.ones(3)})
+    for number in (2, 3):
+        client.set(f"run/m.data-00000-of-{number:05d}", b"")
+    client.times[LEFT] = 0.0
+    return client
+
+
+def test_clean_of_a_store(command: Command, store: DictClient) -> None:
+    before = set(store.objects)
+    for options in ([], ["-n"], ["--dry-run"], ["--remove"], []):
+        ran = command("clean", "--older-than", "0.5", *options, URL)
+        listed = [] if LEFT not in before else [f"dict://bucket/{LEFT}"]
+        assert (ran.status, ran.out.splitlines(), ran.err) == (0, listed, "")
+        if "--remove" in options:
+            before.remove(LEFT)
+        assert set(store.objects) == before
+    assert ckptfmt.verify(f"{URL}/m").ok
+
+
+@pytest.mark.parametrize("remove", [[], ["--remove"]])
+def test_clean_of_a_store_beside_a_damaged_index(
+    remove: list[str], command: Command, store: DictClient
+) -> None:
+    store.set("run/m.index", b"damaged")
+    ran = command("clean", "--older-than", "0.5", *remove, URL)
+    assert (ran.status, ran.out) == (2, "") and f"dict://bucket/{LEFT} stays: " in ran.err
+    assert LEFT in store.objects
+
+
+def test_clean_of_a_store_that_refuses(command: Command, store: DictClient) -> None:
+    def before(method: str, key: str) -> None:
+        if method == "remove":
+            raise PermissionError(13, "denied")
+
+    store.before = before
+    ran = command("clean", "--older-than", "0.5", "--remove", URL)
+    assert (ran.status, ran.out) == (2, "") and f"dict://bucket/{LEFT} stays: " in ran.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "option"),
+    [
+        ([URL], "--older-than HOURS"),
+        (["--remove", URL], "--older-than HOURS"),
+        (["--older-than", "0", URL], "--older-than"),
+        (["--older-than", "-1", URL], "--older-than"),
+        (["--older-than", "nan", URL], "--older-than"),
+        (["--older-than", "1", "--remove", "-n", URL], "--remove"),
+        (["--older-than", "1", "."], "--older-than"),
+        (["--remove", "."], "--remove"),
+    ],
+)
+def test_what_clean_refuses(
+    arguments: list[str], option: str, command: Command, store: DictClient
+) -> None:
+    before = dict(store.objects)
+    ran = command("clean", *arguments)
+    assert (ran.status, ran.out) == (2, "") and option in ran.err
+    assert store.objects == before
 
 
 # ---- prune

@@ -13,17 +13,21 @@ import time
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import s3fs
 from obstore.store import S3Store
 from support.child import Child
+from support.leftovers import HOURS, STEPS, check_killed_writers
 from support.s3 import KEY, REGION, S3, running
+from support.strategies import property_test
 
 import ckptfmt
 from ckptfmt import errors, stores
 from ckptfmt.stores import objects, obstore_client, waiting
+from ckptfmt.stores.leftovers import leftovers
 
 URL = "s3://bucket/run/model"
 MIB = 1 << 20
@@ -63,9 +67,9 @@ def s3(user: S3, monkeypatch: pytest.MonkeyPatch) -> S3:
     return user
 
 
-def hasty(server: S3, timeout: str = "10s") -> S3Store:
+def hasty(server: S3, timeout: str = "10s", bucket: str = "bucket") -> S3Store:
     return S3Store(
-        "bucket",
+        bucket,
         endpoint=server.url,
         access_key_id=KEY,
         secret_access_key=KEY,
@@ -545,3 +549,23 @@ def run(url: str, call: str, size: int) -> None:
         ckptfmt.save(url, {"w": np.arange(size)})
     else:
         ckptfmt.load(url)
+
+
+# ---- what killed writers leave ------------------------------------------------------------------
+
+
+@property_test(5, 200, STEPS, HOURS)
+def test_clean(server: S3, steps: Any, hours: list[float]) -> None:
+    """tests/stores/test_leftovers.py has the same of a store in memory."""
+    server.bucket("left")
+    store = hasty(server, bucket="left")
+    check_killed_writers(obstore_client.client(store), "s3://left", "s3://left/run/", steps, hours)
+
+
+def test_times_of_the_server(s3: S3) -> None:
+    ckptfmt.save(URL, OLD)
+    s3.put("bucket", "run/model.data-00000-of-00002", b"")
+    assert not leftovers("s3://bucket/run", 60.0)
+    time.sleep(1.1)  # the resolution of a listing
+    (left,) = leftovers("s3://bucket/run", 0.1)
+    assert left.url == f"{URL}.data-00000-of-00002"

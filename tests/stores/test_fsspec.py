@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,9 +14,10 @@ from fsspec.implementations.local import LocalFileSystem
 
 import ckptfmt
 from ckptfmt import StorageError
-from ckptfmt.errors import GenerationGoneError
+from ckptfmt.errors import GenerationGoneError, UnsupportedError
 from ckptfmt.stores import waiting
 from ckptfmt.stores.fsspec_client import _info
+from ckptfmt.stores.leftovers import leftovers, remove_leftovers
 
 
 class Owned(LocalFileSystem):
@@ -112,3 +114,34 @@ def test_links_in_a_listing_are_files(place: str, tmp_path: Path) -> None:
     again = ckptfmt.CheckpointManager(ckptfmt.Checkpoint(w=weights), f"{place}/ln", 3)
     assert again.all_steps() == [1]
     assert again.restore_or_initialize() == f"{place}/ln/ckpt-1" and weights.tolist() == [1, 1, 1]
+
+
+@pytest.mark.parametrize("said", [("mtime",), ("mtime", "created"), ("blob_id",), ()])
+def test_what_killed_writers_left(said: tuple[str, ...], tmp_path: Path) -> None:
+    """A copy may keep the time of its source; a file system that says no time is refused."""
+    files = Owned(skip_instance_cache=True)
+    files.said = said
+    names = ["m.data-00000-of-00002", "n_temp_0123456789abcdef/part-00000-of-00001.index"]
+    ckptfmt.save(tmp_path / "m", {"w": np.ones(3)})
+    for name in names:
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+        os.utime(tmp_path / name, (1, 1))
+    (tmp_path / "new.data-00000-of-00001").touch()
+    ckptfmt.stores.mount("own://x", files)
+    try:
+        url = f"own://x{tmp_path}"
+        if "mtime" not in said:
+            with pytest.raises(UnsupportedError):
+                leftovers(url, 60.0)
+            return
+        found = [] if "created" in said else [f"{url}/{name}" for name in names]
+        assert [one.url for one in leftovers(url, 60.0)] == found
+        assert [one.url for one in remove_leftovers(url, 60.0)] == found
+        assert (
+            leftovers(url, 60.0) == []
+            and [(tmp_path / name).exists() for name in names] == [not found] * 2
+        )
+        assert ckptfmt.verify(f"{url}/m").ok
+    finally:
+        ckptfmt.stores.mount("own://x", None)

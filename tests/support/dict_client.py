@@ -8,6 +8,7 @@ import collections
 import errno
 import itertools
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from typing import Any
@@ -21,6 +22,7 @@ from ckptfmt.stores.objects import Objects
 class DictClient:
     """Attributes:
     objects: content and etag by key.
+    times: when each was written.
     requests: (method, key) of each, in order.
     received: bytes that `get` and `tail` returned.
     before: called as before(method, key) before each request; it may raise.
@@ -29,6 +31,7 @@ class DictClient:
 
     def __init__(self) -> None:
         self.objects: dict[str, tuple[bytes, str]] = {}
+        self.times: dict[str, float | None] = {}
         self.requests: list[tuple[str, str]] = []
         self.received = 0
         self.before: Callable[[str, str], object] = lambda method, key: None
@@ -53,6 +56,7 @@ class DictClient:
 
     def set(self, key: str, data: bytes) -> None:
         self.objects[key] = data, f"etag{next(self._numbers)}"
+        self.times[key] = time.time()
 
     # ---- Client
 
@@ -86,12 +90,13 @@ class DictClient:
         data, info = self._find(key)
         return Body([self._deliver(data[max(len(data) - size, 0) :])], info)
 
-    def list(self, directory: str) -> tuple[list[str], list[str]]:
+    def list(self, directory: str) -> tuple[dict[str, float | None], list[str]]:
         self._begin("list", directory)
         start = f"{directory}/" if directory else ""
         rests = [key.removeprefix(start) for key in self.objects if key.startswith(start)]
         below = {rest.partition("/")[0] for rest in rests if "/" in rest}
-        return [rest for rest in rests if "/" not in rest], sorted(below)
+        files = {rest: self.times.get(start + rest) for rest in rests if "/" not in rest}
+        return files, sorted(below)
 
     def list_after(self, directory: str, after: str) -> Iterator[tuple[str, ObjectInfo]]:
         self._begin("list", directory)
