@@ -33,6 +33,7 @@ from ckptfmt.errors import (
     TensorNotFoundError,
 )
 from ckptfmt.files.locate import locate
+from ckptfmt.files.places import is_directory
 from ckptfmt.files.state_file import (
     CheckpointState,
     checkpoint_exists,
@@ -171,8 +172,8 @@ def load_checkpoint(ckpt_dir_or_file: Path) -> CheckpointReader:
         CheckpointNotFoundError: no checkpoint of this prefix.
         What `ckptfmt.open` raises.
     """
-    path = path_text(ckpt_dir_or_file, "ckpt_dir_or_file")
-    if os.path.isdir(path):
+    path = path_text(ckpt_dir_or_file, "ckpt_dir_or_file", urls=True)
+    if is_directory(path):
         newest = state_checkpoint(path)
         if newest is None or not checkpoint_exists(newest):
             raise invalid(

@@ -4,11 +4,8 @@ needs; and whether it is sound: every byte is checked."""
 
 from __future__ import annotations
 
-import errno
 import itertools
-import os
 from collections.abc import Callable, Container, Iterable
-from typing import Any
 
 import numpy as np
 
@@ -27,21 +24,12 @@ from ckptfmt.errors import (
     UnsupportedError,
     masked,
 )
-from ckptfmt.files.places import file_size, object_identity
+from ckptfmt.files.places import MISSING, file_size, identity
 from ckptfmt.files.temporary import raise_storage
 
 # How often a checkpoint or directory is looked at again because another process replaced a file
 # meanwhile.
 LOOKS_MAX = 100
-
-# Errors of a file that is missing or cannot be a file of a checkpoint. Others, such as EMFILE, EIO
-# and ESTALE, may be transient.
-MISSING = frozenset(
-    [
-        *(errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP),
-        *(errno.ENAMETOOLONG, errno.EINVAL, errno.ENXIO),
-    ]
-)
 
 
 def proves_damage(error: CkptfmtError) -> bool:
@@ -51,23 +39,6 @@ def proves_damage(error: CkptfmtError) -> bool:
         gone = (CheckpointNotFoundError, GenerationGoneError, ShardMissingError)
         return isinstance(error, gone) or error.errno in MISSING
     return isinstance(error, (CorruptError, LimitError))
-
-
-def identity(path: str) -> Any:
-    """Return what changes when another file replaces this one; None if the file is missing.
-
-    Raises:
-        StorageError: the file cannot be examined.
-    """
-    if names.is_url(path):
-        return object_identity(path)
-    try:
-        info = os.stat(path)
-    except OSError as error:
-        if error.errno in MISSING:
-            return None
-        raise_storage(error, path)
-    return info.st_dev, info.st_ino, info.st_mtime_ns, info.st_size
 
 
 def why_incomplete(prefix: str, tensors: Iterable[str] | None = None) -> str | None:

@@ -21,11 +21,11 @@ from ckptfmt._base.arguments import (
     invalid,
     listed,
 )
-from ckptfmt._base.names import index_name, is_url, parse_data_name, path_text, prefix_text
+from ckptfmt._base.names import index_name, parse_data_name, path_text, prefix_text
 from ckptfmt.bundle.completeness import missing_data
 from ckptfmt.errors import CheckpointNotFoundError, CkptfmtError
-from ckptfmt.files.locate import locate
-from ckptfmt.files.places import is_file, store_of
+from ckptfmt.files.locate import located
+from ckptfmt.files.places import elsewhere, is_file, store_of
 
 Path = str | bytes | os.PathLike[Any]
 
@@ -149,8 +149,7 @@ def merge_v2_checkpoints(
         As `merge`.
     """
     check_switches(delete_old_dirs=delete_old_dirs, allow_missing_files=allow_missing_files)
-    listed_prefixes = _listed(checkpoint_prefixes, "checkpoint_prefixes")
-    prefixes = [path_text(one, "checkpoint_prefixes", urls=True) for one in listed_prefixes]
+    prefixes = _listed(checkpoint_prefixes, "checkpoint_prefixes")
     destination = path_text(destination_prefix, "destination_prefix", urls=True)
     try:
         _core.merge(
@@ -207,13 +206,13 @@ def check_one_store(prefixes: Sequence[str], destination: str) -> None:
     Raises:
         InvalidError: they are not.
     """
-    for prefix in prefixes:
-        if is_url(prefix) != is_url(destination):
-            raise invalid(
-                "destination",
-                "a merge copies no bytes, so that all its checkpoints must be in one store: "
-                f"{prefix} and {destination} are not",
-            )
+    prefix = elsewhere(destination, prefixes)
+    if prefix is not None:
+        raise invalid(
+            "destination",
+            "a merge copies no bytes, so that all its checkpoints must be in one store: "
+            f"{prefix} and {destination} are not",
+        )
 
 
 def common_store(prefixes: Sequence[str], destination: str) -> _core.Store | None:
@@ -223,14 +222,11 @@ def common_store(prefixes: Sequence[str], destination: str) -> _core.Store | Non
     return store_of(destination)
 
 
-def _indexes(paths: list[Path]) -> set[str]:
+def _indexes(prefixes: list[str]) -> set[str]:
     """Index files in directories that contain many of the prefixes: to list such a directory
     is less than to look for each. What is not found here is looked for."""
-    counts = collections.Counter(
-        os.path.dirname(path_text(path, "prefixes", urls=True)) for path in paths
-    )
     found: set[str] = set()
-    for directory, count in counts.items():
+    for directory, count in collections.Counter(map(os.path.dirname, prefixes)).items():
         if count < LISTED_MIN:
             continue
         with contextlib.suppress(OSError), os.scandir(directory or ".") as entries:
@@ -241,24 +237,23 @@ def _indexes(paths: list[Path]) -> set[str]:
     return found
 
 
-def _locate(prefix: Path, there: set[str], missing: list[CheckpointNotFoundError]) -> str:
-    text = path_text(prefix, "prefixes", urls=True)
-    if index_name(text) in there:
-        return text
+def _locate(prefix: str, there: set[str], missing: list[CheckpointNotFoundError]) -> str:
+    if index_name(prefix) in there:
+        return prefix
     try:
-        return locate(prefix)
+        return located(prefix)
     except CheckpointNotFoundError as error:
         error.hint("; an input of the merge did not exist")  # TensorFlow's words
         missing.append(error)
-        text = text.removesuffix(".index")
-        data = parse_data_name(text)
-        return text if data is None else data.prefix
+        base = prefix.removesuffix(".index")
+        data = parse_data_name(base)
+        return base if data is None else data.prefix
 
 
-def _listed(prefixes: Iterable[Path], what: str) -> list[Path]:
+def _listed(prefixes: Iterable[Path], what: str) -> list[str]:
     if isinstance(prefixes, os.PathLike):
         raise invalid(what, f"{what} must be a list of prefixes, not one")
     found = listed(what, prefixes, "prefixes")
     if not found:
         raise invalid(what, f"{what} is empty: there is nothing to merge")
-    return found
+    return [path_text(one, what, urls=True) for one in found]

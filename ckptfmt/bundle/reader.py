@@ -29,7 +29,7 @@ from ckptfmt.errors import (
     TensorNotFoundError,
     masked,
 )
-from ckptfmt.files.locate import explained, locate
+from ckptfmt.files.locate import explained, located
 from ckptfmt.files.places import store_of
 
 if TYPE_CHECKING:
@@ -114,7 +114,7 @@ def open(  # noqa: A001 (as gzip.open and its like: used with the name of the mo
         # Most are prefixes; to look first would take another request.
         with contextlib.suppress(CheckpointNotFoundError):
             return open_prefix(text.removesuffix(".index"))
-    return open_prefix(locate(path))
+    return open_prefix(located(text))
 
 
 def _no_number(name: str) -> Any:

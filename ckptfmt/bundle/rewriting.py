@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ckptfmt._base import dtypes, names
+from ckptfmt._base import dtypes
 from ckptfmt._base.arguments import Durability, Level, check_limits
 from ckptfmt._base.arrays import Slice, Sources
 from ckptfmt.bundle.staging import part_durability, staged
@@ -22,6 +22,7 @@ from ckptfmt.bundle.tensor import TensorHandle
 from ckptfmt.bundle.verify import verify_prefix
 from ckptfmt.bundle.writer import Writer, check_options
 from ckptfmt.errors import CorruptError, StorageError
+from ckptfmt.files.folder import split
 
 # Bytes of arrays that are collected before they are written.
 BATCH_BYTES = 64 << 20
@@ -121,9 +122,9 @@ def _held_by_last(sources: Sources) -> int:
     return size if elements is None else 2 * size + STRING_BYTES * len(elements)
 
 
-def folder_of(prefix: str) -> str | None:
+def scratch_of(prefix: str) -> str | None:
     """Return the folder for the temporary files of a result; None for the system's own."""
-    return None if names.is_url(prefix) else os.path.dirname(prefix) or "."
+    return split(prefix)[0].scratch
 
 
 def new_array(
@@ -205,7 +206,7 @@ def build(
     limits = written.pop("limits")
     with staged(target, options.durability) as staging:
         part = staging.part()
-        folder = folder_of(part)
+        folder = scratch_of(part)
         with Writer(part, metadata=metadata, **written) as writer:
             fill(writer, folder)
         if check is not None:

@@ -13,21 +13,34 @@ from ckptfmt._base.arguments import Durability
 from ckptfmt._base.names import sharded_filename
 from ckptfmt.bundle.merge import common_store
 from ckptfmt.errors import StorageError
-from ckptfmt.files.temporary import TemporaryDirectory
+from ckptfmt.files.folder import split
 
 
-class Staging(TemporaryDirectory):
-    """The temporary directory with the parts of one checkpoint. Arguments as for
-    TemporaryDirectory."""
+class Staging:
+    """The parts of one checkpoint in a temporary directory.
+
+    Args:
+        prefix: of the checkpoint that is saved.
+        token: the random part of the directory's name, if another process (process 0) has drawn it.
+        durability: of the save.
+
+    Attributes:
+        directory: the directory, as `Folder.temporary` returns it.
+    """
+
+    def __init__(self, prefix: str, token: str | None = None, *, durability: Durability) -> None:
+        self._prefix = prefix
+        folder, name = split(prefix, durability=durability)
+        self.directory = folder.temporary(name, token)
 
     def start(self) -> None:
         """Remove what killed saves of this checkpoint left, and create the directory."""
         _core.sweep_before_save(self._prefix)
-        self.make()
+        self.directory.make()
 
     def part(self, number: int = 0, count: int = 1) -> str:
         """Return the prefix of one of `count` parts. Sweeping recognises files by it (CMT-15)."""
-        return sharded_filename(os.path.join(self.path, "part"), number, count)
+        return sharded_filename(os.path.join(self.directory.path, "part"), number, count)
 
     def merge(
         self,
@@ -61,7 +74,7 @@ def staged(prefix: str, durability: Durability) -> Iterator[Staging]:
         staging.start()
         yield staging
     finally:
-        staging.remove()
+        staging.directory.remove()
 
 
 def part_durability(durability: Durability) -> Durability:

@@ -6,12 +6,12 @@ from __future__ import annotations
 import argparse
 import os
 
-from ckptfmt._base.names import is_url, path_text
+from ckptfmt._base.names import path_text
 from ckptfmt.cli import text
 from ckptfmt.cli.options import number
 from ckptfmt.cli.output import Output, complain
 from ckptfmt.errors import InvalidError, UnsupportedError
-from ckptfmt.manager.directory import CheckpointDirectory
+from ckptfmt.files.folder import Folder, folder_of
 
 EPILOG = """
 Removed are temporary directories (PREFIX_temp_...) and temporary files of ckptfmt whose writers are
@@ -61,45 +61,26 @@ def run(options: argparse.Namespace) -> int:
         UnsupportedError: nothing shows which writers are alive.
         InvalidError: the options are for other places.
     """
-    path = path_text(options.directory, urls=True)
-    if is_url(path):
-        return _clean_store(path, options.older_than, options.remove)
-    for option, given in (
-        ("older_than", options.older_than is not None),
-        ("remove", options.remove),
-    ):
-        if given:
-            raise InvalidError(
-                "it is for URLs. In a directory locks show which writers are dead: leave it out",
-                argument=option,
-            )
-    with CheckpointDirectory(path) as place, place.lock():
+    folder = folder_of(path_text(options.directory, urls=True))
+    if options.older_than is not None:
+        return _clean_by_age(folder, options.older_than, options.remove)
+    if options.remove:
+        raise InvalidError("it goes with --older-than HOURS, for a URL", argument="remove")
+    with folder.opened() as place, place.lock():
         if not place.can_sweep():
-            raise UnsupportedError(
-                "nothing can be removed here: the file system has no locks, or a writer on another "
-                "machine may be alive",
-                path=path,
-            )
+            raise UnsupportedError(place.why_no_sweep, path=place.path)
         found = place.sweep(None, dry_run=options.dry_run)
         left = [] if options.dry_run else place.sweep(None, dry_run=True)
     output = Output()
     for name in sorted(found):
         output.line(text.printable(name))
     for name in sorted(left):
-        complain(f"ckptfmt: {text.printable(os.path.join(path, name))} cannot be removed")
+        complain(f"ckptfmt: {text.printable(os.path.join(folder.path, name))} cannot be removed")
     return 2 if left else 0
 
 
-def _clean_store(url: str, hours: float | None, remove: bool) -> int:
-    from ckptfmt.stores.leftovers import leftovers, remove_leftovers  # noqa: PLC0415 (of URLs)
-
-    if hours is None:
-        raise UnsupportedError(
-            "a store has no locks that show which writers are dead: --older-than HOURS, more than "
-            "any save takes, lists what is so old, and --remove removes it",
-            path=url,
-        )
-    found = (remove_leftovers if remove else leftovers)(url, hours * 3600)
+def _clean_by_age(folder: Folder, hours: float, remove: bool) -> int:
+    found = folder.leftovers(hours * 3600, remove=remove)
     output = Output()
     for one in sorted(found, key=lambda one: one.url):
         if one.problem is None:

@@ -7,11 +7,11 @@ import argparse
 from typing import Any
 
 import ckptfmt
-from ckptfmt._base.names import is_url
 from ckptfmt.bundle.completeness import uncovered
 from ckptfmt.cli import text
 from ckptfmt.cli.files import named_checkpoint, target_of
 from ckptfmt.cli.output import Output, complain
+from ckptfmt.files.places import elsewhere
 
 EPILOG = """
 SOURCE is a prefix or an index file; DESTINATION is a prefix, or a directory if it ends with a
@@ -48,7 +48,7 @@ def run(options: argparse.Namespace) -> int:
     """
     source = named_checkpoint(options.source)
     target = target_of(source, options.destination, overwrite=options.overwrite)
-    if is_url(source) == is_url(target):
+    if elsewhere(source, [target]) is None:
         with ckptfmt.open(source) as reader:
             if error := uncovered(reader):
                 complain(f"ckptfmt: warning: {error}")

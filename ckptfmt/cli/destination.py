@@ -10,10 +10,9 @@ from typing import Literal
 
 from ckptfmt import InvalidError, StorageError
 from ckptfmt._base.names import index_name, prefix_text
-from ckptfmt.bundle.completeness import identity
 from ckptfmt.cli.output import Output
 from ckptfmt.files.outputs import checkpoint_files, output_path, writing_file
-from ckptfmt.files.places import is_file
+from ckptfmt.files.places import identity, is_file
 
 # The name of standard output as an output file.
 STDOUT = "-"

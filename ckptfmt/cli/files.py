@@ -7,10 +7,10 @@ import os
 
 import ckptfmt
 from ckptfmt import CheckpointNotFoundError, CorruptError, InvalidError
-from ckptfmt._base.names import index_name, is_url, path_text
+from ckptfmt._base.names import index_name, path_text
 from ckptfmt.cli.destination import check_destination
 from ckptfmt.files.locate import locate, recognised
-from ckptfmt.files.places import is_file
+from ckptfmt.files.places import canonical, is_file
 
 
 def named_checkpoint(path: str, *, damaged: bool = False) -> str:
@@ -56,15 +56,7 @@ def target_of(source: str, destination: str, *, overwrite: bool, consumes: bool 
     """
     if destination.endswith("/") or os.path.isdir(destination):
         destination = os.path.join(destination, os.path.basename(source))
-    if _place(destination) == _place(source):
+    if canonical(destination) == canonical(source):
         raise InvalidError("SOURCE and DESTINATION are the same", path=source)
     check_destination(destination, overwrite=overwrite, consumed=[source] if consumes else [])
     return destination
-
-
-def _place(prefix: str) -> str:
-    """Return what is the same for all spellings of a prefix."""
-    if is_url(prefix):
-        return prefix
-    directory, base = os.path.split(prefix)
-    return os.path.join(os.path.realpath(directory), base)

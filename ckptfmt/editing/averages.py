@@ -38,10 +38,10 @@ from ckptfmt.bundle.rewriting import (
     Piece,
     Value,
     equal_values,
-    folder_of,
     new_array,
     pieces_of,
     rewrite,
+    scratch_of,
 )
 from ckptfmt.bundle.tensor import TensorHandle
 from ckptfmt.bundle.writer import Writer
@@ -160,7 +160,7 @@ class _Mean:
 
     def __init__(self, readers: list[Reader], target: str, progress: Progress | None) -> None:
         self._readers, self._target = readers, target
-        self._folder = folder_of(target)
+        self._folder = scratch_of(target)
         total = sum(handle.nbytes for handle in readers[0].values()) * len(readers)
         self._meter = Meter(progress, total)
         self._averaged, self._taken = 0, list[str]()

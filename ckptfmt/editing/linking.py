@@ -27,7 +27,7 @@ from ckptfmt.bundle import rewriting
 from ckptfmt.bundle.comparing import pieces
 from ckptfmt.bundle.completeness import check_covered
 from ckptfmt.bundle.reader import Reader
-from ckptfmt.bundle.rewriting import Piece, Value, folder_of, new_array, pieces_of
+from ckptfmt.bundle.rewriting import Piece, Value, new_array, pieces_of, scratch_of
 from ckptfmt.bundle.tensor import TensorHandle
 from ckptfmt.bundle.writer import Writer, shard_count
 
@@ -209,7 +209,7 @@ def _copy(
     progress: Progress | None,
 ) -> Rewritten:
     """Add the tensors that are not linked."""
-    folder = folder_of(writer.prefix)
+    folder = scratch_of(writer.prefix)
     losses: dict[str, Losses] = {}
 
     def cast(piece: Piece, dtype: np.dtype[Any]) -> NDArray[Any]:

@@ -50,7 +50,11 @@ def locate(path: str | bytes | os.PathLike[Any], argument: str = "path") -> str:
         InvalidError: not a path, or a state file that names a path outside its directory.
         CorruptError, LimitError: the state file cannot be parsed.
     """
-    text = path_text(path, argument, urls=True)
+    return located(path_text(path, argument, urls=True))
+
+
+def located(text: str) -> str:
+    """As `locate`, of a path that `path_text` returned."""
     base = text.removesuffix(".index")
     if is_file(names.index_name(text)):
         return text

@@ -11,11 +11,11 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Literal
 
 from ckptfmt._base import foreign
-from ckptfmt._base.names import index_name, is_url, parse_data_name, path_text
+from ckptfmt._base.names import parse_data_name, path_text
 from ckptfmt.errors import InvalidError
+from ckptfmt.files.folder import split
 from ckptfmt.files.locate import kind_of_file
 from ckptfmt.files.orphans import METRICS_NAME
-from ckptfmt.files.places import names_in
 from ckptfmt.files.state_file import STATE_NAME
 from ckptfmt.files.temporary import open_directory, raise_storage, replacing_file
 
@@ -29,13 +29,8 @@ _DESCRIPTORS = ("/dev/stdout", "/dev/stderr", "/dev/fd/", "/proc/")
 def checkpoint_files(prefix: str) -> Iterator[str]:
     """Yield the paths of the files of a checkpoint: its index and data files. A checkpoint of an
     object store has none."""
-    if not is_url(prefix):
-        yield index_name(prefix)
-        directory, base = os.path.split(prefix)
-        for name in names_in(directory or "."):
-            data = parse_data_name(name)
-            if data is not None and data.prefix == base:
-                yield os.path.join(directory, name)
+    folder, name = split(prefix)
+    return folder.local_files(name)
 
 
 def output_path(

@@ -1,45 +1,37 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files by path or by URL. `ckptfmt.stores` is imported by the first URL."""
+"""Files by path or by URL: `_at` is the one place that asks which of the two a path is, with
+`folder_of` for whole directories. `ckptfmt.stores` is imported by the first URL."""
 
 from __future__ import annotations
 
 import contextlib
 import errno
+import hashlib
+import io
+import math
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from ckptfmt import _core
 from ckptfmt._base.names import is_url
 from ckptfmt._base.untrusted import open_regular
-from ckptfmt.errors import GenerationGoneError, StorageError
+from ckptfmt.errors import GenerationGoneError, StorageError, UnsupportedError
+
+# The SHA-256 of a file that was opened; None if another has replaced it.
+Digest = Callable[[], bytes | None]
 
 # A file with such a name cannot be there.
 _ABSENT = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG)
-
-
-def store_of(path: str) -> Any | None:
-    """Return a store for one handle on this URL; None for a path of the file system.
-
-    Raises:
-        StorageError: there is no store for this URL.
-    """
-    if not is_url(path):
-        return None
-    from ckptfmt import stores  # noqa: PLC0415 (only a URL needs it)
-
-    return stores.store_for(path)
-
-
-def _store_of_url(url: str) -> Any:
-    store = store_of(url)
-    assert store is not None
-    return store
+# Errors of a file that is missing or cannot be a file of a checkpoint. Others, such as EMFILE, EIO
+# and ESTALE, may be transient.
+MISSING = frozenset([*_ABSENT, errno.EISDIR, errno.EINVAL, errno.ENXIO])
 
 
 @contextlib.contextmanager
-def _errors(path: str) -> Iterator[None]:
+def storage_errors(path: str) -> Iterator[None]:
+    """Raise an OSError about `path` as a StorageError."""
     try:
         yield
     except StorageError:
@@ -48,47 +40,43 @@ def _errors(path: str) -> Iterator[None]:
         raise StorageError(error.strerror or str(error), path=path, errno=error.errno) from None
 
 
+def store_of(path: str) -> Any | None:
+    """Return a store for one handle on this URL, for the core; None for a path of the file system.
+
+    Raises:
+        StorageError: there is no store for this URL.
+    """
+    return _at(path).store
+
+
 def is_file(path: str) -> bool:
     """Return whether there is a file or object of this name.
 
     Raises:
         StorageError: it cannot be looked up now: that says nothing about whether it is there.
     """
-    store = store_of(path)
-    with _errors(path):
-        if store is None:
-            return stat.S_ISREG(_mode(path))
-        return store.info(path) is not None
-
-
-def _mode(path: str) -> int:
-    """Return the mode of a file or directory; 0 if there is none."""
-    try:
-        return os.stat(path).st_mode
-    except OSError as error:
-        if error.errno in _ABSENT:
-            return 0
-        raise
-    except ValueError:  # a name that no file can have
-        return 0
+    with storage_errors(path):
+        return _at(path).is_file(path)
 
 
 def is_directory(path: str) -> bool:
     """Return whether this is a directory; in a store, whether objects are below it.
 
     Raises:
-        StorageError: as is_file, of the file system.
+        StorageError: as is_file.
     """
-    store = store_of(path)
-    if store is None:
-        with _errors(path):
-            return stat.S_ISDIR(_mode(path))
-    try:
-        return bool(_listed(store, path))
-    except StorageError as error:
-        if error.errno == errno.ENOTSUP:  # over HTTP
-            return False
-        raise
+    with storage_errors(path):
+        return _at(path).is_directory(path)
+
+
+def is_there(path: str) -> bool:
+    """Return whether there is anything of this name: a link to nothing, too.
+
+    Raises:
+        StorageError: as is_file.
+    """
+    with storage_errors(path):
+        return _at(path).is_there(path)
 
 
 def file_size(path: str) -> int:
@@ -97,39 +85,35 @@ def file_size(path: str) -> int:
     Raises:
         OSError: FileNotFoundError if there is none.
     """
-    store = store_of(path)
-    if store is None:
-        return os.stat(path).st_size
-    with _errors(path):
-        found = store.info(path)
-    if found is None:
-        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
-    return int(found.size)
+    return _at(path).size(path)
 
 
-def object_identity(url: str) -> Any:
-    """Return what changes when another object replaces this one; None if there is none.
+def modified(path: str) -> int:
+    """Return when a file was written, in whole seconds since 1970.
 
     Raises:
-        StorageError.
+        OSError: FileNotFoundError if there is none.
+        UnsupportedError: its store does not say.
     """
-    with _errors(url):
-        return _store_of_url(url).info(url)
+    return _at(path).modified(path)
+
+
+def identity(path: str) -> Any:
+    """Return what changes when another file replaces this one; None if the file is missing.
+
+    Raises:
+        StorageError: the file cannot be examined.
+    """
+    with storage_errors(path):
+        return _at(path).identity(path)
 
 
 def names_in(directory: str) -> list[str]:
     """Return the sorted names in a directory; none if it cannot be listed."""
-    store = store_of(directory)
     try:
-        return sorted(os.listdir(directory) if store is None else _listed(store, directory))
+        return sorted(_at(directory).names(directory))
     except OSError:
         return []
-
-
-def _listed(store: Any, directory: str) -> list[str]:
-    with _errors(directory):
-        files, directories = store.entries(directory)
-        return [*files, *directories]
 
 
 def entries(directory: str) -> tuple[list[str], list[str]]:
@@ -139,17 +123,8 @@ def entries(directory: str) -> tuple[list[str], list[str]]:
     Raises:
         StorageError: it cannot be listed.
     """
-    store = store_of(directory)
-    with _errors(directory):
-        if store is not None:
-            files, directories = store.entries(directory)
-            return files, directories
-        with os.scandir(directory) as found:
-            every = [(entry.name, entry.is_dir(), entry.is_symlink()) for entry in found]
-    return (
-        [name for name, is_dir, _ in every if not is_dir],
-        [name for name, is_dir, is_link in every if is_dir and not is_link],
-    )
+    with storage_errors(directory):
+        return _at(directory).entries(directory)
 
 
 def read_file(path: str, limit: int) -> bytes:
@@ -178,88 +153,213 @@ def pieces_of(path: str, first: int, end: int, size: int) -> Iterator[bytes]:
     Raises:
         OSError.
     """
-    store = store_of(path)
-    if store is None:
+    return _at(path).pieces(path, first, end, size)
+
+
+@contextlib.contextmanager
+def opened(path: str) -> Iterator[Callable[[], bytes]]:
+    """Open a file as it is now. Yields a function that returns the SHA-256 of its bytes.
+
+    Raises (the function; the block only StorageError):
+        GenerationGoneError: it could not be opened, or another one has replaced it since.
+        StorageError: it cannot be read now.
+    """
+
+    def replaced() -> bytes:
+        with storage_errors(path), contextlib.suppress(FileNotFoundError):
+            found = digest()
+            if found is not None:
+                return found
+        raise GenerationGoneError(
+            "it was replaced while it was being opened; restore it again", path=path
+        )
+
+    with contextlib.ExitStack() as stack:
+        with storage_errors(path):
+            digest = stack.enter_context(_at(path).digester(path))
+        yield replaced
+
+
+def canonical(path: str) -> str:
+    """Return what is the same for all spellings of a path whose last component is no link."""
+    return _at(path).canonical(path)
+
+
+def elsewhere(path: str, others: Iterable[str]) -> str | None:
+    """Return the first of the others that is a URL where `path` is none, or the reverse: no bytes
+    are linked or moved between the two. None if there is no such one."""
+    here = is_url(path)
+    return next((other for other in others if is_url(other) != here), None)
+
+
+class _Disk:
+    """Files of the file system."""
+
+    store = None
+
+    def is_file(self, path: str) -> bool:
+        return stat.S_ISREG(_mode(path))
+
+    def is_there(self, path: str) -> bool:
+        try:
+            os.lstat(path)
+        except OSError as error:
+            if error.errno not in MISSING:
+                raise
+            return False
+        return True
+
+    def is_directory(self, path: str) -> bool:
+        return stat.S_ISDIR(_mode(path))
+
+    def size(self, path: str) -> int:
+        return os.stat(path).st_size
+
+    def modified(self, path: str) -> int:
+        return os.stat(path).st_mtime_ns // 10**9
+
+    def identity(self, path: str) -> Any:
+        try:
+            info = os.stat(path)
+        except OSError as error:
+            if error.errno in MISSING:
+                return None
+            raise
+        return info.st_dev, info.st_ino, info.st_mtime_ns, info.st_size
+
+    def names(self, directory: str) -> list[str]:
+        return os.listdir(directory)
+
+    def entries(self, directory: str) -> tuple[list[str], list[str]]:
+        with os.scandir(directory) as found:
+            every = [(entry.name, entry.is_dir(), entry.is_symlink()) for entry in found]
+        return (
+            [name for name, is_dir, _ in every if not is_dir],
+            [name for name, is_dir, is_link in every if is_dir and not is_link],
+        )
+
+    def pieces(self, path: str, first: int, end: int, size: int) -> Iterator[bytes]:
         with open(open_regular(path), "rb") as stream:
             stream.seek(first)
             while first < end and (piece := stream.read(min(end - first, size))):
                 yield piece
                 first += len(piece)
-        return
-    with _errors(path):
-        found = store.open(path)
-    if found is None:
-        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
-    with _errors(path):
-        for start in range(first, min(end, found[1].size), size):
-            content = bytearray(min(size, found[1].size - start, end - start))
-            store.read_batch([_core.Read(found[0], start, memoryview(content))])
-            yield bytes(content)
+
+    @contextlib.contextmanager
+    def digester(self, path: str) -> Iterator[Digest]:
+        with contextlib.ExitStack() as stack:
+            file: io.BufferedReader | None = None
+            with contextlib.suppress(OSError):  # whoever reads it reports why
+                file = stack.enter_context(open(open_regular(path), "rb"))
+
+            def digest() -> bytes | None:
+                if file is None or not os.path.samestat(os.fstat(file.fileno()), os.stat(path)):
+                    return None
+                return hashlib.file_digest(file, "sha256").digest()
+
+            yield digest
+
+    def canonical(self, path: str) -> str:
+        directory, base = os.path.split(path)
+        return os.path.join(os.path.realpath(directory), base)
 
 
-class OpenObject:
-    """An object of a store as it was when this was made."""
-
-    def __init__(self, url: str) -> None:
-        self._url = url
-        self._store = _store_of_url(url)
-        with _errors(url):
-            self._found = self._store.open(url)
-
-    def read(self) -> bytes:
-        """Return its bytes.
-
-        Raises:
-            GenerationGoneError: it has been replaced.
-        """
-        with _errors(self._url):
-            now = self._store.info(self._url)
-            if self._found is None or now != self._found[1]:
-                raise GenerationGoneError(
-                    "it was replaced while it was being opened; restore it again", path=self._url
-                )
-            content = bytearray(now.size)
-            self._store.read_batch([_core.Read(self._found[0], 0, memoryview(content))])
-        return bytes(content)
-
-
-def write_object(url: str, content: bytes) -> None:
-    """Replace a small object of a store.
-
-    Raises:
-        StorageError.
-    """
-    with _errors(url):
-        _store_of_url(url).replace(url, content)
-
-
-def read_object(url: str, limit: int) -> bytes | None:
-    """Return the first bytes of an object, at most so many; None if it does not exist.
-
-    Raises:
-        StorageError.
-    """
+def _mode(path: str) -> int:
+    """Return the mode of a file or directory; 0 if there is none."""
     try:
-        return read_file(url, limit)
-    except FileNotFoundError:
-        return None
+        return os.stat(path).st_mode
+    except OSError as error:
+        if error.errno in _ABSENT:
+            return 0
+        raise
+    except ValueError:  # a name that no file can have
+        return 0
 
 
-def list_objects(directory: str) -> list[str]:
-    """Return the names of the objects right below a directory of a store.
+class _Objects:
+    """Objects of a store, by URL."""
 
-    Raises:
-        StorageError.
-    """
-    with _errors(directory):
-        return list(_store_of_url(directory).list(directory))
+    def __init__(self, store: Any) -> None:
+        self.store = store
+
+    def is_file(self, url: str) -> bool:
+        return self.store.info(url) is not None
+
+    def is_there(self, url: str) -> bool:
+        return self.is_file(url) or self.is_directory(url)
+
+    def is_directory(self, url: str) -> bool:
+        try:
+            return bool(self.names(url))
+        except OSError as error:
+            if error.errno == errno.ENOTSUP:  # over HTTP
+                return False
+            raise
+
+    def size(self, url: str) -> int:
+        with storage_errors(url):
+            found = self.store.info(url)
+        return int(_found(found, url).size)
+
+    def modified(self, url: str) -> int:
+        directory, _, name = url.rpartition("/")
+        with storage_errors(url):
+            files, _ = self.store.listing(f"{directory}/")
+        if name in files and files[name] is None:
+            raise UnsupportedError("the store does not say when this was written", path=url)
+        return math.floor(float(_found(files.get(name), url)))
+
+    def identity(self, url: str) -> Any:
+        return self.store.info(url)
+
+    def names(self, url: str) -> list[str]:
+        files, directories = self.store.entries(url)
+        return [*files, *directories]
+
+    def entries(self, url: str) -> tuple[list[str], list[str]]:
+        files, directories = self.store.entries(url)
+        return files, directories
+
+    def pieces(self, url: str, first: int, end: int, size: int) -> Iterator[bytes]:
+        with storage_errors(url):
+            found = self.store.open(url)
+        opened, info = _found(found, url)
+        with storage_errors(url):
+            for start in range(first, min(end, info.size), size):
+                content = bytearray(min(size, info.size - start, end - start))
+                self.store.read_batch([_core.Read(opened, start, memoryview(content))])
+                yield bytes(content)
+
+    @contextlib.contextmanager
+    def digester(self, url: str) -> Iterator[Digest]:
+        opened = self.store.open(url)
+
+        def digest() -> bytes | None:
+            now = self.store.info(url)
+            if opened is None or now != opened[1]:
+                return None
+            content = bytearray(now.size)
+            self.store.read_batch([_core.Read(opened[0], 0, memoryview(content))])
+            return hashlib.sha256(content).digest()
+
+        yield digest
+
+    def canonical(self, url: str) -> str:
+        return url
 
 
-def remove_object(url: str) -> None:
-    """Remove an object; a missing one is not an error.
+def _found(answer: Any, url: str) -> Any:
+    if answer is None:
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), url)
+    return answer
 
-    Raises:
-        StorageError.
-    """
-    with _errors(url):
-        _store_of_url(url).remove(url)
+
+_DISK = _Disk()
+
+
+def _at(path: str) -> _Disk | _Objects:
+    if not is_url(path):
+        return _DISK
+    from ckptfmt import stores  # noqa: PLC0415 (only a URL needs it)
+
+    return _Objects(stores.store_for(path))

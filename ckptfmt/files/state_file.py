@@ -42,8 +42,9 @@ from ckptfmt.errors import (
     StorageError,
     UnsupportedError,
 )
-from ckptfmt.files.places import is_directory, is_file, read_file, write_object
-from ckptfmt.files.temporary import open_directory, raise_storage, replace_file
+from ckptfmt.files.folder import split
+from ckptfmt.files.places import is_directory, is_there, modified, read_file
+from ckptfmt.files.temporary import raise_storage
 
 Path = str | bytes | os.PathLike[Any]
 
@@ -107,12 +108,10 @@ def get_checkpoint_state(
     """
     directory = path_text(checkpoint_dir, "checkpoint_dir", urls=True)
     path = state_path(directory, latest_filename)
-    if not (is_file(path) or os.path.exists(path)):
-        return None
     try:
         state = read_state_file(path)
     except (CorruptError, LimitError, StorageError) as error:
-        if error.errno != errno.ENOENT:  # else it was removed just now
+        if error.errno not in (errno.ENOENT, errno.ENOTDIR):
             warnings.warn(f"{error}; the state file is ignored", CkptfmtWarning, stacklevel=2)
         return None
     if not state.model_checkpoint_path:
@@ -209,11 +208,9 @@ def update_checkpoint_state(
     if preserved is not None:
         preserved = _timestamp(preserved, "last_preserved_timestamp")
     content = format_state(CheckpointState(newest, tuple(paths), timestamps, preserved))
-    if names.is_url(path):
-        write_object(path, content)
-        return
-    with open_directory(os.path.dirname(path)) as directory_fd:
-        replace_file(directory_fd, path, content, durability)
+    folder, name = split(path, durability=durability)
+    with folder.opened() as place:
+        place.write_state(name, content)
 
 
 def _as_written(path: str, directory: str, relative: bool) -> str:
@@ -245,9 +242,13 @@ def _some(values: Sequence[Any]) -> str:
 
 
 def checkpoint_exists(checkpoint_prefix: Path) -> bool:
-    """Return whether `<prefix>.index` exists, or, as in TensorFlow, anything at the prefix."""
-    prefix = path_text(checkpoint_prefix, "checkpoint_prefix")
-    return os.path.exists(names.index_name(prefix)) or os.path.exists(prefix)
+    """Return whether `<prefix>.index` exists, or, as in TensorFlow, anything at the prefix.
+
+    Raises:
+        StorageError: it cannot be looked up now.
+    """
+    prefix = path_text(checkpoint_prefix, "checkpoint_prefix", urls=True)
+    return is_there(names.index_name(prefix)) or is_there(prefix)
 
 
 def get_checkpoint_mtimes(checkpoint_prefixes: Iterable[Path]) -> list[float]:
@@ -258,10 +259,10 @@ def get_checkpoint_mtimes(checkpoint_prefixes: Iterable[Path]) -> list[float]:
     """
     found = []
     for given in listed("checkpoint_prefixes", checkpoint_prefixes, "prefixes"):
-        prefix = path_text(given, "checkpoint_prefixes")
+        prefix = path_text(given, "checkpoint_prefixes", urls=True)
         for path in (names.index_name(prefix), prefix):
             with contextlib.suppress(OSError):
-                found.append(float(os.stat(path).st_mtime_ns // 10**9))
+                found.append(float(modified(path)))
                 break
     return found
 
@@ -285,15 +286,17 @@ def remove_checkpoint(
     Raises:
         UnsupportedError: another format version.
         InvalidError: a prefix or suffix without a file name.
-        StorageError: a file could not be removed; those after it are still there.
+        StorageError: a file could not be removed. The checkpoint is gone if its index is; another
+            call removes the rest.
+        BusyError: another process holds the directory's lock.
     """
-    prefix = path_text(checkpoint_prefix, "checkpoint_prefix")
+    prefix = path_text(checkpoint_prefix, "checkpoint_prefix", urls=True)
     if checkpoint_format_version != V2:
         raise UnsupportedError(
             f"format version {checkpoint_format_version!r}; only V2 checkpoints ({V2}) are removed",
             argument="checkpoint_format_version",
         )
-    directory, base = os.path.split(prefix)
+    folder, base = split(prefix)
     if not base:
         raise invalid(
             "checkpoint_prefix", f"prefix {prefix!r} has no file name", failure="BAD_PATH"
@@ -303,38 +306,13 @@ def remove_checkpoint(
             "meta_graph_suffix",
             f"meta_graph_suffix must be the suffix of a file name, not {meta_graph_suffix!r}",
         )
-    if not is_directory(directory or "."):
+    if not is_directory(folder.path or "."):
         return
-    with open_directory(directory) as directory_fd:
-        try:
-            there = os.listdir(directory_fd)
-        except OSError as error:
-            raise_storage(error, directory or ".")
-        found = sorted(
-            name
-            for name in there
-            if (data := names.parse_data_name(name)) is not None and data.prefix == base
-        )
-        if _removed(directory_fd, directory, names.index_name(base)) and found:
-            # A power cut must not leave an index whose data files are gone.
-            try:
-                os.fsync(directory_fd)
-            except OSError as error:
-                raise_storage(error, directory or ".")
-        graph = f"{_SHARDED.sub('', base)}.{meta_graph_suffix}"
-        for name in (*found, graph, f"{base}{names.INTENT}"):
-            _removed(directory_fd, directory, name)
-
-
-def _removed(directory_fd: int, directory: str, name: str) -> bool:
-    """Remove a file; False if there was none."""
-    try:
-        os.unlink(name, dir_fd=directory_fd)
-    except FileNotFoundError:
-        return False
-    except OSError as error:
-        raise_storage(error, os.path.join(directory, name))
-    return True
+    with folder.opened() as place:
+        for error in place.remove_all([base]).values():
+            raise error
+        place.remove_file(f"{_SHARDED.sub('', base)}.{meta_graph_suffix}")
+    folder.sweep_before_save(base)  # what a removal that failed left
 
 
 # ---- reading -------------------------------------------------------------------------------------

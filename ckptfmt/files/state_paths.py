@@ -6,13 +6,13 @@ from __future__ import annotations
 import functools
 import ntpath
 import os
-import posixpath
 import re
 from collections import Counter
 from collections.abc import Collection
 
-from ckptfmt._base.names import index_name, is_url
+from ckptfmt._base.names import index_name
 from ckptfmt.errors import CorruptError, InvalidError, warn
+from ckptfmt.files.folder import folder_of
 from ckptfmt.files.places import is_file
 from ckptfmt.files.state_file import STATE_NAME, CheckpointState, read_state_file
 
@@ -39,6 +39,7 @@ class StatePaths:
 
     def __init__(self, directory: str, state: CheckpointState) -> None:
         self._directory, self._state = directory, state
+        self._folder = folder_of(directory)
         self._folders: dict[str, str | None] = {}
 
     def name(self, path: str, there: Collection[str] | None = None) -> str | None:
@@ -54,7 +55,7 @@ class StatePaths:
         """
         name = self._inside(path, there)
         if name is None and self._lasts[last := ntpath.basename(path)] == 1:
-            usable = last not in _NO_NAMES and "\0" not in last and not is_url(last)
+            usable = last not in _NO_NAMES and "\0" not in last
             name = last if usable and self._has(last, there) else None
         return name
 
@@ -84,22 +85,14 @@ class StatePaths:
         """Return the name of a path that leads into the directory, else None."""
         if _SPECIAL.search(path) is None:
             return None if path in _NO_NAMES else path
-        parent, name = os.path.split(path)
+        name = os.path.basename(path)
+        parent = path[: len(path) - len(name)]  # of "memory://name" it is "memory://"
         if "\0" in path or name in _NO_NAMES:
             return None
         if _WINDOWS.match(path) and ("/" in path or not self._has(path, there)):
             return None
-        if is_url(self._directory):
-            rest = path.removeprefix(os.path.join(self._directory, ""))
-            outside = is_url(rest) or rest.startswith("/") or ".." in rest.split("/")
-            return None if outside else posixpath.normpath(rest)
-        if is_url(path):
-            return None
         if parent not in self._folders:
-            root = os.path.realpath(self._directory)
-            folder = os.path.realpath(os.path.join(self._directory, parent))
-            inside = os.path.commonpath([root, folder]) == root
-            self._folders[parent] = os.path.relpath(folder, root) if inside else None
+            self._folders[parent] = self._folder.inside(parent)
         found = self._folders[parent]
         return None if found is None else os.path.normpath(os.path.join(found, name))
 

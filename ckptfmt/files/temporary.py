@@ -17,9 +17,8 @@ from functools import partial
 from typing import NoReturn
 
 from ckptfmt import _core
-from ckptfmt._base.names import index_name, is_url
+from ckptfmt._base.names import index_name
 from ckptfmt.errors import BusyError, DurabilityUnknownError, StorageError
-from ckptfmt.files.places import list_objects, remove_object
 
 # The lock file in a temporary directory. It is created first and removed last.
 LOCK_NAME = "writer.lock"
@@ -90,8 +89,8 @@ class TemporaryDirectory:
     Every process that writes there holds its lock, shared with the others; a lock ends with the
     process at the latest. While a process holds it, neither a sweep nor `leave` removes the
     directory, so that no process creates it again without a lock. Where locks do not work, or only
-    one machine sees them, and in an object store, no sweep removes it; the process that has drawn
-    its name does when it leaves, and the others never do.
+    one machine sees them, no sweep removes it; the process that has drawn its name does when it
+    leaves, and the others never do.
 
     Args:
         prefix: of the checkpoint that is saved.
@@ -123,8 +122,6 @@ class TemporaryDirectory:
             StorageError: it cannot be created.
             BusyError: process 0, which has drawn its name, has left it (failure "PEERS_MISSING").
         """
-        if is_url(self.path):
-            return  # a store has no directories
         flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
         make_directory(os.path.dirname(self.path), self._durability)
         old = permissions(index_name(self._prefix))
@@ -180,10 +177,6 @@ class TemporaryDirectory:
         The last process to leave removes it, or the next sweep. Where no lock shows whether others
         write there, the process that has drawn the name removes it at once."""
         self.release()
-        if is_url(self.path):  # a store has no locks
-            if not self._joins:
-                self.remove()
-            return
         path = os.path.join(self.path, LOCK_NAME)
         with contextlib.suppress(OSError):
             lock = OwnDescriptor(partial(os.open, path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW))
@@ -205,10 +198,6 @@ class TemporaryDirectory:
         # Ctrl-C too, can be swept.
         self.release()
         with contextlib.suppress(OSError):
-            if is_url(self.path):
-                for name in list_objects(self.path):
-                    remove_object(f"{self.path}/{name}")
-                return
             self._remove()
 
     def _remove(self, lock: OwnDescriptor | None = None) -> None:

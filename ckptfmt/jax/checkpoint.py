@@ -22,6 +22,7 @@ from ckptfmt._base.arrays import Columns
 from ckptfmt._base.background import SaveFuture, SaveQueue, Work, wait_for_saves
 from ckptfmt._base.names import (
     absolute,
+    index_name,
     path_text,
     prefix_text,
     tensor_bytes,
@@ -37,13 +38,14 @@ from ckptfmt.bundle.staging import part_durability
 from ckptfmt.bundle.writer import check_options, write_sources
 from ckptfmt.errors import CorruptError, InvalidError, about
 from ckptfmt.files.locate import locate
+from ckptfmt.files.places import opened
 from ckptfmt.jax.coordinator import JaxCoordinator
 from ckptfmt.jax.pytrees import Box, Wanted, check_pytree, check_shardings, named_leaves, wanted
 from ckptfmt.jax.saving import IMPLS, compare_contents, content_of
 from ckptfmt.naming.roles import OPTIMIZER_STATES
 from ckptfmt.sharded.coordinator import Coordinator, SingleProcess
 from ckptfmt.sharded.rounds import Team
-from ckptfmt.sharded.sharded import Index, compare_seen
+from ckptfmt.sharded.sharded import compare_seen
 from ckptfmt.sharded.staging import TeamStaging
 
 Path = str | bytes | os.PathLike[Any]
@@ -289,9 +291,9 @@ def load(
             leaves = _wanted(like, sharding)
             prefix = locate(path)
             with contextlib.ExitStack() as stack:
-                index = Index(prefix, stack)
+                digest = stack.enter_context(opened(index_name(prefix)))
                 reader = stack.enter_context(reading.Reader(prefix, verify=verify))
-                seen = index.digest() if team.world_size > 1 else b""
+                seen = digest() if team.world_size > 1 else b""
                 found = _read(reader, leaves, _matched(reader, leaves, choice), choice)
             result = jax.tree.unflatten(jax.tree.structure(like), found)
             choice.warn()

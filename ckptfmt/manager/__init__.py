@@ -3,8 +3,6 @@
 
 manager.py          CheckpointManager
 retention.py        which checkpoints are retained: no clock, no files
-directory.py        every operation of a manager on its directory
-store_directory.py  the same for a URL
 records.py          the state file and the metrics of a manager
 latest.py           the newest checkpoint of a directory
 restoring.py        the newest sound one, restored

@@ -15,7 +15,6 @@ checkpoint prove, or a missing file, rejects it; any other error of the storage 
 
 from __future__ import annotations
 
-import contextlib
 import heapq
 import os
 import re
@@ -31,21 +30,19 @@ from ckptfmt._base.arguments import invalid, wrong
 from ckptfmt._base.names import path_text
 from ckptfmt.bundle.completeness import (
     LOOKS_MAX,
-    MISSING,
-    identity,
     proves_damage,
     why_incomplete,
     why_unsound,
 )
 from ckptfmt.errors import CkptfmtError, StorageError, warn
-from ckptfmt.files.places import is_file, list_objects
+from ckptfmt.files.folder import folder_of
+from ckptfmt.files.places import identity, is_file, is_there
 from ckptfmt.files.state_file import (
     CheckpointState,
     read_state_file,
     state_path,
 )
 from ckptfmt.files.state_paths import StatePaths
-from ckptfmt.files.temporary import raise_storage
 
 Path = str | bytes | os.PathLike[Any]
 
@@ -127,19 +124,13 @@ def _look(directory: str, latest_filename: Path | None) -> tuple[str | None, str
 def _read_state(path: str) -> tuple[CheckpointState | None, str | None]:
     """Return the content of a state file, or what is wrong with it; neither if it is missing."""
     try:
-        if not names.is_url(path):
-            os.lstat(path)
-        elif identity(path) is None:
+        if not is_there(path):
             return None, None
         return read_state_file(path), None
     except CkptfmtError as error:
         if not proves_damage(error):
             raise
         return None, error.message
-    except OSError as error:
-        if error.errno not in MISSING:
-            raise_storage(error, path)
-        return None, None
 
 
 def newest_complete(
@@ -236,23 +227,7 @@ class _Listed:
 
 
 def _listed(directory: str) -> list[_Listed]:
-    listed: list[_Listed] = []
-    if names.is_url(directory):
-        stems = (
-            name.removesuffix(".index") for name in list_objects(directory) if name[-6:] == ".index"
-        )
-        return [_Listed(name, *_split(name), 0) for name in filter(None, stems)]
-    try:
-        with os.scandir(directory or ".") as entries:
-            for entry in entries:
-                name = entry.name.removesuffix(".index")
-                with contextlib.suppress(FileNotFoundError):  # removed meanwhile
-                    if name and name != entry.name and entry.is_file():
-                        listed.append(_Listed(name, *_split(name), entry.stat().st_mtime_ns))
-    except OSError as error:
-        if error.errno not in MISSING:
-            raise_storage(error, directory or ".")
-    return listed
+    return [_Listed(name, *_split(name), time) for name, time in folder_of(directory).indexed()]
 
 
 def _split(name: str) -> tuple[str, int | None]:

@@ -28,21 +28,20 @@ from typing import Any
 
 import numpy as np
 
-from ckptfmt import _core
 from ckptfmt._base.adapters import adapter_for, named_type
 from ckptfmt._base.arguments import check_number, check_switch, invalid, is_positive, whole, wrong
 from ckptfmt._base.background import SaveQueue
-from ckptfmt._base.names import absolute, index_name, is_url, path_text
+from ckptfmt._base.names import index_name, path_text
 from ckptfmt.bundle.completeness import proves_damage
 from ckptfmt.errors import (
     CheckpointNotFoundError,
     StorageError,
     warn,
 )
+from ckptfmt.files.folder import Folder, folder_of
 from ckptfmt.files.orphans import INDEX, number_of, of_managed
+from ckptfmt.files.places import is_file
 from ckptfmt.files.state_file import STATE_NAME
-from ckptfmt.files.temporary import make_directory
-from ckptfmt.manager.directory import CheckpointDirectory
 from ckptfmt.manager.latest import candidates, newest_complete
 from ckptfmt.manager.records import Records, check_metrics
 from ckptfmt.manager.restoring import (
@@ -51,7 +50,6 @@ from ckptfmt.manager.restoring import (
     restore_newest,
 )
 from ckptfmt.manager.retention import KeepBest, Policy, decide
-from ckptfmt.manager.store_directory import Directory, StoreDirectory
 from ckptfmt.saving.options import CheckpointOptions
 
 Path = str | bytes | os.PathLike[Any]
@@ -60,9 +58,9 @@ Path = str | bytes | os.PathLike[Any]
 @dataclass
 class _Save:
     """One save: where to, and what is recorded once it is in place. The program may have another
-    working directory by then: `directory` is absolute."""
+    working directory by then: `folder` is absolute."""
 
-    directory: str
+    folder: Folder
     name: str
     prefix: str
     metrics: Mapping[str, float] | None
@@ -216,7 +214,7 @@ class CheckpointManager:
             None if keep_every_n_steps is None else int(keep_every_n_steps),
             0 if keep_best is None else keep_best.number,
         )
-        self._durability = self._options.durability
+        self._folder = folder_of(self._directory, durability=self._options.durability)
         self._threads = threading.RLock()  # background saves record from their threads
         self._counter = 0  # the largest number so far, for a checkpoint without a save_counter
         self._records = Records(self._directory)
@@ -402,7 +400,7 @@ class CheckpointManager:
             if not self._is_due(check_interval):
                 return None
             step = self._last_checkpoint_step
-            self._make_directory()
+            self._folder.make()
             return f"{self._name}-{self._next_number(checkpoint_number)}"
 
         def check(done: Future[Any]) -> None:
@@ -420,11 +418,11 @@ class CheckpointManager:
                 counter = getattr(self._checkpoint, "save_counter", None)
                 if counter is not None:
                     counter[...] = counter + 1
-            save = _Save(absolute(self._directory), name, self._path(name), given)
+            save = _Save(self._folder.absolute(), name, self._path(name), given)
             self._warn_of_others(name)
-            if self._decisions.is_first and not is_url(self._directory):
+            if self._decisions.is_first:
                 # First, because the disk may be full of what killed saves of other numbers left.
-                _core.sweep_before_save(self._path(self._name), numbered=True)
+                self._folder.sweep_before_save(self._name, numbered=True)
             future = self._write(save, chosen)
         except BaseException:
             self._last_checkpoint_step = before
@@ -432,10 +430,6 @@ class CheckpointManager:
         if future is not None:
             future.add_done_callback(check)
         return save.prefix, future
-
-    def _make_directory(self) -> None:
-        if not is_url(self._directory):
-            make_directory(self._directory, self._durability)
 
     def _write(self, save: _Save, options: CheckpointOptions) -> Future[Any] | None:
         if options.enable_async or not self._decisions.is_alone:
@@ -501,7 +495,7 @@ class CheckpointManager:
         """Do steps 1 to 5 of a save."""
         with (
             self._threads,
-            self._opened(save.directory) as place,
+            save.folder.opened() as place,
             place.lock(),
         ):
             if save.recorded:
@@ -531,7 +525,7 @@ class CheckpointManager:
                 with contextlib.suppress(StorageError):
                     self._records.write_metrics(place, "rename")
 
-    def _remove_old(self, place: Directory) -> bool:
+    def _remove_old(self, place: Folder) -> bool:
         """Remove what is not retained; return whether any checkpoint left the queue."""
         managed = self._records.managed
         queue = [self._records.queued(name) for name in managed]
@@ -566,8 +560,7 @@ class CheckpointManager:
         """Warn before the checkpoint of an earlier run or of another manager is replaced."""
         prefix = self._path(name)
         saved, self._saved = name in self._saved, self._saved | {name}
-        is_there = not is_url(prefix) and os.path.exists(index_name(prefix))
-        if not saved and (is_there or (is_url(prefix) and name in self._records.managed)):
+        if not saved and (name in self._records.managed or is_file(index_name(prefix))):
             self._earlier.clear()
             self._warn(
                 name,
@@ -607,19 +600,14 @@ class CheckpointManager:
 
     # ---- reading the directory -----------------------------------------------------------------
 
-    def _open(self) -> Directory | None:
+    def _open(self) -> Folder | None:
         """Return the directory, or None if it does not exist."""
         try:
-            return self._opened(self._directory)
+            return self._folder.opened()
         except StorageError as error:
             if not proves_damage(error):
                 raise
             return None
-
-    def _opened(self, path: str) -> Directory:
-        if is_url(path):
-            return StoreDirectory(path)
-        return CheckpointDirectory(path, durability=self._durability)
 
     def _look(self) -> str | None:
         """Read what other managers recorded; return the newest complete checkpoint."""

@@ -5,22 +5,19 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
 from ckptfmt._base.arguments import check_progress, invalid
-from ckptfmt._base.names import index_name, is_url, parse_data_name
-from ckptfmt.bundle.completeness import LOOKS_MAX, identity, why_incomplete, why_unsound
+from ckptfmt._base.names import index_name, parse_data_name
+from ckptfmt.bundle.completeness import LOOKS_MAX, why_incomplete, why_unsound
 from ckptfmt.errors import BusyError, CheckpointNotFoundError, CorruptError, StorageError, warn
+from ckptfmt.files.folder import Folder, folder_of
 from ckptfmt.files.orphans import METRICS_NAME
-from ckptfmt.manager.directory import CheckpointDirectory
+from ckptfmt.files.places import identity
 from ckptfmt.manager.records import Records
 from ckptfmt.manager.retention import decide
-from ckptfmt.manager.store_directory import Directory, StoreDirectory
-
-# As many symbolic links are followed from one to the next.
-LINKS_MAX = 40
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,14 +83,11 @@ def prune(
     if keep < 1:
         raise invalid("keep", f"keep must be at least 1, got {keep}")
     check_progress(progress)
-    opened: Directory = (
-        StoreDirectory(directory) if is_url(directory) else CheckpointDirectory(directory)
-    )
     records = Records(directory)
     judged: dict[str, _Verdict] = {}
     failed: dict[str, StorageError] = {}
     looks = 0
-    with opened as place:
+    with folder_of(directory).opened() as place:
         while True:
             with place.lock():
                 records.read(place)
@@ -114,7 +108,7 @@ def prune(
                     records.manage_by_order(place)
                 plan = _plan(records, directory, keep, judged)
                 if plan.unknown is None:
-                    linked = {} if is_url(directory) else _linked(directory, place, plan.going)
+                    linked = _linked(place, plan.going)
                     plan.going[:] = [name for name in plan.going if name not in linked]
                     if plan.going and not dry_run:
                         records.last_preserved = plan.last_preserved
@@ -221,16 +215,10 @@ def _plan(records: Records, directory: str, keep: int, judged: dict[str, _Verdic
     )
 
 
-def _linked(directory: str, place: Directory, going: Iterable[str]) -> dict[str, str]:
+def _linked(place: Folder, going: Iterable[str]) -> dict[str, str]:
     """Return the checkpoints that must not go, in their order: a symbolic link in the directory
     that stays leads to one of their files. The values are these links."""
-    top = os.path.realpath(directory)
-    leads: list[tuple[str, str | None, set[str | None]]] = []
-    for name in sorted(place.names()):
-        targets = map(os.path.split, _targets(os.path.join(top, name)))
-        owners = {_owner(base) for folder, base in targets if folder == top}
-        if owners:
-            leads.append((name, _owner(name), owners))
+    leads = [(name, _owner(name), set(map(_owner, found))) for name, found in place.links()]
     rest, found = list(going), dict[str, str]()
     while True:
         left = set(rest).difference(found)
@@ -246,19 +234,6 @@ def _linked(directory: str, place: Directory, going: Iterable[str]) -> dict[str,
         found |= more
 
 
-def _targets(path: str) -> Iterator[str]:
-    """Yield the paths that a symbolic link leads to, one link at a time. Their directories are
-    resolved."""
-    for _ in range(LINKS_MAX):
-        try:
-            target = os.readlink(path)
-        except OSError:
-            return
-        folder, base = os.path.split(os.path.join(os.path.dirname(path), target))
-        path = os.path.join(os.path.realpath(folder), base)
-        yield path
-
-
 def _owner(name: str) -> str | None:
     """Return the checkpoint to which a file with this name belongs."""
     data = parse_data_name(name)
@@ -267,7 +242,7 @@ def _owner(name: str) -> str | None:
     return name.removesuffix(".index") if name.endswith(".index") else None
 
 
-def _remove(place: Directory, records: Records, going: list[str]) -> dict[str, StorageError]:
+def _remove(place: Folder, records: Records, going: list[str]) -> dict[str, StorageError]:
     assert records.state is not None
     failed = place.remove_all(going)
     for name in going:

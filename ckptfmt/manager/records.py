@@ -28,6 +28,7 @@ from ckptfmt._base.arguments import Durability, wrong
 from ckptfmt._base.names import index_name
 from ckptfmt.bundle.completeness import proves_damage
 from ckptfmt.errors import CkptfmtError, CorruptError, InvalidError, StorageError, warn
+from ckptfmt.files.folder import Folder
 from ckptfmt.files.orphans import INDEX, METRICS_NAME, number_of
 from ckptfmt.files.state_file import (
     STATE_NAME,
@@ -37,7 +38,6 @@ from ckptfmt.files.state_file import (
 )
 from ckptfmt.files.state_paths import StatePaths
 from ckptfmt.manager.retention import Policy, Queued, best_of, extremes, recover
-from ckptfmt.manager.store_directory import Directory
 
 INDEX_BYTES_MAX = 1 << 40
 _HEAD, _VERSION = "ckptfmt_metrics", 1
@@ -79,11 +79,11 @@ class Records:
         self._content: bytes | None = None
         self._identity: tuple[int, int] | None = None
 
-    def is_current(self, directory: Directory) -> bool:
+    def is_current(self, directory: Folder) -> bool:
         """Return whether the state file is as it was read or written last."""
         return directory.identity == self._identity and self._content == directory.read(STATE_NAME)
 
-    def read(self, directory: Directory) -> None:
+    def read(self, directory: Folder) -> None:
         """Take over what other managers recorded, and forget checkpoints that are gone.
 
         A damaged file causes a warning. Without the metrics, checkpoints that this object does not
@@ -160,7 +160,7 @@ class Records:
         )
         return behind
 
-    def manage_by_order(self, directory: Directory) -> None:
+    def manage_by_order(self, directory: Folder) -> None:
         """Manage the checkpoints of a state file without times, in its order."""
         assert self.state is not None
         names = self._names(self.state, set(directory.names()))
@@ -214,7 +214,7 @@ class Records:
             for path in state.all_model_checkpoint_paths
         ]
 
-    def add(self, directory: Directory, name: str, metrics: Mapping[str, float] | None) -> None:
+    def add(self, directory: Folder, name: str, metrics: Mapping[str, float] | None) -> None:
         """Manage a checkpoint that was just saved, as the newest.
 
         Raises:
@@ -227,7 +227,7 @@ class Records:
         if metrics is not None:
             self.scored[name] = Record(metrics, _fingerprint(directory, name))
 
-    def write(self, directory: Directory, newest: str) -> None:
+    def write(self, directory: Folder, newest: str) -> None:
         """Write the state file, if it does not say this already.
 
         Raises:
@@ -242,7 +242,7 @@ class Records:
             directory.write_state(STATE_NAME, content)
             self.state, self._content = state, content
 
-    def write_metrics(self, directory: Directory, durability: Durability | None = None) -> None:
+    def write_metrics(self, directory: Folder, durability: Durability | None = None) -> None:
         """Write the metrics and what is retained, if the file does not have them already. Without
         either no file is created.
 
@@ -262,7 +262,7 @@ class Records:
         if content != existing:
             directory.write_state(METRICS_NAME, content, durability)
 
-    def _read_metrics(self, directory: Directory) -> dict[str, Record]:
+    def _read_metrics(self, directory: Folder) -> dict[str, Record]:
         """Return the metrics of the file, and take over its policy."""
         try:
             content = directory.read(METRICS_NAME)
@@ -319,7 +319,7 @@ def check_metrics(given: Any) -> dict[str, float] | None:
     return found
 
 
-def _fingerprint(directory: Directory, name: str) -> str:
+def _fingerprint(directory: Folder, name: str) -> str:
     """Return a hash that identifies the content of a checkpoint's index."""
     content = directory.read(index_name(name), INDEX_BYTES_MAX) or b""
     return hashlib.sha256(content).hexdigest()[:32]

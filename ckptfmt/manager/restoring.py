@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 from ckptfmt._base.background import wait_for_saves
 from ckptfmt._base.names import index_name
-from ckptfmt.bundle.completeness import identity, proves_damage
+from ckptfmt.bundle.completeness import proves_damage
 from ckptfmt.bundle.verify import Finding, verify_prefix
 from ckptfmt.errors import CkptfmtError, CorruptError, StorageError, warn
+from ckptfmt.files.places import identity
 from ckptfmt.sharded.rounds import Team, compare_all
 
 if TYPE_CHECKING:

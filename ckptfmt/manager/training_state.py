@@ -21,9 +21,10 @@ from ckptfmt._base.arguments import check_switch, invalid, wrong
 from ckptfmt._base.background import wait_for_saves
 from ckptfmt._base.names import path_text
 from ckptfmt.errors import CkptfmtError
+from ckptfmt.files.folder import folder_of
 from ckptfmt.files.orphans import METRICS_NAME, of_managed
+from ckptfmt.files.places import is_directory
 from ckptfmt.files.state_file import STATE_NAME
-from ckptfmt.manager.directory import CheckpointDirectory
 from ckptfmt.manager.manager import CheckpointManager
 from ckptfmt.manager.restoring import Decisions
 from ckptfmt.objects.checkpoint import SAVE_COUNTER, Checkpoint
@@ -105,7 +106,7 @@ class TrainingState:
         options: CheckpointOptions | None = None,
         check_first: bool = False,
     ) -> None:
-        self._directory = path_text(checkpoint_dir, "checkpoint_dir")
+        self._directory = path_text(checkpoint_dir, "checkpoint_dir", urls=True)
         check_switch("check_first", check_first)
         task = 0 if task_id is None else _whole("task_id", task_id)
         if is_chief is not None:
@@ -273,17 +274,18 @@ class TrainingState:
     def _remove(self) -> None:
         """Remove what the managers of this worker made in its directory, and the directory if it is
         empty then."""
-        path = os.path.join(self._directory, self._place)
-        if not os.path.isdir(path):
+        folder = folder_of(
+            os.path.join(self._directory, self._place), durability=self._options.durability
+        )
+        if not is_directory(folder.path):
             return
-        with CheckpointDirectory(path, durability=self._options.durability) as place, place.lock():
+        with folder.opened() as place, place.lock():
             for error in place.remove_all(of_managed(place.names(), NAME)).values():
                 raise error
             for name in (STATE_NAME, METRICS_NAME):
                 place.remove_file(name)
             place.sweep(NAME)
-        with contextlib.suppress(OSError):  # it may contain other files
-            os.rmdir(path)
+        folder.remove_if_empty()  # it may contain other files
 
     def _remove_unrecorded(self, saved: str) -> None:
         """Remove the backup of a process that was killed before it recorded it, once another one
@@ -291,7 +293,8 @@ class TrainingState:
         manager = self.read_checkpoint_manager
         recorded = set(map(os.path.basename, manager.checkpoints))
         kept = {*recorded, os.path.basename(saved)}
-        with CheckpointDirectory(manager.directory, durability=self._options.durability) as place:
+        folder = folder_of(manager.directory, durability=self._options.durability)
+        with folder.opened() as place:
             found = of_managed(place.names(), NAME) - kept if recorded else ()
             if found:
                 with place.lock():

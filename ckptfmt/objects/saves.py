@@ -15,10 +15,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ckptfmt._base import dtypes
 from ckptfmt._base.background import SaveFuture, SaveQueue, Work, wait_for_saves
+from ckptfmt._base.names import index_name
 from ckptfmt.bundle import reader as reading
 from ckptfmt.bundle.graph import OBJECT_GRAPH_KEY, ObjectGraph, decode_graph, leaf_name
 from ckptfmt.errors import InvalidError, UnsupportedError
 from ckptfmt.files.locate import locate
+from ckptfmt.files.places import opened
 from ckptfmt.objects.matching import Restoration
 from ckptfmt.objects.serializing import Content, content_of, saver_of
 from ckptfmt.objects.status import LoadStatus
@@ -30,7 +32,6 @@ from ckptfmt.saving.specs import DSaveSpec, SaveSpec
 from ckptfmt.sharded.plan import Description, describe
 from ckptfmt.sharded.rounds import Team, compare_all
 from ckptfmt.sharded.sharded import (
-    Index,
     Job,
     compare_seen,
     fail,
@@ -296,10 +297,10 @@ def restored_together(
             _check_io_device(begun.view.layouts or {}, begun.options)
             target = locate(path)
             begun.view.walk()  # finds the paths of the objects, by which layouts are given
-            index = Index(target, stack)
+            digest = stack.enter_context(opened(index_name(target)))
             reader = reading.open(target)
             try:
-                seen = index.digest()
+                seen = digest()
             except BaseException:
                 reader.close()
                 raise

@@ -4,7 +4,6 @@ user's code, so a background save does everything else in its thread."""
 
 from __future__ import annotations
 
-import contextlib
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -16,6 +15,7 @@ from ckptfmt._base.progress import Progress
 from ckptfmt._base.threads import Stop, StoppedError, share
 from ckptfmt.bundle import writer as writing
 from ckptfmt.bundle.staging import staged
+from ckptfmt.files.folder import folder_of
 from ckptfmt.saving.devices import task_of
 from ckptfmt.saving.options import CheckpointOptions
 from ckptfmt.saving.policies import ShardByTaskPolicy
@@ -138,10 +138,7 @@ def _write_shard(
 def remove_emptied(inputs: Iterable[str], prefix: str) -> None:
     """Remove the directories of the bundles of registered savers if they are empty, as a merge with
     `delete_old_dirs` does."""
-    if names.is_url(prefix):
-        return
     target = os.path.abspath(os.path.dirname(prefix))
     for directory in dict.fromkeys(map(os.path.dirname, inputs)):
         if directory and os.path.abspath(directory) != target:
-            with contextlib.suppress(OSError):
-                os.rmdir(directory)
+            folder_of(directory).remove_if_empty()

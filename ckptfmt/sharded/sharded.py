@@ -18,8 +18,6 @@ from __future__ import annotations
 import contextlib
 import copy
 import functools
-import hashlib
-import io
 import json
 import math
 import os
@@ -37,7 +35,6 @@ from ckptfmt._base.arrays import Sources
 from ckptfmt._base.background import SaveFuture, SaveQueue, Work, wait_for_saves
 from ckptfmt._base.names import absolute, path_text, prefix_text
 from ckptfmt._base.slices import SliceSpec
-from ckptfmt._base.untrusted import open_regular
 from ckptfmt.bundle import reader as reading
 from ckptfmt.bundle import writer as writing
 from ckptfmt.bundle.batch import Batch, select_batch
@@ -48,10 +45,9 @@ from ckptfmt.bundle.writer import BATCH_BYTES, Writer
 from ckptfmt.errors import (
     GenerationGoneError,
     InvalidError,
-    StorageError,
 )
 from ckptfmt.files.locate import locate
-from ckptfmt.files.places import OpenObject
+from ckptfmt.files.places import opened
 from ckptfmt.saving.mesh import Layout, Mesh
 from ckptfmt.saving.options import CheckpointOptions
 from ckptfmt.saving.shards import cut
@@ -245,12 +241,12 @@ def restore(
         request = _Request.of(layouts, devices, team)
         path = locate(prefix, "prefix")
         with contextlib.ExitStack() as stack:
-            index = Index(path, stack)
+            digest = stack.enter_context(opened(names.index_name(path)))
             reader = reading.Reader(
                 path, verify=verify, limits=limits, follow_symlinks=follow_symlinks
             )
             stack.enter_context(reader)
-            seen = index.digest()
+            seen = digest()
             result = _read(reader, request)
 
     def compare(answers: list[bytes]) -> bytes:
@@ -533,38 +529,6 @@ class _Request:
             if meshes and device not in known:
                 raise invalid("devices", f"{device!r} is not a device of any mesh of these layouts")
         return cls(found, local)
-
-
-class Index:
-    """The index file, opened before the reader opens it. Its digest shows whether all processes
-    read the same checkpoint, even if they read different tensors."""
-
-    def __init__(self, prefix: str, stack: contextlib.ExitStack) -> None:
-        self._path = names.index_name(prefix)
-        self._file: io.BufferedReader | None = None
-        self._object = OpenObject(self._path) if names.is_url(prefix) else None
-        if self._object is not None:
-            return
-        # If that fails, the reader reports why.
-        with contextlib.suppress(OSError):
-            self._file = stack.enter_context(open(open_regular(self._path), "rb"))  # noqa: SIM115
-
-    def digest(self) -> bytes:
-        """Return the SHA-256 of the file, if the reader, which is open by now, has the same one."""
-        try:
-            if self._object is not None:
-                return hashlib.sha256(self._object.read()).digest()
-            if self._file is not None:
-                opened = os.fstat(self._file.fileno())
-                if os.path.samestat(opened, os.stat(self._path)):
-                    return hashlib.file_digest(self._file, "sha256").digest()
-        except FileNotFoundError:
-            pass
-        except OSError as error:
-            raise StorageError(str(error), errno=error.errno, path=self._path) from error
-        raise GenerationGoneError(
-            "it was replaced while it was being opened; restore it again", path=self._path
-        )
 
 
 def _read(reader: reading.Reader, request: _Request) -> dict[str, Any]:

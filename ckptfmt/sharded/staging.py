@@ -38,13 +38,13 @@ class TeamStaging:
         def decide_and_start(answers: list[bytes]) -> bytes:
             decision = decide(answers) or b""
             self._staging.start()
-            return self._staging.token.encode() + b"\n" + decision
+            return self._staging.directory.token.encode() + b"\n" + decision
 
         try:
             decided = self._team.round(error, answer, decide_and_start)
         except BaseException:
             # Process 0 may have created the directory. The others have not learned its name.
-            self._staging.leave()
+            self._staging.directory.leave()
             raise
         token, _, decision = decided.partition(b"\n")
         if self._team.rank != 0:
@@ -59,7 +59,7 @@ class TeamStaging:
             BusyError: process 0 has left it.
         """
         if count > 0 and self._team.rank != 0:
-            self._staging.make()
+            self._staging.directory.make()
         return self._parts(self._team.rank, count)
 
     def _parts(self, rank: int, count: int) -> list[str]:
@@ -89,5 +89,5 @@ class TeamStaging:
             return b""
 
         if self._team.rank != 0:
-            self._staging.release()
-        self._team.round(error, str(count).encode(), join, self._staging.leave)
+            self._staging.directory.release()
+        self._team.round(error, str(count).encode(), join, self._staging.directory.leave)

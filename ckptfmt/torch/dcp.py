@@ -163,7 +163,7 @@ class StorageWriter(storage.StorageWriter):  # type: ignore[misc]
             except BaseException:
                 self._discard()
                 raise
-            written = [_Written(self._staging.token, size) for size in sizes]
+            written = [_Written(self._staging.directory.token, size) for size in sizes]
         results = [
             storage.WriteResult(
                 item.index, one.size, one._replace(value=None if value is None else value.packed)
@@ -178,7 +178,7 @@ class StorageWriter(storage.StorageWriter):  # type: ignore[misc]
         """Merge the bundles of all ranks into the checkpoint."""
         written = [(rank, one) for rank, found in enumerate(results) for one in found]
         tokens = {one.storage_data.token: rank for rank, one in written if one.storage_data.token}
-        made = [Staging(self._target(), token) for token in tokens]
+        made = [Staging(self._target(), token, durability=self._durability) for token in tokens]
         try:
             parts = [one.part() for one in made]
             for rank, part in zip(tokens.values(), parts, strict=True):
@@ -192,7 +192,7 @@ class StorageWriter(storage.StorageWriter):  # type: ignore[misc]
             made[-1].merge(parts, self._durability)
         finally:
             for one in made:
-                one.remove()
+                one.directory.remove()
             self._discard()
         metadata.storage_meta = self.storage_meta()
 
@@ -203,7 +203,7 @@ class StorageWriter(storage.StorageWriter):  # type: ignore[misc]
     def _discard(self) -> None:
         staging, self._staging = self._staging, None
         if staging is not None:
-            staging.remove()
+            staging.directory.remove()
             self._finalizer.detach()
 
     def _remove_if_dropped(self, staging: Staging) -> None:
@@ -213,7 +213,7 @@ class StorageWriter(storage.StorageWriter):  # type: ignore[misc]
 
     def _part_in(self, staging: Staging, metadata: Mapping[str, Any]) -> Writer:
         """Return the writer of a part in a temporary directory, which is made."""
-        staging.make()
+        staging.directory.make()
         return Writer(
             staging.part(),
             metadata=metadata or None,
@@ -224,7 +224,7 @@ class StorageWriter(storage.StorageWriter):  # type: ignore[misc]
 
 def _remove(staging: Staging, pid: int) -> None:
     if os.getpid() == pid:  # a forked child has a copy of the writer
-        staging.remove()
+        staging.directory.remove()
 
 
 class _Written(NamedTuple):

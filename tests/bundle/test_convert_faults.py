@@ -26,8 +26,8 @@ from ckptfmt.bundle import rewriting
 from ckptfmt.bundle.rewriting import Piece
 from ckptfmt.bundle.staging import Staging
 from ckptfmt.bundle.writer import Writer
+from ckptfmt.files.local_folder import LocalFolder
 from ckptfmt.files.temporary import LOCK_NAME
-from ckptfmt.manager.directory import CheckpointDirectory
 
 # `ckptfmt.convert` is the function.
 converting = importlib.import_module("ckptfmt.bundle.convert")
@@ -211,7 +211,7 @@ def test_what_a_kill_leaves_is_swept(tmp_path: Path, number: int) -> None:
         (left,) = folder.iterdir()
         assert re.fullmatch("ckpt-1_temp_[0-9a-f]{16}", left.name)
         assert (left / LOCK_NAME).is_file()
-        with CheckpointDirectory(folder, durability="none") as directory:
+        with LocalFolder(folder, durability="none").opened() as directory:
             assert directory.sweep() == []  # it lives
             os.kill(child.pid, number)
             assert child.end() == -number

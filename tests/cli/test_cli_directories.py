@@ -12,7 +12,7 @@ from support.dict_client import DictClient, mount
 from support.files import flip
 
 import ckptfmt
-from ckptfmt.manager.directory import CheckpointDirectory
+from ckptfmt.files.local_folder import LocalFolder
 from cli.commands import Command, data_file, small
 
 URL = "dict://bucket/run"
@@ -37,10 +37,10 @@ def test_what_clean_cannot_remove(
     """Such as a file of another user in a directory with the sticky bit."""
     left = tmp_path / f"ck.index.tempstatea{'0' * 15}"
     left.touch()
-    sweep = CheckpointDirectory.sweep
+    sweep = LocalFolder.sweep
     with monkeypatch.context() as patch:
         look = lambda place, name, **_: sweep(place, name, dry_run=True)  # noqa: E731
-        patch.setattr(CheckpointDirectory, "sweep", look)
+        patch.setattr(LocalFolder, "sweep", look)
         ran = command("clean", tmp_path)
     assert ran.status == 2 and str(left) in ran.err and left.exists()
     assert command("clean", tmp_path).status == 0 and not left.exists()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""CheckpointDirectory: what its operations change, and what they must never change."""
+"""LocalFolder: what its operations change, and what they must never change."""
 
 from __future__ import annotations
 
@@ -22,28 +22,28 @@ from support.saving import on
 
 import ckptfmt
 from ckptfmt.errors import BusyError, InvalidError, StorageError
-from ckptfmt.manager.directory import CheckpointDirectory
+from ckptfmt.files.local_folder import LocalFolder
 from ckptfmt.sharded.coordinator import SingleProcess
 
 
 @pytest.fixture
-def directory(tmp_path: Path) -> Iterator[CheckpointDirectory]:
+def directory(tmp_path: Path) -> Iterator[LocalFolder]:
     (tmp_path / "d").mkdir()
-    with CheckpointDirectory(str(tmp_path / "d"), durability="none") as opened:
+    with LocalFolder(str(tmp_path / "d"), durability="none").opened() as opened:
         yield opened
 
 
-def save(directory: CheckpointDirectory, *names: str) -> None:
+def save(directory: LocalFolder, *names: str) -> None:
     for name in names:
         ckptfmt.save(os.path.join(directory.path, name), {"x": [1, 2]}, durability="none")
 
 
-def remove(directory: CheckpointDirectory, name: str) -> None:
+def remove(directory: LocalFolder, name: str) -> None:
     for error in directory.remove_all([name]).values():
         raise error
 
 
-def touch(directory: CheckpointDirectory, *names: str) -> list[str]:
+def touch(directory: LocalFolder, *names: str) -> list[str]:
     for name in names:
         Path(directory.path, name).write_bytes(b"another program's")
     return list(names)
@@ -98,7 +98,7 @@ OTHERS = [
 ]
 
 
-def test_remove_takes_one_checkpoint_and_nothing_else(directory: CheckpointDirectory) -> None:
+def test_remove_takes_one_checkpoint_and_nothing_else(directory: LocalFolder) -> None:
     save(directory, "ckpt-1", "ckpt-10", "ckpt-2")
     others = touch(directory, *OTHERS)
     ours = ["ckpt-1.data-00003-of-00007", "ckpt-1.data-100000-of-100001", "ckpt-1.merge-intent"]
@@ -115,7 +115,7 @@ def test_remove_takes_one_checkpoint_and_nothing_else(directory: CheckpointDirec
 @pytest.mark.parametrize(
     "name", ["", ".", "..", "a/b", "../d/ckpt-1", "/ckpt-1", "a\0b", b"a", None]
 )
-def test_names_stay_in_the_directory(directory: CheckpointDirectory, name: Any) -> None:
+def test_names_stay_in_the_directory(directory: LocalFolder, name: Any) -> None:
     operations: list[Callable[[], object]] = [
         lambda: directory.remove_all([name]),
         lambda: directory.write_state(name, b""),
@@ -149,7 +149,7 @@ def unlinked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def test_an_index_that_cannot_be_renamed(
-    directory: CheckpointDirectory, monkeypatch: pytest.MonkeyPatch
+    directory: LocalFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is unlinked: one with a long name, a symbolic link."""
     where, long = Path(directory.path), "a" * 230 + "-1"
@@ -168,7 +168,7 @@ def test_an_index_that_cannot_be_renamed(
 # ---- the directory -------------------------------------------------------------------------------
 
 
-def test_a_directory_replaced_meanwhile(directory: CheckpointDirectory, tmp_path: Path) -> None:
+def test_a_directory_replaced_meanwhile(directory: LocalFolder, tmp_path: Path) -> None:
     """Another directory has taken its path: operations go to the one that was opened."""
     save(directory, "ckpt-1")
     os.rename(tmp_path / "d", tmp_path / "moved")
@@ -190,12 +190,12 @@ def test_what_is_no_directory(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     for path, number in ((tmp_path / "none", errno.ENOENT), (tmp_path / "file", errno.ENOTDIR)):
         with pytest.raises(StorageError, match="the directory cannot be opened") as caught:
-            CheckpointDirectory(str(path))
+            LocalFolder(str(path)).opened()
         assert caught.value.errno == number
-    opened = CheckpointDirectory(str(tmp_path))
+    opened = LocalFolder(str(tmp_path)).opened()
     opened.close()
     opened.close()
-    with pytest.raises(InvalidError, match="the directory is closed"):
+    with pytest.raises(InvalidError):
         opened.names()
 
 
@@ -203,7 +203,7 @@ def test_descriptors_go_with_their_objects(tmp_path: Path) -> None:
     gc.collect()  # what other tests of this process left
     before = open_files()
     for _ in range(10):
-        CheckpointDirectory(str(tmp_path))
+        LocalFolder(str(tmp_path)).opened()
     gc.collect()
     assert open_files() == before
 
@@ -211,9 +211,9 @@ def test_descriptors_go_with_their_objects(tmp_path: Path) -> None:
 # ---- lock ----------------------------------------------------------------------------------------
 
 
-def test_the_lock_excludes_others_and_can_be_nested(directory: CheckpointDirectory) -> None:
+def test_the_lock_excludes_others_and_can_be_nested(directory: LocalFolder) -> None:
     message = "another process or thread has held the directory's lock for 0 seconds"
-    with CheckpointDirectory(directory.path) as other:
+    with LocalFolder(directory.path).opened() as other:
         with (
             directory.lock(),
             directory.lock(0),
@@ -226,7 +226,7 @@ def test_the_lock_excludes_others_and_can_be_nested(directory: CheckpointDirecto
 
 
 def test_unlocking_and_closing_raise_nothing_of_the_system(
-    directory: CheckpointDirectory, monkeypatch: pytest.MonkeyPatch
+    directory: LocalFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real = os.close
 
@@ -238,7 +238,7 @@ def test_unlocking_and_closing_raise_nothing_of_the_system(
         patch.setattr(os, "close", close)
         with directory.lock():
             directory.write_state("checkpoint", b"state")
-        CheckpointDirectory(directory.path).close()
+        LocalFolder(directory.path).opened().close()
         ckptfmt.tf.remove_checkpoint(os.path.join(directory.path, "ckpt-1"))
         ckptfmt.tf.update_checkpoint_state(directory.path, "ckpt-1")
     with directory.lock(0):
@@ -247,9 +247,9 @@ def test_unlocking_and_closing_raise_nothing_of_the_system(
 
 FORKING = """
 import os, sys
-from ckptfmt.manager.directory import CheckpointDirectory
+from ckptfmt.files.local_folder import LocalFolder
 from ckptfmt.files.temporary import TemporaryDirectory, make_file
-place = CheckpointDirectory(sys.argv[1])
+place = LocalFolder(sys.argv[1]).opened()
 temporary = TemporaryDirectory(os.path.join(sys.argv[1], "ckpt-1"))
 temporary.make()
 file = make_file("checkpoint", place._descriptor())
@@ -273,12 +273,12 @@ def test_a_forked_child_does_not_keep_the_locks_of_its_parent(tmp_path: Path) ->
         assert len(files(tmp_path)) == 2
         parent.kill()
         parent.wait()
-        with CheckpointDirectory(str(tmp_path)) as place, place.lock(0):
+        with LocalFolder(str(tmp_path)).opened() as place, place.lock(0):
             place.sweep()
         assert files(tmp_path) == []
 
 
-def test_commits_wait_for_the_lock(directory: CheckpointDirectory) -> None:
+def test_commits_wait_for_the_lock(directory: LocalFolder) -> None:
     done = threading.Event()
 
     def work() -> None:

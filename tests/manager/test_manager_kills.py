@@ -23,7 +23,7 @@ from support.child import Forked
 from support.manager import Checkpoint, files, there
 
 import ckptfmt
-from ckptfmt.manager.directory import CheckpointDirectory
+from ckptfmt.files.local_folder import LocalFolder
 from ckptfmt.manager.manager import CheckpointManager
 
 KILLS, KILLS_SLOW = 8, 500
@@ -70,8 +70,8 @@ def save_forever(shared: mmap.mmap, directory: Path, kind: str) -> None:
 
     for number, owner, name in (
         (2, CheckpointManager, "_record"),
-        (3, CheckpointDirectory, "remove_all"),
-        (4, CheckpointDirectory, "sweep"),
+        (3, LocalFolder, "remove_all"),
+        (4, LocalFolder, "sweep"),
     ):
         setattr(owner, name, phase(number)(getattr(owner, name)))
     manager = CheckpointManager(Model(kind), directory, KEPT, options=QUICK)

@@ -29,8 +29,8 @@ from ckptfmt.errors import (
     InvalidError,
     StorageError,
 )
+from ckptfmt.files.local_folder import LocalFolder
 from ckptfmt.manager import latest
-from ckptfmt.manager.directory import CheckpointDirectory
 from ckptfmt.manager.manager import CheckpointManager
 from ckptfmt.manager.retention import KeepBest
 from ckptfmt.saving.options import CheckpointOptions
@@ -304,8 +304,8 @@ def test_metrics_that_a_function_cannot_do_with(tmp_path: Path) -> None:
 def test_a_forked_child_excludes_its_parent(tmp_path: Path) -> None:
     ready, told = os.pipe()
     go, ended = os.pipe()
-    with CheckpointDirectory(str(tmp_path)) as place:
-        closed = CheckpointDirectory(str(tmp_path))
+    with LocalFolder(str(tmp_path)).opened() as place:
+        closed = LocalFolder(str(tmp_path)).opened()
         closed.close()
         with place.lock():
             child = os.fork()

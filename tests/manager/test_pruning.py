@@ -18,8 +18,8 @@ from support.files import contents, flip
 
 import ckptfmt
 from ckptfmt.bundle import completeness
+from ckptfmt.files.local_folder import LocalFolder
 from ckptfmt.manager import pruning
-from ckptfmt.manager.directory import CheckpointDirectory
 from ckptfmt.manager.pruning import Pruned, prune
 
 
@@ -296,7 +296,7 @@ def test_the_directory_is_not_locked_while_tensors_are_read(
         checked.append(name)
         why = real(prefix, **options)
         if checked == ["ckpt-4"]:
-            with CheckpointDirectory(str(directory)) as place, place.lock(timeout=0):
+            with LocalFolder(str(directory)).opened() as place, place.lock(timeout=0):
                 pass
             values = {"w": np.zeros(100)}
             checkpoint = ckptfmt.Checkpoint(**values)

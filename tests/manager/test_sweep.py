@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""CheckpointDirectory.sweep: what killed writers left goes, and nothing of those that live, nor of
+"""LocalFolder.sweep: what killed writers left goes, and nothing of those that live, nor of
 anybody else (CMT-15)."""
 
 from __future__ import annotations
@@ -20,24 +20,24 @@ from ckptfmt import _core
 from ckptfmt.cli import main
 from ckptfmt.errors import BusyError
 from ckptfmt.files import orphans
+from ckptfmt.files.local_folder import LocalFolder
 from ckptfmt.files.temporary import LOCK_NAME, TemporaryDirectory
-from ckptfmt.manager.directory import CheckpointDirectory
 
 HEX = "a123456789abcdef"
 
 
 @pytest.fixture
-def directory(tmp_path: Path) -> Iterator[CheckpointDirectory]:
-    with CheckpointDirectory(str(tmp_path), durability="none") as opened:
+def directory(tmp_path: Path) -> Iterator[LocalFolder]:
+    with LocalFolder(str(tmp_path), durability="none").opened() as opened:
         yield opened
 
 
-def touch(directory: CheckpointDirectory, *names: str) -> None:
+def touch(directory: LocalFolder, *names: str) -> None:
     for name in names:
         Path(directory.path, name).touch()
 
 
-def record(directory: CheckpointDirectory) -> None:
+def record(directory: LocalFolder) -> None:
     """A state file younger than all that is there."""
     newest = max((os.stat(path).st_ctime_ns for path in Path(directory.path).iterdir()), default=0)
     while True:
@@ -46,11 +46,11 @@ def record(directory: CheckpointDirectory) -> None:
             return
 
 
-def save(directory: CheckpointDirectory, name: str) -> None:
+def save(directory: LocalFolder, name: str) -> None:
     ckptfmt.save(os.path.join(directory.path, name), {"x": [1]}, durability="none")
 
 
-def leave(directory: CheckpointDirectory, *names: str) -> list[str]:
+def leave(directory: LocalFolder, *names: str) -> list[str]:
     """What writers that were killed before their commit leave of these checkpoints."""
     left = []
     for name in names:
@@ -89,7 +89,7 @@ OTHERS = [
 ]
 
 
-def test_names(directory: CheckpointDirectory) -> None:
+def test_names(directory: LocalFolder) -> None:
     ours = [*OURS, *leave(directory, "ckpt-3", "ckpt--4"), "ckpt--4.merge-intent"]
     leave(directory, "model-4", "ckpt-04")
     others = [name for name in files(Path(directory.path)) if name not in ours]
@@ -100,13 +100,13 @@ def test_names(directory: CheckpointDirectory) -> None:
     assert directory.sweep() == []
 
 
-def test_other_checkpoint_names(directory: CheckpointDirectory) -> None:
+def test_other_checkpoint_names(directory: LocalFolder) -> None:
     left = [leave(directory, name) for name in ("a*-3", "ab-3")]
     assert directory.sweep("a*") == left[0]
     assert directory.sweep("ab") == left[1]
 
 
-def test_whole_checkpoints_stay(directory: CheckpointDirectory) -> None:
+def test_whole_checkpoints_stay(directory: LocalFolder) -> None:
     save(directory, "ckpt-1")
     touch(directory, "ckpt-1.merge-intent", f"ckpt-1.index.tempstate{HEX}")
     record(directory)
@@ -115,7 +115,7 @@ def test_whole_checkpoints_stay(directory: CheckpointDirectory) -> None:
     assert "ckpt-1.merge-intent" in files(Path(directory.path))
 
 
-def test_generations_that_no_index_names(directory: CheckpointDirectory, tmp_path: Path) -> None:
+def test_generations_that_no_index_names(directory: LocalFolder, tmp_path: Path) -> None:
     """Those go that an index under a temporary name names, if that is not the one in force."""
     for name in ("ckpt-1", "ckpt-2", "ckpt-3"):
         ckptfmt.save(tmp_path / "far" / name, {"x": [1]}, durability="none")
@@ -136,7 +136,7 @@ def test_generations_that_no_index_names(directory: CheckpointDirectory, tmp_pat
     assert directory.sweep() == []
 
 
-def test_an_index_that_has_two_names(directory: CheckpointDirectory, tmp_path: Path) -> None:
+def test_an_index_that_has_two_names(directory: LocalFolder, tmp_path: Path) -> None:
     """A writer was killed just before it replaced it, and then the user moves it away."""
     save(directory, "ckpt-1")
     index, temporary = tmp_path / "ckpt-1.index", f"ckpt-1.index.tempstate{HEX}"
@@ -148,7 +148,7 @@ def test_an_index_that_has_two_names(directory: CheckpointDirectory, tmp_path: P
     assert ckptfmt.verify(tmp_path / "ckpt-1").ok
 
 
-def test_what_was_changed_since_stays(directory: CheckpointDirectory, tmp_path: Path) -> None:
+def test_what_was_changed_since_stays(directory: LocalFolder, tmp_path: Path) -> None:
     """Another program's file has taken the name of an orphaned one."""
     data, temporary = leave(directory, "ckpt-1")
     since = os.stat(tmp_path / temporary).st_mtime_ns
@@ -160,7 +160,7 @@ def test_what_was_changed_since_stays(directory: CheckpointDirectory, tmp_path: 
 @pytest.mark.parametrize(
     "sign", ["ckpt-1_temp", "ckpt-1.index.tempstate77", f"ckpt-1.index.tempstate{10**19}"]
 )
-def test_what_tensorflow_may_be_writing_stays(directory: CheckpointDirectory, sign: str) -> None:
+def test_what_tensorflow_may_be_writing_stays(directory: LocalFolder, sign: str) -> None:
     leave(directory, "ckpt-1")
     data = leave(directory, "ckpt-2")
     if sign.endswith("_temp"):
@@ -171,7 +171,7 @@ def test_what_tensorflow_may_be_writing_stays(directory: CheckpointDirectory, si
     assert directory.sweep() == data
 
 
-def test_what_is_no_file_stays(directory: CheckpointDirectory, tmp_path: Path) -> None:
+def test_what_is_no_file_stays(directory: LocalFolder, tmp_path: Path) -> None:
     far = tmp_path / "far"
     far.mkdir()
     (tmp_path / "ckpt-1.data-00000-of-00001").symlink_to(far)
@@ -186,7 +186,7 @@ def test_what_is_no_file_stays(directory: CheckpointDirectory, tmp_path: Path) -
 
 
 def test_one_file_that_is_locked_keeps_all_of_its_checkpoint(
-    directory: CheckpointDirectory,
+    directory: LocalFolder,
 ) -> None:
     names = leave(directory, "ckpt-1")
     other = leave(directory, "ckpt-2")
@@ -207,7 +207,7 @@ def part_files(path: Path) -> None:
     (path / "part-00001-of-00002.merge-intent").touch()
 
 
-def test_temporary_directories(directory: CheckpointDirectory, tmp_path: Path) -> None:
+def test_temporary_directories(directory: LocalFolder, tmp_path: Path) -> None:
     alive, dead = TemporaryDirectory(str(tmp_path / "ckpt-1")), tmp_path / f"ckpt-2_temp_{HEX}"
     alive.make()
     for path in (Path(alive.path), dead):
@@ -235,7 +235,7 @@ def test_temporary_directories(directory: CheckpointDirectory, tmp_path: Path) -
 
 
 def test_a_removal_that_was_interrupted_lets_go(
-    directory: CheckpointDirectory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    directory: LocalFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What Ctrl-C left goes with the next look, not only with the process."""
     temporary = TemporaryDirectory(str(tmp_path / "ckpt-1"))
@@ -253,7 +253,7 @@ def test_a_removal_that_was_interrupted_lets_go(
 
 
 def test_the_last_process_that_leaves_removes_the_directory(
-    directory: CheckpointDirectory, tmp_path: Path
+    directory: LocalFolder, tmp_path: Path
 ) -> None:
     first = TemporaryDirectory(str(tmp_path / "ckpt-1"))
     second = TemporaryDirectory(str(tmp_path / "ckpt-1"), first.token)
@@ -309,7 +309,7 @@ def test_a_process_never_changes_the_name_that_process_0_has_drawn(tmp_path: Pat
 
 
 def test_a_process_that_comes_while_its_directory_is_removed(
-    directory: CheckpointDirectory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    directory: LocalFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It makes the lock again, so that what it leaves can be swept."""
     first = TemporaryDirectory(str(tmp_path / "ckpt-1"))
@@ -333,7 +333,7 @@ def test_a_process_that_comes_while_its_directory_is_removed(
 
 
 def test_a_file_that_cannot_be_removed_keeps_the_lock(
-    directory: CheckpointDirectory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    directory: LocalFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     temporary = TemporaryDirectory(str(tmp_path / "ckpt-1"))
     temporary.make()
@@ -353,7 +353,7 @@ def test_a_file_that_cannot_be_removed_keeps_the_lock(
 
 
 def test_a_part_that_is_being_written_keeps_its_directory(
-    directory: CheckpointDirectory, tmp_path: Path
+    directory: LocalFolder, tmp_path: Path
 ) -> None:
     """Process 0 is dead, and another one of the save is not yet."""
     path = tmp_path / f"ckpt-1_temp_{HEX}"
@@ -396,7 +396,7 @@ else:
 @pytest.mark.parametrize("killed", [False, True])
 @pytest.mark.parametrize("old", [False, True])
 def test_a_commit_that_waits(
-    directory: CheckpointDirectory, tmp_path: Path, old: bool, killed: bool
+    directory: LocalFolder, tmp_path: Path, old: bool, killed: bool
 ) -> None:
     """Its data files have their final names, and no index names them yet."""
     if old:
@@ -428,7 +428,7 @@ def test_a_commit_that_waits(
 
 
 @pytest.mark.parametrize("kind", ["saver", "sharded"])
-def test_the_directory_of_a_save(directory: CheckpointDirectory, tmp_path: Path, kind: str) -> None:
+def test_the_directory_of_a_save(directory: LocalFolder, tmp_path: Path, kind: str) -> None:
     for killed in (True, False):
         with Forked.program(SAVER, tmp_path / "ckpt-1", kind) as child:
             assert child.line() == "parts"
@@ -472,7 +472,7 @@ def test_a_save_removes_directories_under_the_lock_only(tmp_path: Path) -> None:
     for path in (dead, unowned):
         part_files(path)
     (dead / LOCK_NAME).touch()
-    with CheckpointDirectory(str(tmp_path)) as directory, directory.lock():
+    with LocalFolder(str(tmp_path)).opened() as directory, directory.lock():
         _core.sweep_before_save(str(tmp_path / "ckpt"))
     assert dead.exists()
     ckptfmt.save(tmp_path / "source", {"x": [1]})
@@ -535,7 +535,7 @@ print("done", flush=True)
 """
 
 
-def test_writers_that_live_lose_nothing(directory: CheckpointDirectory, tmp_path: Path) -> None:
+def test_writers_that_live_lose_nothing(directory: LocalFolder, tmp_path: Path) -> None:
     """Four writers, of one checkpoint or of different ones, and a process that sweeps."""
     with contextlib.ExitStack() as stack:
         kinds = ["save", "saver", "save", "saver"]
@@ -556,7 +556,7 @@ def test_writers_that_live_lose_nothing(directory: CheckpointDirectory, tmp_path
 
 
 def test_a_directory_swept_while_it_is_made(
-    directory: CheckpointDirectory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    directory: LocalFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Between making it and locking it: it is made again."""
     temporary = TemporaryDirectory(str(tmp_path / "ckpt-1"))
@@ -593,7 +593,7 @@ def test_a_directory_swept_while_it_is_made(
     assert files(tmp_path) == []
 
 
-def test_other_machines(directory: CheckpointDirectory, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_machines(directory: LocalFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where their locks may not be seen here nothing goes."""
     touch(directory, *OURS)
     record(directory)

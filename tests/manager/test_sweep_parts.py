@@ -6,8 +6,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import ckptfmt
+from ckptfmt.files.local_folder import LocalFolder
 from ckptfmt.files.temporary import LOCK_NAME
-from ckptfmt.manager.directory import CheckpointDirectory
 
 
 def test_parts_of_others_stay_while_one_is_written(tmp_path: Path) -> None:
@@ -15,7 +15,7 @@ def test_parts_of_others_stay_while_one_is_written(tmp_path: Path) -> None:
     path.mkdir()
     (path / LOCK_NAME).touch()
     ckptfmt.save(path / "part-00000-of-00003", {"x": [1]}, durability="none")
-    with CheckpointDirectory(str(tmp_path), durability="none") as directory:
+    with LocalFolder(str(tmp_path), durability="none").opened() as directory:
         with ckptfmt.Writer(path / "part-00001-of-00003", durability="none") as writer:
             writer.add("y", [2])
             # Whether a directory lists its oldest or its latest file first, one comes before this.

@@ -26,7 +26,7 @@ from support.forking import forked, wait_for
 from support.jobs import files_of, loads_as, names, others_learned
 
 import ckptfmt
-from ckptfmt.manager.directory import CheckpointDirectory
+from ckptfmt.files.local_folder import LocalFolder
 from ckptfmt.sharded import save as sharded_save
 from ckptfmt.sharded.coordinator import SingleProcess
 
@@ -80,7 +80,7 @@ def save_whole(root: Path, number: int) -> list[tuple[int, int]]:
     prefix = root / "ckpt" / "model"
     assert loads_as(prefix) == number
     assert not [name for name in names(prefix.parent) if "_temp_" in name]
-    with CheckpointDirectory(str(prefix.parent)) as place, place.lock():
+    with LocalFolder(str(prefix.parent)).opened() as place, place.lock():
         place.sweep(None)
     assert names(prefix.parent) == files_of(prefix)
     counts = [int(said.removeprefix(COUNTED)) for _, said in ended]

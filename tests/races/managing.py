@@ -27,7 +27,7 @@ import numpy as np
 
 import ckptfmt
 from ckptfmt.errors import GenerationGoneError
-from ckptfmt.manager.directory import CheckpointDirectory
+from ckptfmt.files.local_folder import LocalFolder
 from ckptfmt.manager.pruning import prune
 
 from .processes import Counts, MixedError, Role, Steps, race, tensors, version_of
@@ -209,7 +209,7 @@ def clean(root: Path, counts: Counts) -> Steps:
     """As `ckptfmt clean`. No writer has died, so only a file that a writer has made and not locked
     yet may be removed; the writer makes another."""
     for folder in itertools.cycle(["kept", "pruned", "shared"]):
-        with CheckpointDirectory(str(root / folder)) as place, place.lock(600):
+        with LocalFolder(str(root / folder)).opened() as place, place.lock(600):
             gone = place.sweep(None)
         assert all(".tempstate" in name for name in gone), gone
         counts.add("clean")

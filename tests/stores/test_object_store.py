@@ -15,7 +15,7 @@ from support.dict_client import DictClient, mount
 
 import ckptfmt
 from ckptfmt import errors
-from ckptfmt.files.temporary import TemporaryDirectory
+from ckptfmt.files.folder import split
 from ckptfmt.sharded.coordinator import SingleProcess
 from ckptfmt.stores import objects, waiting
 from ckptfmt.stores.client import BodyError
@@ -530,8 +530,9 @@ def test_parts_that_cannot_be_removed_fail_no_save(client: DictClient) -> None:
 
 def test_only_the_creator_removes_the_parts_of_a_save(client: DictClient) -> None:
     """A store has no locks that show whether another process writes or merges parts."""
-    creator = TemporaryDirectory(URL)
-    other = TemporaryDirectory(URL, creator.token)
+    folder, name = split(URL)
+    creator = folder.temporary(name)
+    other = folder.temporary(name, creator.token)
     client.set(f"run/model_temp_{creator.token}/part", b"x")
     other.leave()
     assert keys(client) == [f"model_temp_{creator.token}/part"]

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""CheckpointDirectory: every operation of a manager on the files of its directory.
+"""LocalFolder: every operation on the files of a directory of checkpoints.
 
-All operations go through one descriptor of the directory: if another directory takes its place
-meanwhile, nothing there is listed, written or removed. Names are names of files in it, without a
-slash, taken literally. Symbolic links are removed themselves, never their targets. Directories are
-not removed, except the temporary ones of killed saves.
+All operations of an open one go through one descriptor of the directory: if another directory takes
+its place meanwhile, nothing there is listed, written or removed. Names are names of files in it,
+without a slash, taken literally. Symbolic links are removed themselves, never their targets.
+Directories are not removed, except the temporary ones of killed saves.
 """
 
 from __future__ import annotations
@@ -17,17 +17,20 @@ import stat
 import time
 from collections.abc import Iterable, Iterator
 from functools import partial
-from typing import Self
+from typing import NoReturn, Self
 
 from ckptfmt import _core
 from ckptfmt._base.arguments import Durability
-from ckptfmt._base.names import INTENT, index_name, parse_data_name
+from ckptfmt._base.names import INTENT, index_name, is_url, parse_data_name
 from ckptfmt._base.untrusted import open_regular
 from ckptfmt.errors import BusyError, InvalidError, StorageError
-from ckptfmt.files.orphans import DATA
+from ckptfmt.files.orphans import DATA, INDEX
+from ckptfmt.files.places import MISSING
 from ckptfmt.files.temporary import (
     DIRECTORY_FLAGS,
     OwnDescriptor,
+    TemporaryDirectory,
+    make_directory,
     replace_file,
     temporary_name,
 )
@@ -35,36 +38,48 @@ from ckptfmt.files.temporary import (
 LOCK_SECONDS = 300.0
 PAUSE_MIN, PAUSE_MAX = 0.001, 0.05
 SMALL_BYTES_MAX = 64 << 20
+# As many symbolic links are followed from one to the next.
+LINKS_MAX = 40
 
 
-class CheckpointDirectory:
-    """An open directory of checkpoints, used by one thread. A context manager.
+class LocalFolder:
+    """A directory of checkpoints in the file system. `opened` returns an open one, for one thread.
 
     Its lock excludes other processes, and other objects of this class in this process.
 
     Args:
         path: the directory, for messages as well.
         durability: "full" syncs what is written and removed.
-
-    Raises:
-        StorageError: it cannot be opened.
     """
 
-    _fd = -1  # closed
+    why_no_sweep = (
+        "nothing can be removed here: the file system has no locks, or a writer on another machine "
+        "may be alive"
+    )
+    _fd = -1  # not open
 
     def __init__(self, path: str, *, durability: Durability = "full") -> None:
-        self.path = path
+        self.path = os.path.dirname(path) if path.endswith("/") else path
         self._full = durability == "full"
-        self._durability = durability
+        self._durability: Durability = durability
         self._lock: OwnDescriptor | None = None
         self._has_locks = False
+
+    def opened(self) -> Self:
+        """Return the same, open, as a context manager.
+
+        Raises:
+            StorageError: it cannot be opened.
+        """
+        folder = type(self)(self.path, durability=self._durability)
         try:
-            self._fd = os.open(self.path or ".", DIRECTORY_FLAGS)
+            folder._fd = os.open(self.path or ".", DIRECTORY_FLAGS)
         except OSError as error:
             raise self._failed("the directory cannot be opened", error) from None
+        return folder
 
     def close(self) -> None:
-        """Close the descriptor; the object cannot be used any more."""
+        """Close the descriptor."""
         fd, self._fd = self._fd, -1
         if fd >= 0:
             with contextlib.suppress(OSError):  # it is closed all the same
@@ -78,6 +93,110 @@ class CheckpointDirectory:
 
     def __exit__(self, *_exc: object) -> None:
         self.close()
+
+    # ---- by path, without opening it -----------------------------------------------------------
+
+    def absolute(self) -> Self:
+        """Return the same, whatever becomes the working directory of the program."""
+        return type(self)(os.path.join(os.getcwd(), self.path), durability=self._durability)
+
+    def make(self) -> None:
+        """Create the directory and those above it.
+
+        Raises:
+            StorageError: it cannot be created.
+        """
+        make_directory(self.path, self._durability)
+
+    def remove_if_empty(self) -> None:
+        """Remove the directory if nothing is in it."""
+        with contextlib.suppress(OSError):
+            os.rmdir(self.path)
+
+    def sweep_before_save(self, name: str, *, numbered: bool = False) -> None:
+        """Remove what killed saves and removals of a checkpoint left; with `numbered` those of all
+        checkpoints `<name>-<n>`."""
+        _core.sweep_before_save(os.path.join(self.path, name), numbered=numbered)
+
+    def temporary(self, name: str, token: str | None = None) -> TemporaryDirectory:
+        """Return the temporary directory of a save of the checkpoint `name`."""
+        path = os.path.join(self.path, name)
+        return TemporaryDirectory(path, token, durability=self._durability)
+
+    @property
+    def scratch(self) -> str:
+        """A directory for large temporary files."""
+        return self.path or "."
+
+    def local_files(self, name: str) -> Iterator[str]:
+        """Yield the paths of the files of a checkpoint: its index and data files."""
+        yield os.path.join(self.path, index_name(name))
+        with contextlib.suppress(OSError):
+            for file in sorted(os.listdir(self.path or ".")):
+                data = parse_data_name(file)
+                if data is not None and data.prefix == name:
+                    yield os.path.join(self.path, file)
+
+    def indexed(self) -> list[tuple[str, int]]:
+        """Return the checkpoints in the directory, each with the time of its index in nanoseconds;
+        none if there is no directory.
+
+        Raises:
+            StorageError: it cannot be listed now.
+        """
+        found = []
+        try:
+            with os.scandir(self.path or ".") as entries:
+                for entry in entries:
+                    name = entry.name.removesuffix(INDEX)
+                    with contextlib.suppress(FileNotFoundError):  # removed meanwhile
+                        if name and name != entry.name and entry.is_file():
+                            found.append((name, entry.stat().st_mtime_ns))
+        except OSError as error:
+            if error.errno not in MISSING:
+                raise self._failed("the directory cannot be listed", error) from None
+        return found
+
+    def inside(self, folder: str) -> str | None:
+        """Return where a folder ("", "a/b/") is, relative to this one, after symbolic links; None
+        outside."""
+        if is_url(folder):
+            return None
+        root = os.path.realpath(self.path)
+        found = os.path.realpath(os.path.join(self.path, folder))
+        inside = os.path.commonpath([root, found]) == root
+        return os.path.relpath(found, root) if inside else None
+
+    def leftovers(self, seconds: float, *, remove: bool) -> NoReturn:
+        """Refuse to go by the age of files.
+
+        Raises:
+            InvalidError: always.
+        """
+        raise InvalidError(
+            "it is for URLs. In a directory locks show which writers are dead: leave it out",
+            argument="older_than",
+        )
+
+    @contextlib.contextmanager
+    def claimed(self, name: str) -> Iterator[None]:
+        """Hold the lock of a file of this name, which is removed before the lock is released. The
+        lock ends with the process: a forked child closes its copy.
+
+        Raises:
+            BlockingIOError: another thread or process holds it.
+            OSError: the file cannot be created or locked.
+        """
+        path = os.path.join(self.path, name)
+        while (lock := _locked(path)) is None:
+            pass
+        try:
+            yield
+        finally:
+            if lock.fd >= 0:  # not in a child that was forked inside
+                with contextlib.suppress(OSError):
+                    os.unlink(path)
+                lock.close()
 
     # ---- lock ----------------------------------------------------------------------------------
 
@@ -241,6 +360,15 @@ class CheckpointDirectory:
                         failed[name] = error
         return failed
 
+    def links(self) -> Iterator[tuple[str, list[str]]]:
+        """Yield for each symbolic link in the directory its name and, one link at a time, the names
+        in the directory that it leads to."""
+        top = os.path.realpath(self.path)
+        for name in sorted(self.names()):
+            targets = [os.path.split(one) for one in _targets(os.path.join(top, name))]
+            if here := [base for folder, base in targets if folder == top]:
+                yield name, here
+
     def remove_file(self, name: str) -> None:
         """Remove a file or a symbolic link. A missing file is not an error; a directory stays.
 
@@ -298,7 +426,7 @@ class CheckpointDirectory:
 
     def _descriptor(self) -> int:
         if self._fd < 0:
-            raise InvalidError("the directory is closed", path=self.path)
+            raise InvalidError("the directory is not open", path=self.path)
         return self._fd
 
     def _stat(self, name: str) -> os.stat_result | None:
@@ -329,3 +457,31 @@ def _checked(name: str) -> str:
     if not isinstance(name, str) or name in ("", ".", "..") or "/" in name or "\0" in name:
         raise InvalidError(f"{name!r} is not the name of a file in a directory", failure="BAD_PATH")
     return name
+
+
+def _targets(path: str) -> Iterator[str]:
+    """Yield the paths that a symbolic link leads to, one link at a time. Their directories are
+    resolved."""
+    for _ in range(LINKS_MAX):
+        try:
+            target = os.readlink(path)
+        except OSError:
+            return
+        folder, base = os.path.split(os.path.join(os.path.dirname(path), target))
+        path = os.path.join(os.path.realpath(folder), base)
+        yield path
+
+
+def _locked(path: str) -> OwnDescriptor | None:
+    """Lock the file without waiting; None if its previous owner removed it since it was opened."""
+    lock = OwnDescriptor(partial(os.open, path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666))
+    try:
+        fcntl.flock(lock.fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        with contextlib.suppress(FileNotFoundError):
+            if os.path.samestat(os.fstat(lock.fd), os.stat(path)):
+                return lock
+    except BaseException:
+        lock.close()
+        raise
+    lock.close()
+    return None
