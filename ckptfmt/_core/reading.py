@@ -31,7 +31,7 @@ from ckptfmt._core.border import (
 from ckptfmt._core.codec import Codec, Coder
 from ckptfmt._core.columns import LENDS_OBJECTS, REGION, ROW, SLICE_ROW, array_at, distinct
 from ckptfmt._core.remembering import cached_property
-from ckptfmt._core.storage import Storage, Store
+from ckptfmt._core.storage import Store, storage_of
 from ckptfmt.errors import InvalidError
 
 
@@ -273,7 +273,7 @@ def _texts(out: Any) -> list[str]:
 def index_count(path: str, store: Store | None = None) -> int:
     """`ckptfmt_index_count`."""
     out, error = ffi.new("int32_t *"), ffi.new("ckptfmt_error *")
-    storage = None if store is None else Storage(store)
+    storage = storage_of(store)
     pointer = ffi.NULL if storage is None else storage.pointer
     status = stored(storage, lib.ckptfmt_index_count, pointer, path_bytes(path), out, error)
     if storage is not None:
@@ -322,7 +322,7 @@ class ReaderHandle(Handle):
         store: Store | None = None,
     ) -> None:
         codec = None if coder is None else Codec(coder)
-        storage = None if store is None else Storage(store)
+        storage = storage_of(store)
         raw, values = path_bytes(prefix), limits_of(limits)
         options = open_options(values, follow_symlinks, codec, storage)
         slot = new_slot(_SLOT, lib.cf_reader_slot_free, storage)

@@ -172,6 +172,11 @@ class Storage(Callbacks):
         return self._objects.pop(int(ffi.cast("uintptr_t", pointer)))
 
 
+def storage_of(store: Store | None) -> Storage | None:
+    """Return the storage that C uses for a store; None, for files, without one."""
+    return None if store is None else Storage(store)
+
+
 class _Call:
     """A C call in a thread of its own."""
 

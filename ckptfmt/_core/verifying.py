@@ -18,7 +18,7 @@ from ckptfmt._core.border import (
 )
 from ckptfmt._core.callbacks import Callbacks
 from ckptfmt._core.codec import Codec, Coder
-from ckptfmt._core.storage import Storage, Store
+from ckptfmt._core.storage import Store, storage_of
 
 
 class Finding(NamedTuple):
@@ -71,7 +71,7 @@ def verify(
 ) -> Verified:
     """`ckptfmt_verify`."""
     codec = None if coder is None else Codec(coder)
-    storage = None if store is None else Storage(store)
+    storage = storage_of(store)
     raw, values, watch = path_bytes(prefix), limits_of(limits), _Watch(progress)
     handle, options = ffi.new_handle(watch), open_options(values, follow_symlinks, codec, storage)
     options.progress.report, options.progress.context = lib.cf_progress_report, handle

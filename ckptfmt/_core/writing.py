@@ -24,7 +24,7 @@ from ckptfmt._core.border import (
 )
 from ckptfmt._core.codec import Codec, Coder
 from ckptfmt._core.reading import ReaderHandle, Selection
-from ckptfmt._core.storage import Storage, Store
+from ckptfmt._core.storage import Store, storage_of
 from ckptfmt.errors import InvalidError
 
 
@@ -49,7 +49,7 @@ class WriterHandle(Handle):
         store: Store | None = None,
     ) -> None:
         codec = None if coder is None else Codec(coder)
-        storage = None if store is None else Storage(store)
+        storage = storage_of(store)
         raw = path_bytes(prefix)
         options = ffi.new("ckptfmt_write_options *")
         options.struct_size = ffi.sizeof("ckptfmt_write_options")
@@ -169,7 +169,7 @@ def merge(
     options.consume, options.allow_missing = int(consume), int(allow_missing)
     options.durability, options.remove_directories = durability, int(remove_directories)
     options.partial = int(partial)
-    storage = None if store is None else Storage(store)
+    storage = storage_of(store)
     options.storage = ffi.NULL if storage is None else storage.pointer
     error, raw = ffi.new("ckptfmt_error *"), path_bytes(destination)
     status = stored(storage, lib.ckptfmt_merge, array, len(owners), raw, options, error)

@@ -88,3 +88,27 @@ def test_each_package_says_its_idea_and_lists_its_files() -> None:
         modules = {path.name for path in init.parent.glob("*.py")} - {"__init__.py"}
         assert re.match(r".+\.(\n\n|$)", text), f"{init}: its idea, in one line"
         assert sorted(re.findall(r"\w+\.py\b", text)) == sorted(modules), f"{init}: its files"
+
+
+# Who asks whether a path is a URL, besides files/ and stores/, and why: a text is looked at there,
+# not a place.
+QUESTIONS = {
+    "_base/names.py": 3,  # what a path may be, how an error leads on, and what is relative
+    "bundle/reader.py": 1,  # most URLs are prefixes: no request to look first
+    "formats/convert.py": 1,  # other formats are read by path
+    "formats/opening.py": 1,
+    "report/html.py": 1,  # how much of it is read
+}
+
+
+def test_what_is_a_url_is_asked_in_one_place() -> None:
+    asked, tests = {}, []
+    for path in PACKAGE.rglob("*.py"):
+        name, text = path.relative_to(PACKAGE).as_posix(), path.read_text(encoding="utf-8")
+        if not name.startswith(("files/", "stores/")):
+            count = len(re.findall(r"(?<!def )\bis_url\(|\b_URL\.match\(", text))
+            asked |= {name: count - (name == "_base/names.py")} if count else {}
+            tests += [name for _ in re.findall(r"[\"']://", text)]
+            if not name.startswith("_core/"):
+                tests += [name for _ in re.findall(r"\bstore is (?:not )?None", text)]
+    assert (asked, tests) == (QUESTIONS, [])

@@ -27,37 +27,6 @@ def there(client: DictClient) -> list[str]:
     )
 
 
-def test_save_and_restore(client: DictClient) -> None:
-    state = ckptfmt.Checkpoint(w=np.zeros(4))
-    manager = ckptfmt.CheckpointManager(state, DIRECTORY, max_to_keep=2)
-    assert manager.latest_checkpoint is None
-    for step in range(1, 5):
-        state.w[:] = step
-        assert manager.save() == f"{DIRECTORY}/ckpt-{step}"
-    assert there(client) == ["ckpt-3", "ckpt-4"]
-    assert not [key for key in client.objects if "ckpt-1" in key or "ckpt-2" in key]
-    assert manager.latest_checkpoint == f"{DIRECTORY}/ckpt-4"
-    assert manager.all_steps() == [3, 4]
-    assert ckptfmt.latest_checkpoint(DIRECTORY) == f"{DIRECTORY}/ckpt-4"
-    other = ckptfmt.Checkpoint(w=np.ones(4))
-    again = ckptfmt.CheckpointManager(other, DIRECTORY, max_to_keep=2)
-    assert again.restore_or_initialize() == f"{DIRECTORY}/ckpt-4"
-    assert other.w.tolist() == [4, 4, 4, 4]
-    assert again.checkpoints == [f"{DIRECTORY}/ckpt-3", f"{DIRECTORY}/ckpt-4"]
-    assert ckptfmt.load(DIRECTORY)["w/.ATTRIBUTES/VARIABLE_VALUE"].tolist() == [4, 4, 4, 4]
-
-
-def test_async_and_metrics(client: DictClient) -> None:
-    state = ckptfmt.Checkpoint(w=np.zeros(4))
-    best = ckptfmt.KeepBest("loss", mode="min")
-    manager = ckptfmt.CheckpointManager(state, DIRECTORY, max_to_keep=1, keep_best=best)
-    for loss in (3.0, 1.0, 2.0):
-        manager.save(metrics={"loss": loss})
-    assert there(client) == ["ckpt-2", "ckpt-3"]
-    manager.save_async(metrics={"loss": 0.5}).result()
-    assert there(client) == ["ckpt-4"]
-
-
 def test_an_incomplete_checkpoint_is_not_the_latest(client: DictClient) -> None:
     state = ckptfmt.Checkpoint(w=np.zeros(4))
     manager = ckptfmt.CheckpointManager(state, DIRECTORY, max_to_keep=3)

@@ -7,10 +7,12 @@ from __future__ import annotations
 import collections
 import errno
 import itertools
+import os
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, MutableMapping
 from concurrent.futures import Future
+from pathlib import Path
 from typing import Any
 
 from ckptfmt import stores
@@ -29,8 +31,8 @@ class DictClient:
     answer: called with each body; what it returns is delivered.
     """
 
-    def __init__(self) -> None:
-        self.objects: dict[str, tuple[bytes, str]] = {}
+    def __init__(self, objects: MutableMapping[str, tuple[bytes, str]] | None = None) -> None:
+        self.objects = {} if objects is None else objects
         self.times: dict[str, float | None] = {}
         self.requests: list[tuple[str, str]] = []
         self.received = 0
@@ -57,6 +59,11 @@ class DictClient:
     def set(self, key: str, data: bytes) -> None:
         self.objects[key] = data, f"etag{next(self._numbers)}"
         self.times[key] = time.time()
+
+    def _time(self, key: str) -> float | None:
+        if isinstance(self.objects, FileObjects):
+            return self.objects.time(key)
+        return self.times.get(key)
 
     # ---- Client
 
@@ -95,7 +102,7 @@ class DictClient:
         start = f"{directory}/" if directory else ""
         rests = [key.removeprefix(start) for key in self.objects if key.startswith(start)]
         below = {rest.partition("/")[0] for rest in rests if "/" in rest}
-        files = {rest: self.times.get(start + rest) for rest in rests if "/" not in rest}
+        files = {rest: self._time(start + rest) for rest in rests if "/" not in rest}
         return files, sorted(below)
 
     def list_after(self, directory: str, after: str) -> Iterator[tuple[str, ObjectInfo]]:
@@ -124,6 +131,46 @@ class DictClient:
     def remove(self, key: str) -> None:
         self._begin("remove", key)
         self.objects.pop(key, None)
+
+
+class FileObjects(MutableMapping[str, tuple[bytes, str]]):
+    """The objects of a DictClient as files below a directory, which other processes see. An etag
+    is that of the file: the one that is set does not count."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+
+    def __getitem__(self, key: str) -> tuple[bytes, str]:
+        try:
+            with open(self._root / key, "rb") as file:
+                info = os.fstat(file.fileno())
+                return file.read(), f"{info.st_ino}-{info.st_mtime_ns}"
+        except (FileNotFoundError, NotADirectoryError):
+            raise KeyError(key) from None
+
+    def time(self, key: str) -> float:
+        return (self._root / key).stat().st_mtime
+
+    def __setitem__(self, key: str, value: tuple[bytes, str]) -> None:
+        path = self._root / key
+        path.parent.mkdir(parents=True, exist_ok=True)
+        new = self._root / f"new-{os.getpid()}-{threading.get_ident()}"
+        new.write_bytes(value[0])
+        new.replace(path)
+
+    def __delitem__(self, key: str) -> None:
+        try:
+            (self._root / key).unlink()
+        except FileNotFoundError:
+            raise KeyError(key) from None
+
+    def __iter__(self) -> Iterator[str]:
+        for directory, _, names in os.walk(self._root):
+            for name in names:
+                yield os.path.relpath(os.path.join(directory, name), self._root)
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
 
 
 class DictUpload:
