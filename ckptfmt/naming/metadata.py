@@ -1,15 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Metadata that name tensors, of a checkpoint whose tensors are renamed, dropped or cast.
 
-`ckptfmt.torch` stores a tree whose leaves name tensors (see ckptfmt.torch.structure, which needs
-torch; nothing here does), `ckptfmt.jax` and `ckptfmt.convert` the paths of optimizer states, and
-`ckptfmt.jax` the implementations of PRNG keys by name. The metadata are not trusted.
+`ckptfmt.torch` stores a tree whose leaves name tensors (state_tree.py), `ckptfmt.jax` and
+`ckptfmt.convert` the paths of optimizer states, and `ckptfmt.jax` the implementations of PRNG keys
+by name. The metadata are not trusted.
 """
 
 from __future__ import annotations
 
-import base64
-import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -17,31 +15,14 @@ from typing import Any
 import numpy as np
 
 from ckptfmt._base.casting import dtype_text
-from ckptfmt.errors import InvalidError
+from ckptfmt.errors import InvalidError, UnsupportedError
+from ckptfmt.naming import state_tree
 from ckptfmt.naming.roles import OPTIMIZER_STATES, below_paths
+from ckptfmt.naming.state_tree import KEY, OPTIMIZER, Path, below, path_key, stored_name
 
-# Members of the metadata: of ckptfmt.torch with the version that is known, and of ckptfmt.jax.
-TORCH, VERSION, PRNG_KEYS = "ckptfmt.torch", 1, "jax_prng_impls"
-
-# Beside the state of ckptfmt.torch: by path of an optimizer, the names of its parameters.
-PARAMETERS = "parameters"
-
-# Dtypes that torch reads; numpy's own are those that its arrays can have.
-_OF_TORCH = {
-    *("bool", "uint8", "uint16", "uint32", "uint64", "int8", "int16", "int32", "int64"),
-    *("float16", "bfloat16", "float32", "float64", "complex64", "complex128"),
-    *("float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz"),
-}
-_LEAVES = {"$tensor", "$array", "$scalar"}
-# Tensors that belong to the quantizer of another.
-_PARTS = ("scales", "zero_points")
-_DICTS = {"$dict", "$ordered_dict", "$counter", "$defaultdict", "$state_dict"}
-_LISTS, _SETS = {"$tuple", "$size", "$deque"}, {"$set", "$frozenset"}
-_VALUES = {"$float", "$complex", "$bytes", "$bytesio", "$dtype", "$device", "$path"}
-_OPTIMIZER = {"state", "param_groups"}
+PRNG_KEYS = "jax_prng_impls"  # a member of the metadata of ckptfmt.jax
 
 _GONE = object()  # in place of what is removed
-_Path = str | None  # the keys joined by dots; None is the root
 
 
 def _renamed(named: dict[str, Any], new_names: Mapping[str, str | None]) -> dict[str, Any]:
@@ -69,7 +50,8 @@ class NamedInMetadata:
         way_out: what removes the metadata, for errors; default an option of `edit`.
 
     Raises:
-        InvalidError: the tree of `ckptfmt.torch` cannot be read.
+        InvalidError: the tree of `ckptfmt.torch` is damaged.
+        UnsupportedError: a later version wrote it.
     """
 
     def __init__(
@@ -88,12 +70,13 @@ class NamedInMetadata:
         self._own = {name: one for name, one in self._all.items() if stored.get(name) == one}
         self._names = list(names)
         self._whole: dict[str, Any] = {}
-        self._leaves: list[tuple[str, str, bool]] = []
-        if TORCH in self._own:
-            self._reading(self._read)
-        self._fixed = {name for name, _, is_fixed in self._leaves if is_fixed}
-        self._arrays = {name for name, tag, _ in self._leaves if tag != "$tensor"}
-        self._tensors = {name for name, *_ in self._leaves}
+        self._leaves: list[state_tree.Place] = []
+        if KEY in self._own:
+            self._whole = self._reading(lambda: state_tree.parse(self._own[KEY]))
+            self._leaves = self._reading(lambda: [*state_tree.leaves(self._whole["state"])])
+        self._tensors = {one.name for one in self._leaves}
+        self._fixed = {one.name for one in self._leaves if one.is_part or len(one.node) > 1}
+        self._arrays = {one.name for one in self._leaves if "$tensor" not in one.node}
 
     def _reading(self, function: Callable[[], Any]) -> Any:
         """Call a function that reads the tree; refuse one that is damaged."""
@@ -101,11 +84,13 @@ class NamedInMetadata:
             return function()
         except InvalidError:
             raise
-        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-            raise InvalidError(
-                f"the metadata {TORCH!r} describe the state by the names of its tensors, and "
-                f"cannot be edited with them: {str(error) or type(error).__name__:.200}. "
-                f"{self._remedy(TORCH)} removes them: ckptfmt.torch.load then "
+        except (UnsupportedError, *state_tree.DAMAGED) as error:
+            kind = UnsupportedError if isinstance(error, UnsupportedError) else InvalidError
+            reason = getattr(error, "message", str(error))
+            raise kind(
+                f"the metadata {KEY!r} describe the state by the names of its tensors, and "
+                f"cannot be edited with them: {reason or type(error).__name__:.200}. "
+                f"{self._remedy(KEY)} removes them: ckptfmt.torch.load then "
                 "returns the tensors by their names",
                 path=self._prefix,
             ) from None
@@ -113,19 +98,11 @@ class NamedInMetadata:
     def _remedy(self, member: str) -> str:
         return self._way_out or f"metadata={{}} (--set-metadata {member}=)"
 
-    def _read(self) -> None:
-        whole = json.loads(self._own[TORCH])
-        if whole["version"] != VERSION:
-            raise ValueError(f"their version is {whole['version']!r}, not {VERSION}")
-        tree = _Tree({}, cut=False)
-        tree.edit(whole["state"])
-        self._whole, self._leaves = whole, tree.leaves
-
     @property
     def missing(self) -> list[str]:
         """Names in the tree of `ckptfmt.torch` that no stored tensor has."""
         present = set(self._names) if self._leaves else set()
-        return list(dict.fromkeys(name for name, *_ in self._leaves if name not in present))
+        return list(dict.fromkeys(one.name for one in self._leaves if one.name not in present))
 
     def stays_as_it_is(self, name: str) -> bool:
         """Return whether a cast of all floating-point tensors leaves out this one."""
@@ -137,7 +114,7 @@ class NamedInMetadata:
             return "the metadata say which tensor of another dtype its bits are"
         if name in self._arrays and to.isbuiltin != 1:
             return f"it is an array of NumPy, which has no {dtype_text(to)}"
-        if name in self._tensors and dtype_text(to) not in _OF_TORCH:
+        if name in self._tensors and dtype_text(to) not in state_tree.PLAIN_DTYPES:
             return f"torch has no {dtype_text(to)}"
         return None
 
@@ -160,14 +137,14 @@ class NamedInMetadata:
         """
         changed = dict(self._all)
         if self._whole:
-            outside = {name for name, *_ in self._outside()} if cut else set()
+            outside = {one.name for one in self._leaves if cut and not one.where}
             tree = _Tree(new_names, cut=cut, outside=outside)
             state = self._reading(lambda: tree.edit(self._whole["state"]))
             if state != self._whole["state"]:
                 whole = {**self._whole, "state": state}
-                if isinstance(named := whole.get(PARAMETERS), dict):
-                    whole[PARAMETERS] = _renamed(named, new_names)
-                changed[TORCH] = json.dumps(whole, separators=(",", ":"))
+                if isinstance(named := whole.get(state_tree.PARAMETERS), dict):
+                    whole[state_tree.PARAMETERS] = _renamed(named, new_names)
+                changed[KEY] = state_tree.text_of(**whole)
         paths = self._own.get(OPTIMIZER_STATES)
         if isinstance(paths, list):
             found = self._paths(paths, new_names)
@@ -181,12 +158,6 @@ class NamedInMetadata:
             if keys and not changed[PRNG_KEYS]:
                 del changed[PRNG_KEYS]
         return changed if changed != self._all else None
-
-    def _outside(self) -> list[tuple[str, str, bool]]:
-        """Return the leaves that are not in an optimizer."""
-        tree = _Tree({}, cut=False, skip_optimizers=True)
-        self._reading(lambda: tree.edit(self._whole["state"]))
-        return tree.leaves
 
     def _paths(self, paths: list[Any], new_names: Mapping[str, str | None]) -> list[Any]:
         """Return paths that have the new names of the state of optimizers below them, and no other
@@ -261,26 +232,14 @@ def _new_paths(path: str, stays: Mapping[str, str]) -> Iterable[str]:
 
 
 class _Tree:
-    """An edit of the tree of `ckptfmt.torch`.
-
-    Attributes:
-        leaves: of the tree before: stored name, tag, and whether another dtype would be another
-            value.
-    """
+    """An edit of the tree of `ckptfmt.torch`, which can be read."""
 
     def __init__(
-        self,
-        new_names: Mapping[str, str | None],
-        *,
-        cut: bool,
-        outside: Iterable[str] = (),
-        skip_optimizers: bool = False,
+        self, new_names: Mapping[str, str | None], *, cut: bool, outside: Iterable[str]
     ) -> None:
-        self.leaves: list[tuple[str, str, bool]] = []
         self._new_names = new_names
         self._cut = cut
         self._outside = outside
-        self._skip = skip_optimizers
         self._stays = 0  # leaves that stay and that only optimizers have
 
     def edit(self, state: Any) -> Any:
@@ -288,7 +247,7 @@ class _Tree:
         found = self._node(state, None, None)
         return {} if found is _GONE else found
 
-    def _node(self, value: Any, path: _Path, new_path: _Path) -> Any:
+    def _node(self, value: Any, path: Path, new_path: Path) -> Any:
         """Return a node after the edit.
 
         Args:
@@ -296,47 +255,46 @@ class _Tree:
             path: where it is.
             new_path: where it is after the edit.
         """
-        if isinstance(value, list):
-            return self._list(value, path, new_path)
-        if not isinstance(value, dict):
+        tag, row = state_tree.tag_of(value)
+        if row.kind == "value":
             return value
-        tag = next(iter(value), "")
-        if not tag.startswith("$"):
-            return self._plain_dict(value, path, new_path)
-        content = value[tag]
-        if tag in _LEAVES:
+        if row.kind == "leaf":
             return self._leaf(tag, value, path, new_path)
-        if tag in _DICTS:
-            found = {**value, tag: self._items(content, path, new_path)}
-            if tag == "$state_dict":
-                versions = self._node(value["versions"], path, new_path)
-                keys = self._new_keys(list(content), path, new_path)
-                names = self._leaf_keys(content, keys, path)
-                found["versions"] = {} if versions is _GONE else moved_versions(versions, names)
-            return found
-        if tag in _LISTS:
-            return {**value, tag: self._list(content, path, new_path)}
-        if tag in _SETS:
-            return {tag: self._set(content, path, new_path)}
-        if tag not in _VALUES:
-            raise ValueError(f"{tag!r} is unknown")
-        return value
+        pairs = state_tree.children(value)
+        keys = self._new_keys(pairs, path, new_path) if row.kind == "dict" else {}
+        is_optimizer = self._cut and isinstance(value, dict) and value.keys() >= OPTIMIZER
+        found: list[Any] = []
+        stays = 0
+        for key, one in pairs:
+            new_key = keys.get(key, key) if isinstance(key, str) else key
+            new_key = len(found) if row.kind == "set" else new_key
+            before = self._stays
+            made = self._node(one, below(path, path_key(key)), below(new_path, path_key(new_key)))
+            stays += self._stays - before if is_optimizer and key in OPTIMIZER else 0
+            if made is not _GONE or row.kind == "list":
+                found.append([new_key, made])
+        if row.kind != "dict":
+            values = [None if one is _GONE else one for _, one in found]
+            values = [] if all(one is _GONE for _, one in found) else values
+            return {**value, tag: values} if tag else values
+        if tag == "$state_dict":
+            versions = self._node(value["versions"], path, new_path)
+            names = self._leaf_keys(pairs, keys, path)
+            more = {} if versions is _GONE else moved_versions(versions, names)
+            return {**value, tag: found, "versions": more}
+        if tag or not is_optimizer or stays:
+            return {**value, tag: found} if tag else dict(found)
+        return {key: one for key, one in found if key not in OPTIMIZER} or _GONE
 
-    def _leaf(self, tag: str, value: dict[str, Any], path: _Path, new_path: _Path) -> Any:
-        name = _stored_name(value[tag], path)
-        is_fixed = len(value) > 1
-        self.leaves.append((name, tag, is_fixed))
+    def _leaf(self, tag: str, value: dict[str, Any], path: Path, new_path: Path) -> Any:
+        name = stored_name(value, path)
+        assert name is not None
         new = self._new_names.get(name, name)
         found = {**value, tag: True if new == new_path else new}
-        for part in _PARTS:
-            if part not in value:
-                continue
-            if not _is_leaf(value[part]):
-                raise ValueError(f"the {part} of {name!r} are not a tensor")
-            found[part] = self._node(value[part], _below(path, part), _below(new_path, part))
-            of_part, part_tag, _ = self.leaves[-1]
-            self.leaves[-1] = of_part, part_tag, True
+        for part, one in state_tree.children(value):
+            found[part] = self._node(one, below(path, part), below(new_path, part))
             if found[part] is _GONE and new is not None:
+                of_part = stored_name(one, below(path, part))
                 raise InvalidError(
                     f"{name!r} cannot be read without {of_part!r}: drop or keep both", tensor=name
                 )
@@ -345,67 +303,14 @@ class _Tree:
         self._stays += name not in self._outside
         return found
 
-    def _list(self, values: list[Any], path: _Path, new_path: _Path) -> list[Any]:
-        """Elements keep their positions."""
-        found = [
-            self._node(one, _below(path, number), _below(new_path, number))
-            for number, one in enumerate(values)
-        ]
-        if all(one is _GONE for one in found):
-            return []
-        return [None if one is _GONE else one for one in found]
-
-    def _set(self, values: list[Any], path: _Path, new_path: _Path) -> list[Any]:
-        found: list[Any] = []
-        for number, one in enumerate(values):
-            made = self._node(one, _below(path, number), _below(new_path, len(found)))
-            if made is not _GONE:
-                found.append(made)
-        return found
-
-    def _plain_dict(self, value: dict[str, Any], path: _Path, new_path: _Path) -> Any:
-        is_optimizer = value.keys() >= _OPTIMIZER
-        if is_optimizer and self._skip:
-            value = {key: one for key, one in value.items() if key not in _OPTIMIZER}
-        keys = self._new_keys(list(value.items()), path, new_path)
-        found: dict[str, Any] = {}
-        stays = 0
-        for key, one in value.items():
-            before = self._stays
-            made = self._node(one, _below(path, key), _below(new_path, keys.get(key, key)))
-            stays += self._stays - before if key in _OPTIMIZER else 0
-            if made is not _GONE:
-                found[keys.get(key, key)] = made
-        if not (is_optimizer and self._cut) or stays:
-            return found
-        found = {key: one for key, one in found.items() if key not in _OPTIMIZER}
-        return found or _GONE
-
-    def _items(self, items: list[Any], path: _Path, new_path: _Path) -> list[Any]:
-        """Edit the pairs of a dict."""
-        pairs = [(key, one) for key, one in items]
-        keys = self._new_keys(pairs, path, new_path)
-        found: list[Any] = []
-        for key, one in pairs:
-            new_key = keys.get(key, key) if isinstance(key, str) else key
-            text, new_text = str(_key(key)), str(_key(new_key))
-            made = self._node(one, _below(path, text), _below(new_path, new_text))
-            if made is not _GONE:
-                found.append([new_key, made])
-        return found
-
-    def _new_keys(
-        self, pairs: list[tuple[Any, Any]], path: _Path, new_path: _Path
-    ) -> dict[str, str]:
+    def _new_keys(self, pairs: list[tuple[Any, Any]], path: Path, new_path: Path) -> dict[str, str]:
         """Return the new keys in a dict by key, of renamed leaves whose new names are below the
         dict's own path."""
         start = "" if new_path is None else f"{new_path}."
         found: dict[str, str] = {}
         for key, one in pairs:
-            if not (isinstance(key, str) and _is_leaf(one)):
-                continue
-            name = _below(path, key)
-            if _stored_name(one[next(iter(one))], name) != name:
+            name = below(path, key) if isinstance(key, str) else None
+            if name is None or stored_name(one, name) != name:
                 continue
             new = self._new_names.get(name, name)
             if new is not None and new != name and new.startswith(start):
@@ -419,7 +324,7 @@ class _Tree:
         return found | self._extra_keys(pairs, found, path)
 
     def _extra_keys(
-        self, pairs: list[tuple[Any, Any]], keys: dict[str, str], path: _Path
+        self, pairs: list[tuple[Any, Any]], keys: dict[str, str], path: Path
     ) -> dict[str, str]:
         """Return the new keys of the extra states of modules that moved, where no other value has
         that key."""
@@ -438,48 +343,12 @@ class _Tree:
                 del found[key]
 
     def _leaf_keys(
-        self, pairs: Iterable[tuple[Any, Any]], keys: Mapping[str, str], path: _Path
+        self, pairs: Iterable[tuple[Any, Any]], keys: Mapping[str, str], path: Path
     ) -> dict[str, str]:
         """Return the new keys of all leaves of a dict that stay, by the old ones."""
         found = {}
         for key, one in pairs:
-            if isinstance(key, str) and _is_leaf(one):
-                name = _stored_name(one[next(iter(one))], _below(path, key))
-                if self._new_names.get(name, name) is not None:
-                    found[key] = keys.get(key, key)
+            name = stored_name(one, below(path, key)) if isinstance(key, str) else None
+            if name is not None and self._new_names.get(name, name) is not None:
+                found[key] = keys.get(key, key)
         return found
-
-
-def _is_leaf(value: Any) -> bool:
-    return isinstance(value, dict) and next(iter(value), "") in _LEAVES
-
-
-def _stored_name(content: Any, path: _Path) -> str:
-    """Return the name that a leaf has with this content at this path."""
-    return (path or "") if content is True else str(content)
-
-
-def _below(path: _Path, key: Any) -> str:
-    return str(key) if path is None else f"{path}.{key}"
-
-
-def _key(packed: Any) -> Any:
-    """Return the key of a dict, which is a part of the path of what is below."""
-    if packed is None or isinstance(packed, (str, int, float)):
-        return packed
-    if not isinstance(packed, dict) or len(packed) != 1:
-        raise ValueError(f"{packed!r:.80} is a key of a dict")
-    ((tag, content),) = packed.items()
-    if tag == "$tuple":
-        return tuple(map(_key, content))
-    make: dict[str, Callable[[Any], Any]] = {
-        "$float": float,
-        "$complex": complex,
-        "$path": str,
-        "$device": str,
-        "$dtype": "torch.{}".format,
-        "$bytes": lambda text: base64.b64decode(text, validate=True),
-    }
-    if tag not in make:
-        raise ValueError(f"{tag!r} is a key of a dict")
-    return make[tag](content)

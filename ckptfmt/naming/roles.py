@@ -18,7 +18,6 @@ What looks like an optimizer and is not known to be one is of the role "unknown"
 from __future__ import annotations
 
 import functools
-import json
 import re
 from collections import Counter
 from collections.abc import Container, Iterable, Iterator, Mapping
@@ -35,6 +34,8 @@ from ckptfmt.bundle.graph import (
 )
 from ckptfmt.bundle.graph_keys import graph_of, key_groups, reached
 from ckptfmt.bundle.reader import Reader
+from ckptfmt.errors import UnsupportedError
+from ckptfmt.naming import state_tree
 
 ModelRole = Literal["weight", "optimizer", "other", "unknown"]
 
@@ -91,11 +92,6 @@ _STRINGS = {"string", "variant", "resource"}
 # Metadata: the paths below which all tensors of a checkpoint without a graph are the state of an
 # optimizer; "" is above all. Written where the tree or the layout of the source says so.
 OPTIMIZER_STATES = "ckptfmt.optimizer_states"
-# The member of the metadata in which ckptfmt.torch describes a state; see ckptfmt.torch.structure.
-_TORCH = "ckptfmt.torch"
-_TORCH_LEAVES = {"$tensor", "$array", "$scalar"}
-_TORCH_PARTS = {"scales", "zero_points"}
-_TORCH_DICTS = {"$dict", "$ordered_dict", "$counter", "$defaultdict", "$state_dict"}
 
 
 # Names, shapes and dtypes, by TensorFlow's names.
@@ -423,13 +419,18 @@ def _reached(nodes: list[Node], start: Iterable[int], but: Iterable[int] = ()) -
 
 
 def _by_names(stored: list[str], metadata: Mapping[str, Any]) -> dict[str, ModelRole]:
-    states = _torch_states(metadata) | below_paths(stored, metadata.get(OPTIMIZER_STATES))
+    states, others, unknown = _torch_states(metadata)
+    starts = tuple(f"{path}." if path else "" for path in unknown)
+    hidden = {name for name in stored if starts and f"{name}.".startswith(starts)} - states - others
+    states |= below_paths(stored, metadata.get(OPTIMIZER_STATES))
     found: dict[str, ModelRole] = dict.fromkeys(stored, "weight")
     for name in stored:
         end = name.rfind("/")
         last = name[end + 1 :]
         if name in states:
             found[name] = "optimizer"
+        elif name in hidden:
+            found[name] = "unknown"
         elif (
             last[:1].isupper()
             or "opt" in name.lower()
@@ -483,61 +484,19 @@ def _role_of(name: str, present: Container[str]) -> ModelRole:
     return "unknown" if may_be else "weight"
 
 
-def _torch_states(metadata: Mapping[str, Any]) -> set[str]:
-    """Return the tensors that a state of `ckptfmt.torch` has below "state" of an optimizer, and
-    nowhere else: two paths may begin alike, because keys may contain dots."""
+def _torch_states(metadata: Mapping[str, Any]) -> tuple[set[str], set[str], list[str]]:
+    """Return the tensors that a state of `ckptfmt.torch` has in the state of an optimizer, and
+    nowhere else: two paths may begin alike, because keys may contain dots. Then those that it has
+    elsewhere, and the paths of what this version does not know."""
     found: set[str] = set()
     others: set[str] = set()
+    unknown: list[str] = []
     try:
-        described = json.loads(metadata[_TORCH])["state"]
-    except (KeyError, TypeError, ValueError, RecursionError):
-        return found
-    waiting: list[tuple[str, Any, bool]] = [("", described, False)]
-    while waiting:
-        path, node, is_state = waiting.pop()
-        children: Iterable[tuple[Any, Any]] = ()
-        if isinstance(node, dict):
-            tag = next(iter(node), "")
-            if tag in _TORCH_LEAVES:
-                stored = node[tag] if isinstance(node[tag], str) else path
-                (found if is_state else others).add(stored)
-                children = [(key, one) for key, one in node.items() if key in _TORCH_PARTS]
-            elif tag in _TORCH_DICTS and isinstance(node[tag], list):
-                children = [(one[0], one[1]) for one in node[tag] if _is_pair(one)]
-            elif tag.startswith("$"):
-                children = enumerate(node[tag]) if isinstance(node[tag], list) else ()
-            elif {"state", "param_groups"} <= node.keys():
-                waiting.append((_below(path, "state"), node["state"], True))
-                waiting += _of_groups(_below(path, "param_groups"), node["param_groups"])
-                rest = node.keys() - {"state", "param_groups"}
-                children = [(key, node[key]) for key in rest]
-            else:
-                children = node.items()
-        elif isinstance(node, list):
-            children = enumerate(node)
-        waiting += [(_below(path, key), one, is_state) for key, one in children]
-    return found - others
-
-
-def _of_groups(path: str, groups: Any) -> Iterator[tuple[str, Any, bool]]:
-    """Yield path and node of what an optimizer has in its groups of parameters, and whether it is
-    state: learning rates and the like are, unless an optimizer lists its parameters themselves."""
-    if not isinstance(groups, list) or not all(isinstance(group, dict) for group in groups):
-        yield path, groups, False
-        return
-    for number, group in enumerate(groups):
-        below = _below(path, number)
-        if any(key.startswith("$") for key in group):
-            yield below, group, False
-            continue
-        for key, one in group.items():
-            yield _below(below, key), one, key != "params"
-
-
-def _below(path: str, key: Any) -> str:
-    return f"{path}.{key}" if path else str(key)
-
-
-def _is_pair(value: Any) -> bool:
-    """Return whether this is a key and a value of a dict whose keys are not all names."""
-    return isinstance(value, list) and len(value) == 2 and not isinstance(value[0], (dict, list))
+        state = state_tree.parse(metadata[state_tree.KEY])["state"]
+        for one in state_tree.leaves(state, unknown):
+            (found if one.where == "state" else others).add(one.name)
+    except UnsupportedError:  # of another version
+        return set(), set(), [""]
+    except state_tree.DAMAGED:
+        return set(), set(), []
+    return found - others, others, unknown

@@ -14,7 +14,6 @@ in which ranks could agree on one. The names reach the coordinator with the resu
 from __future__ import annotations
 
 import io
-import json
 import os
 import uuid
 import weakref
@@ -50,9 +49,10 @@ from ckptfmt.bundle.merge import check_seen
 from ckptfmt.bundle.staging import Staging, part_durability
 from ckptfmt.bundle.writer import BATCH_BYTES, Writer, check_options
 from ckptfmt.errors import InvalidError, about
+from ckptfmt.naming.state_tree import KEY, dict_node, text_of
 from ckptfmt.torch import tensors
 from ckptfmt.torch.making import New
-from ckptfmt.torch.structure import KEY, VERSION, Packed, Stored, structure_of
+from ckptfmt.torch.structure import Packed, Stored, structure_of
 
 # Metadata of a checkpoint whose state dict the planner did not flatten.
 WHOLE = "ckptfmt.torch.dcp.whole"
@@ -316,7 +316,7 @@ def _add_chunk(sources: Sources, item: WriteItem, planner: Any) -> None:
 
 def _structure(metadata: dcp.Metadata, values: Mapping[str, Any]) -> dict[str, Any]:
     """Return what only a state dict with nesting, values or unusual dtypes needs: the metadata that
-    `ckptfmt.torch.structure` reads."""
+    `ckptfmt.naming.state_tree` reads."""
     stored, paths = metadata.state_dict_metadata, metadata.planner_data
     if paths is None:
         paths = {name: (name,) for name in stored}
@@ -343,7 +343,7 @@ def _structure(metadata: dcp.Metadata, values: Mapping[str, Any]) -> dict[str, A
     if is_plain:
         return {}
     state = _json_of(unflatten_state_dict(flat, paths))
-    text = json.dumps({"version": VERSION, "state": state}, separators=(",", ":"))
+    text = text_of(state=state)
     return {KEY: text} if metadata.planner_data is not None else {KEY: text, WHOLE: True}
 
 
@@ -358,9 +358,7 @@ def _json_of(value: Any) -> Any:
         return list(map(_json_of, value))
     if value is None:
         return None  # an element of a list that is not in the checkpoint
-    if any(key.startswith("$") for key in value):
-        return {"$dict": [[key, _json_of(one)] for key, one in value.items()]}
-    return {key: _json_of(one) for key, one in value.items()}
+    return dict_node([[key, _json_of(one)] for key, one in value.items()])
 
 
 # ---- reading -------------------------------------------------------------------------------------

@@ -19,6 +19,7 @@ from ckptfmt.bundle.reader import Reader
 from ckptfmt.bundle.selecting import CastFirst, Transform, transformed, transformed_kind
 from ckptfmt.bundle.tensor import TensorHandle
 from ckptfmt.errors import InvalidError
+from ckptfmt.naming.state_tree import PARTS
 from ckptfmt.torch import tensors
 from ckptfmt.torch.structure import Stored, build
 
@@ -44,7 +45,7 @@ class New:
                 self._transformed[stored.name, id(stored.transform)] = stored.transform, None
                 return
             self._found[stored.name] = None
-            for part in ("scales", "zero_points"):
+            for part in PARTS:
                 if part in stored.note:
                     add_one(stored.note[part])
 
@@ -94,8 +95,7 @@ class New:
         elif stored.kind != "tensor":
             found = _of_numpy(found, stored.kind)
         elif note:
-            parts = ("scales", "zero_points")
-            note = {key: self._build(one) if key in parts else one for key, one in note.items()}
+            note = {key: self._build(one) if key in PARTS else one for key, one in note.items()}
             found = tensors.restore(found, note)
         self._built[stored.name] = found
         return found

@@ -23,12 +23,12 @@ from ckptfmt.bundle.choosing import Cast, Choice, Names
 from ckptfmt.bundle.load import MatchReport, refuse, rename_remedy
 from ckptfmt.bundle.selecting import Rename
 from ckptfmt.errors import warn
+from ckptfmt.naming.state_tree import KEY
 from ckptfmt.torch import tensors
 from ckptfmt.torch.choosing import chosen_state, chosen_tensors
 from ckptfmt.torch.making import New
 from ckptfmt.torch.matching import Matching, check_whole
 from ckptfmt.torch.structure import (
-    KEY,
     Default,
     Packed,
     is_stateful,

@@ -1,23 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Training state as tensors and JSON: what is not a tensor goes into the checkpoint's metadata.
-
-A value of JSON stands for itself. Everything else is an object with one key that begins with "$":
-`{"$tensor": true}` for a tensor that is stored under its own path ("model.0.weight"), with the name
-in place of `true` if it is stored under another one, `{"$tuple": [...]}` and so on. Nothing is
-pickled, and reading runs no code of the checkpoint.
-"""
+"""Training state as tensors and JSON: what is not a tensor goes into the checkpoint's metadata, in
+the grammar of ckptfmt.naming.state_tree. Nothing is pickled, and reading runs no code of the
+checkpoint."""
 
 from __future__ import annotations
 
-import base64
 import copy
-import io
-import json
 import math
 import pathlib
 from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
@@ -29,11 +22,10 @@ from ckptfmt._base.arguments import invalid, wrong
 from ckptfmt.bundle.reader import Reader
 from ckptfmt.bundle.selecting import CastFirst, Transform
 from ckptfmt.errors import CorruptError, InvalidError, UnsupportedError, about
+from ckptfmt.naming import state_tree
+from ckptfmt.naming.state_tree import KEY, PARAMETERS
 from ckptfmt.torch import tensors
 from ckptfmt.torch.parameters import SEQUENCES, Groups, Parameters
-
-# The key in the checkpoint's metadata, and its version.
-KEY, VERSION = "ckptfmt.torch", 1
 
 Path = tuple[str, ...]
 # Called as the `default` of `json.dump`: returns a value to store in the place of one that cannot
@@ -56,19 +48,13 @@ def is_stateful(value: Any) -> bool:
 
 
 @dataclass(eq=False)
-class Stored:
-    """A tensor of the checkpoint, in the place of the value that it becomes.
+class Stored(state_tree.Leaf):
+    """A tensor of the checkpoint, which may be transformed.
 
     Attributes:
-        name: its name in the checkpoint.
-        kind: "tensor", "array" (of NumPy) or "scalar" (of NumPy).
-        note: as `tensors.note_of`; `scales` and `zero_points` are Stored.
         transform: a function of the array that is read, whose result the tensor has.
     """
 
-    name: str
-    kind: str = "tensor"
-    note: dict[str, Any] = field(default_factory=dict)
     transform: Transform | CastFirst | None = None
 
 
@@ -111,10 +97,8 @@ class Packed:
         self.is_plain = self.tensors.keys() == state.keys() and all(
             isinstance(one, torch.Tensor) and one.dtype in tensors.PLAIN for one in state.values()
         )
-        whole = {"version": VERSION, "state": packed}
-        if recorded:
-            whole["parameters"] = recorded
-        self.text = json.dumps(whole, separators=(",", ":"))
+        more = {PARAMETERS: recorded} if recorded else {}
+        self.text = state_tree.text_of(state=packed, **more)
 
     def _pack(self, value: Any, path: Path) -> Any:
         if isinstance(value, torch.Tensor):
@@ -154,7 +138,7 @@ class Packed:
     def _tensor(self, tensor: torch.Tensor, path: Path) -> dict[str, Any]:
         note = tensors.note_of(tensor)
         key = tensors.identity(tensor)
-        for part in ("scales", "zero_points"):
+        for part in state_tree.PARTS:
             if part in note:
                 note[part] = self._tensor(note[part], (*path, part))
         name = self._seen.get(key)
@@ -175,19 +159,17 @@ class Packed:
         return name
 
     def _dict(self, value: dict[Any, Any], path: Path) -> Any:
+        items = self._items(value, path)
         versions = getattr(value, "_metadata", None)
         if isinstance(versions, dict):
-            return {
-                "$state_dict": self._items(value, path),
-                "versions": self._pack(dict(versions), path),
-            }
-        if type(value) is dict and all(
-            type(key) is str and not key.startswith("$") for key in value
-        ):
-            return {key: self._pack(one, (*path, key)) for key, one in value.items()}
-        packed: dict[str, Any] = {f"${_DICTS[type(value)]}": self._items(value, path)}
+            return {"$state_dict": items, "versions": self._pack(dict(versions), path)}
+        if type(value) is dict and all(type(key) is str for key in value):
+            return state_tree.dict_node(items)
+        packed: dict[str, Any] = {_TAGS[type(value)]: items}
         if isinstance(value, defaultdict):
-            names = [name for name, one in _FACTORIES.items() if one is value.default_factory]
+            names = [
+                key for key, one in state_tree.FACTORIES.items() if one is value.default_factory
+            ]
             if not names:
                 return self._unknown(value, path)
             packed["factory"] = names[0]
@@ -213,9 +195,12 @@ class Packed:
     def _list(self, value: Any, path: Path) -> list[Any]:
         return [self._pack(one, (*path, str(index))) for index, one in enumerate(value)]
 
-    def _sequence(self, value: Any, path: Path) -> dict[str, Any]:
-        packed: dict[str, Any] = {f"${_SEQUENCES[type(value)]}": self._list(value, path)}
-        return packed | {"maxlen": value.maxlen} if isinstance(value, deque) else packed
+    def _tagged(self, value: Any, path: Path) -> dict[str, Any]:
+        tag = _TAGS[type(value)]
+        row = state_tree.TAGS[tag]
+        if row.kind == "value":
+            return {tag: row.write(value)}
+        return {tag: self._list(value, path), **{key: getattr(value, key) for key in row.more}}
 
 
 def _plain_key(key: Any) -> Any:
@@ -258,14 +243,6 @@ def _staged(tensor: torch.Tensor) -> torch.Tensor:
     return staging.copy_(tensor, non_blocking=True)
 
 
-def _itself(_packed: Packed, value: Any, _path: Path) -> Any:
-    return value
-
-
-def _float(_packed: Packed, value: float, _path: Path) -> Any:
-    return value if math.isfinite(value) else {"$float": repr(value)}
-
-
 def _int(packed: Packed, value: int, path: Path) -> Any:
     # JSON's decimal digits are limited by Python.
     return value if value.bit_length() <= _INT_BITS else packed._unknown(value, path)
@@ -277,48 +254,27 @@ _WAYS = (
     "load_state_dict"
 )
 _DEFAULT = ", or give default= a function that returns one of these in its place"
-_DICTS = {
-    dict: "dict",
-    OrderedDict: "ordered_dict",
-    Counter: "counter",
-    defaultdict: "defaultdict",
+_OF_TORCH = {"$size": torch.Size, "$dtype": torch.dtype, "$device": torch.device}
+# The tags of values, by type.
+_TAGS = {
+    kind: tag
+    for tag, row in state_tree.TAGS.items()
+    if (kind := _OF_TORCH.get(tag, row.type)) is not None
 }
-_SEQUENCES = {
-    tuple: "tuple",
-    torch.Size: "size",
-    set: "set",
-    frozenset: "frozenset",
-    deque: "deque",
-}
-# Of a defaultdict, by name.
-_FACTORIES: dict[str | None, Any] = {
-    None: None,
-    **{
-        one.__name__: one
-        for one in (bool, int, float, complex, str, bytes, list, tuple, dict, set, frozenset)
-    },
-}
-_PATH = type(pathlib.Path())
 _KEYS = {
-    *(str, int, bool, float, complex, bytes, tuple, type(None)),
-    *(_PATH, torch.Size, torch.dtype, torch.device),
+    *(str, int, bool, float, complex, bytes, tuple, type(None), type(pathlib.Path())),
+    *_OF_TORCH.values(),
 }
 _PACKERS: dict[type, Callable[[Packed, Any, Path], Any]] = {
-    **dict.fromkeys((str, bool, type(None)), _itself),
+    **dict.fromkeys(_TAGS, Packed._tagged),
+    **dict.fromkeys((dict, OrderedDict, Counter, defaultdict), Packed._dict),
+    **dict.fromkeys((str, bool, type(None)), lambda _packed, value, _path: value),
+    float: lambda packed, value, path: (
+        value if math.isfinite(value) else packed._tagged(value, path)
+    ),
     int: _int,
     np.str_: lambda _packed, value, _path: str(value),
-    _PATH: lambda _packed, value, _path: {"$path": str(value)},
-    **dict.fromkeys(_DICTS, Packed._dict),
-    **dict.fromkeys(_SEQUENCES, Packed._sequence),
     list: Packed._list,
-    float: _float,
-    complex: lambda _packed, value, _path: {"$complex": repr(value)},
-    bytes: lambda _packed, value, _path: {"$bytes": base64.b64encode(value).decode()},
-    io.BytesIO: lambda _packed, value, _path: {
-        "$bytesio": base64.b64encode(value.getvalue()).decode()
-    },
-    torch.dtype: lambda _packed, value, _path: {"$dtype": str(value).removeprefix("torch.")},
-    torch.device: lambda _packed, value, _path: {"$device": str(value)},
     torch.Generator: lambda packed, value, path: packed._pack(value.get_state(), path),
 }
 
@@ -339,15 +295,13 @@ def structure_and_names(reader: Reader) -> tuple[Any, dict[str, Groups]]:
     if text is None:
         return {name: Stored(name) for name in reader}, {}
     try:
-        whole = json.loads(text)
-        if whole["version"] != VERSION:
-            raise UnsupportedError(f"the state has version {whole['version']!r}, not {VERSION}")
+        whole = state_tree.parse(text)
         names = {
             str(path): [[[str(one) for one in names] for names in group] for group in groups]
-            for path, groups in whole.get("parameters", {}).items()
+            for path, groups in whole.get(PARAMETERS, {}).items()
         }
-        return _unpack(whole["state"], ()), names
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        return state_tree.decode(whole["state"], _stored, _MAKE), names
+    except state_tree.DAMAGED as error:
         raise CorruptError(
             f"the structure of the torch state is damaged: {error!r}",
             failure="BAD_ENTRY",
@@ -355,74 +309,10 @@ def structure_and_names(reader: Reader) -> tuple[Any, dict[str, Groups]]:
         ) from None
 
 
-def _unpack(value: Any, path: Path) -> Any:
-    if isinstance(value, list):
-        return [_unpack(one, (*path, str(index))) for index, one in enumerate(value)]
-    if not isinstance(value, dict):
-        return value
-    tag = next(iter(value), "")
-    if not tag.startswith("$"):
-        return {key: _unpack(one, (*path, key)) for key, one in value.items()}
-    content = value[tag]
-    if tag in ("$tensor", "$array", "$scalar"):
-        return _stored(tag.removeprefix("$"), content, value, path)
-    if tag == "$state_dict":
-        state = OrderedDict(_unpack_items(content, path))
-        versions = _unpack(value["versions"], path).items()
-        state._metadata = {  # type: ignore[attr-defined]
-            name: one for name, one in versions if isinstance(one, dict)
-        }
-        return state
-    if tag == "$defaultdict":
-        return defaultdict(_FACTORIES[value["factory"]], _unpack_items(content, path))
-    if tag == "$deque":
-        return deque(_unpack(content, path), value["maxlen"])
-    if tag not in _UNPACKERS:
-        raise UnsupportedError(
-            f"the state has a value of kind {tag!r}, which this version does not know",
-            tensor=path_name(path),
-        )
-    return _UNPACKERS[tag](content, path)
-
-
-def _stored(kind: str, name: Any, value: dict[str, Any], path: Path) -> Stored:
-    note = {key: one for key, one in value.items() if not key.startswith("$")}
+def _stored(name: str, kind: str, note: dict[str, Any]) -> Stored:
     if note and tensors.dtype_named(note["dtype"]) is None:
-        raise UnsupportedError(f"this torch has no dtype {note['dtype']}", tensor=path_name(path))
-    if not all(type(size) is int and size >= 0 for size in note.get("shape", ())):
-        raise ValueError("a shape has other elements than sizes")
-    for part in ("scales", "zero_points"):
-        if part in note:
-            note[part] = _unpack(note[part], (*path, part))
-            if not isinstance(note[part], Stored):
-                raise TypeError(f"{part} is not a tensor")
-    return Stored(path_name(path) if name is True else str(name), kind, note)
-
-
-def _unpack_items(content: list[Any], path: Path) -> list[tuple[Any, Any]]:
-    found = []
-    for packed, one in content:
-        key = _unpack(packed, path)
-        found.append((key, _unpack(one, (*path, str(key)))))
-    return found
-
-
-_UNPACKERS: dict[str, Callable[[Any, Path], Any]] = {
-    "$dict": lambda content, path: dict(_unpack_items(content, path)),
-    "$ordered_dict": lambda content, path: OrderedDict(_unpack_items(content, path)),
-    "$counter": lambda content, path: Counter(dict(_unpack_items(content, path))),
-    "$tuple": lambda content, path: tuple(_unpack(content, path)),
-    "$size": lambda content, path: torch.Size(_unpack(content, path)),
-    "$set": lambda content, path: set(_unpack(content, path)),
-    "$frozenset": lambda content, path: frozenset(_unpack(content, path)),
-    "$path": lambda content, _path: pathlib.Path(content),
-    "$float": lambda content, _path: float(content),
-    "$complex": lambda content, _path: complex(content),
-    "$bytes": lambda content, _path: base64.b64decode(content, validate=True),
-    "$bytesio": lambda content, _path: io.BytesIO(base64.b64decode(content, validate=True)),
-    "$dtype": lambda content, _path: _dtype(content),
-    "$device": lambda content, _path: torch.device(content),
-}
+        raise UnsupportedError(f"this torch has no dtype {note['dtype']}", tensor=name)
+    return Stored(name, kind, note)
 
 
 def _dtype(name: str) -> torch.dtype:
@@ -430,6 +320,9 @@ def _dtype(name: str) -> torch.dtype:
     if found is None:
         raise ValueError(f"torch has no dtype {name}")
     return found
+
+
+_MAKE = {"$size": torch.Size, "$dtype": _dtype, "$device": torch.device}
 
 
 def leaves(value: Any, path: Path = (), *, extra: bool = False) -> Iterator[tuple[Path, Any]]:

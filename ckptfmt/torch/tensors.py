@@ -14,6 +14,7 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 from ckptfmt._base import dtypes
 from ckptfmt.bundle.choosing import Choice
 from ckptfmt.errors import CorruptError, InvalidError
+from ckptfmt.naming import state_tree
 
 # TensorFlow's name of a dtype that torch names differently, and torch's plain form of its others.
 _TORCH_NAMES = {
@@ -27,14 +28,7 @@ _TORCH_NAMES = {
     "qint32": "int32",
 }
 # Dtypes that are stored as they are.
-PLAIN = frozenset(
-    getattr(torch, name)
-    for name in (
-        *("bool", "uint8", "uint16", "uint32", "uint64", "int8", "int16", "int32", "int64"),
-        *("float16", "bfloat16", "float32", "float64", "complex64", "complex128"),
-        *("float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz"),
-    )
-)
+PLAIN = frozenset(getattr(torch, name) for name in state_tree.PLAIN_DTYPES)
 # Dtypes whose elements torch copies to one another. Of bits and parts of a byte it has no numbers,
 # and quantized ones need a quantizer.
 _NUMBERS = PLAIN | {torch.complex32, getattr(torch, "float8_e8m0fnu", torch.complex32)}

@@ -294,12 +294,16 @@ def test_states_of_torch_by_their_metadata(tmp_path: Path) -> None:
         "average": {"$ordered_dict": [["w", {"$tensor": "run.any.state.shared"}]]},
     }
     described["run"]["any"]["state"]["shared"] = one
+    # Below keys that are not text, and what a later version may write.
+    described["many"] = {"$dict": [[{"$tuple": [1, "a"]}, {"state": [one], "param_groups": []}]]}
+    described |= {"new": {"$new": True}, "more": [{"$newer": [one]}, one], "more.0": {"known": one}}
     names = {"model.w": "weight", "model.state.w": "weight", "opts.1.state.7": "unknown"}
+    names |= {"new": "unknown", "more.0.0": "unknown", "more.1": "weight", "more.0.known": "weight"}
     names |= {"opts.1.param_groups.0.params.0": "unknown", "run.any.state.shared": "weight"}
     names |= dict.fromkeys(
         [
             *("opts.0.state.0.m", "opts.1.state.0.0", "opts.1.state.0.1"),
-            *("run.any.state.q", "run.any.state.q.scales"),
+            *("run.any.state.q", "run.any.state.q.scales", "many.(1, 'a').state.0"),
             *("opts.1.param_groups.0.lr", "opts.1.param_groups.0.betas.1"),
         ],
         "optimizer",
@@ -315,6 +319,9 @@ def test_states_of_torch_by_their_metadata(tmp_path: Path) -> None:
         ckptfmt.save(tmp_path / "b", {"w": np.ones(3)}, metadata={"ckptfmt.torch": text})
         with ckptfmt.open(tmp_path / "b") as reader:
             assert model_roles(reader) == {"w": "weight"}
+    ckptfmt.save(tmp_path / "b", {"w": np.ones(3)}, metadata={"ckptfmt.torch": '{"version":2}'})
+    with ckptfmt.open(tmp_path / "b") as reader:
+        assert model_roles(reader) == {"w": "unknown"}
 
 
 def test_paths_of_optimizer_states_in_the_metadata(tmp_path: Path) -> None:

@@ -24,16 +24,23 @@ import ml_dtypes
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.testing._internal.two_tensor import TwoTensor
 
 import ckptfmt
 import ckptfmt.torch as ct
+from ckptfmt.naming import state_tree
+from ckptfmt.torch.structure import Packed, structure_of
 
 from .test_torch_state import equal
 
-pytestmark = pytest.mark.filterwarnings("ignore:TypedStorage is deprecated")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:TypedStorage is deprecated"),
+    pytest.mark.filterwarnings("ignore:torch.quantize_per_tensor, :UserWarning"),
+]
 
 # Kinds that come back equal, with their type, wherever they are.
 KEPT: dict[str, Any] = {
@@ -252,6 +259,59 @@ def test_every_dtype_of_numpy(tmp_path: pathlib.Path, dtype: np.dtype[Any]) -> N
             assert not list(tmp_path.iterdir())
         else:
             assert equal(ct.load(tmp_path / "ck")["x"], value)
+
+
+LEAVES = [
+    *(KEPT[kind] for kind in ("none", "int", "floats", "complex", "text", "bytes", "set", "size")),
+    *(KEPT[kind] for kind in ("dtype", "device", "path", "counter", "array", "scalar")),
+    *(torch.ones(2), nn.BatchNorm1d(2), {torch.ones(1), 3}),
+]
+KEYS = [
+    *("a", "b c", "$d", "state", "param_groups", "", 3, None, 1.5, math.inf, 2 + 1j, b"x"),
+    *(torch.Size([1, 2]), torch.int8, torch.device("cuda:1"), pathlib.Path("p/q")),
+    *((1, ("a",)), ("z", torch.half, torch.device("cpu"), pathlib.Path("r"), torch.Size([]))),
+]
+ONES = torch.ones(2)
+TREES = st.recursive(
+    st.sampled_from(LEAVES)
+    | st.builds(torch.quantize_per_channel, *map(st.just, (ONES, ONES, ONES, 0, torch.quint8))),
+    lambda inner: st.one_of(
+        st.builds(
+            lambda make, values: make(values),
+            st.sampled_from([list, tuple, lambda values: deque(values, 5)]),
+            st.lists(inner, max_size=3),
+        ),
+        st.builds(
+            lambda make, values: make(values),
+            st.sampled_from([dict, OrderedDict, lambda values: defaultdict(list, values)]),
+            st.dictionaries(st.sampled_from(KEYS), inner, max_size=3),
+        ),
+    ),
+    max_leaves=8,
+)
+
+
+def shown(value: Any) -> Any:
+    """What a value that was read is, with torch or without it."""
+    if isinstance(value, state_tree.Leaf):
+        return value.name, value.kind, shown(value.note)
+    if isinstance(value, dict):
+        more = getattr(value, "default_factory", None), getattr(value, "_metadata", None)
+        return type(value).__name__, more, [(repr(key), shown(one)) for key, one in value.items()]
+    if isinstance(value, (list, tuple, deque)):
+        return type(value).__name__, getattr(value, "maxlen", None), [*map(shown, value)]
+    if isinstance(value, (set, frozenset)):
+        return type(value).__name__, sorted(map(shown, value), key=repr)
+    return repr(value)
+
+
+@given(st.dictionaries(st.sampled_from(KEYS), TREES, min_size=1, max_size=3))
+def test_a_state_is_read_alike_without_torch(state: dict[Any, Any]) -> None:
+    packed = Packed(state)
+    tree = state_tree.parse(packed.text)["state"]
+    reader: Any = types.SimpleNamespace(metadata={state_tree.KEY: packed.text})
+    assert shown(state_tree.decode(tree)) == shown(structure_of(reader))
+    assert {one.name for one in state_tree.leaves(tree)} == packed.tensors.keys()
 
 
 def test_objects_are_stored_as_their_state(tmp_path: pathlib.Path) -> None:
