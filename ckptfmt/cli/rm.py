@@ -4,13 +4,12 @@
 from __future__ import annotations
 
 import argparse
-import os
 
 import ckptfmt
-from ckptfmt._base.names import path_text
 from ckptfmt.cli import text
 from ckptfmt.cli.files import named_checkpoint
 from ckptfmt.cli.output import Output
+from ckptfmt.files.places import canonical
 
 EPILOG = """
 A CHECKPOINT is a prefix or an index file, not a directory. Removed are the index, then the data
@@ -43,10 +42,8 @@ def run(options: argparse.Namespace) -> int:
         CkptfmtError: one is not a checkpoint, or a file could not be removed.
     """
     found = [named_checkpoint(path, damaged=True) for path in options.checkpoints]
-    for prefix in found:
-        path_text(prefix, "checkpoint")  # one in a store is refused
     output = Output()
-    for prefix in {os.path.abspath(one): one for one in found}.values():
+    for prefix in {canonical(one): one for one in found}.values():
         if not options.dry_run:
             ckptfmt.tf.remove_checkpoint(prefix)
         if not options.quiet:
