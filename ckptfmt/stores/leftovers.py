@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import errno
 import re
 import time
 from collections.abc import Iterator
@@ -65,29 +66,24 @@ class _Group(NamedTuple):
     times: dict[str, float | None]
 
 
-class _File(NamedTuple):
-    """What the name of a writer's file says."""
-
-    prefix: str
-    shards: int
-    is_temporary: bool
-
-
-def _file(name: str) -> _File | None:
-    """Parse the name of a file that a writer makes beside an index; None of other names."""
+def _owner(name: str) -> tuple[str, int] | None:
+    """Return the prefix of a file that a writer makes beside an index, and how many data files its
+    name says that there are (0: it is none); None of other names."""
     temporary = TEMPORARY.fullmatch(name)
     final = temporary[1] if temporary else name
     data = parse_data_name(final)
     if data is not None and data.shard < data.num_shards:
-        return _File(data.prefix, data.num_shards, temporary is not None)
-    if temporary or final.endswith(INTENT):
-        return _File(final.removesuffix(".index").removesuffix(INTENT), 0, temporary is not None)
-    return None
+        owner = data.prefix, data.num_shards
+    elif temporary or final.endswith(INTENT):
+        owner = final.removesuffix(".index").removesuffix(INTENT), 0
+    else:
+        return None
+    return owner if owner[0] else None
 
 
 def _is_part(name: str) -> bool:
-    file = _file(name)
-    prefix = name.removesuffix(".index") if file is None else file.prefix
+    owner = _owner(name)
+    prefix = name.removesuffix(".index") if owner is None else owner[0]
     return prefix != name and PART.fullmatch(prefix) is not None
 
 
@@ -99,7 +95,7 @@ def leftovers(url: str, older_than: float) -> list[Leftover]:
         older_than: the least age in seconds. It must be more than any save takes.
 
     Raises:
-        StorageError: the store cannot list the directory.
+        StorageError: the store cannot list the directory, or nothing is in it.
         UnsupportedError: it does not say when an object was written.
     """
     search = _Search(url, older_than)
@@ -139,14 +135,16 @@ class _Search:
     def _groups(self) -> tuple[list[str], list[_Group]]:
         """Return the names of the directories, and the groups of the objects beside them."""
         files, directories = self._listing("")
+        if not files and not directories:
+            raise StorageError("there are no objects below", path=self._url, errno=errno.ENOENT)
         tensorflow = {
             match[1] for match in map(_OF_TENSORFLOW.fullmatch, [*files, *directories]) if match
         }
         found: dict[tuple[str, int], dict[str, float | None]] = collections.defaultdict(dict)
         for name, written_at in files.items():
-            file = _file(name)
-            if file is not None and file.prefix not in tensorflow:
-                found[file[:2]][name] = written_at
+            owner = _owner(name)
+            if owner is not None and owner[0] not in tensorflow:
+                found[owner][name] = written_at
         return directories, [_Group(*key, False, times) for key, times in found.items()]
 
     def _group_in(self, directory: str) -> _Group:
@@ -173,23 +171,19 @@ class _Search:
 
     def judged(self, group: _Group) -> list[Leftover]:
         """Return what of an old group is left, after a look at the index in force."""
-        temporary = [
-            name for name in group.times if group.is_directory or TEMPORARY.fullmatch(name)
-        ]
-        others = [name for name in group.times if name not in temporary]
-        problem = None
-        if others:
+        left: list[Leftover] = []
+        named: list[Leftover] = []
+        for name in group.times:
+            is_temporary = group.is_directory or TEMPORARY.fullmatch(name)
+            (left if is_temporary else named).append(Leftover(self._url + name))
+        if named:
             try:
                 in_force = self._count_in_force(group.prefix)
             except CkptfmtError as error:
-                problem = error
-            else:
-                if in_force is not None and group.shards in (0, in_force):
-                    others = []
-        return [
-            *(Leftover(self._url + name) for name in temporary),
-            *(Leftover(self._url + name, problem) for name in others),
-        ]
+                return left + [one._replace(problem=error) for one in named]
+            if in_force is None or group.shards not in (0, in_force):
+                left += named
+        return left
 
     def _count_in_force(self, prefix: str) -> int | None:
         """Return the number of data files that the index of a prefix names; None without one."""

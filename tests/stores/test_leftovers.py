@@ -134,6 +134,11 @@ def test_an_age_is_positive(client: DictClient, older_than: float) -> None:
     assert raised.value.argument == "older_than" and not client.requests[8:]
 
 
+def test_a_directory_that_does_not_exist(client: DictClient) -> None:
+    with pytest.raises(errors.StorageError):
+        leftovers(f"{URL}/m", HOUR)
+
+
 def test_the_top_of_a_store(client: DictClient) -> None:
     client.set(LEFT[0], b"")
     client.times[LEFT[0]] = 0.0

@@ -27,10 +27,12 @@ from .strategies import counted
 FOREIGN = (
     *("notes.txt", "a.data-00000-of-00001.bak", "c.data-00003-of-00002", "a.tempstate0123"),
     *("deep/below.data-00000-of-00002", "deep/b.index.tempstatea000000000000000"),
-    *("b_temp_0123456789abcdef/notes.txt", "b_temp_0123456789abcdef/part-00000-of-00001.index"),
-    *("a_temp_00112233aabbccdd/deep/part-00000-of-00001.index", "a_temp_0/part-x"),
+    *(".data-00000-of-00001", "a_temp_0/part-00000-of-00001.index"),
+    *("b_temp_0000000000000000/notes.txt", "b_temp_0000000000000000/part-00000-of-00001.index"),
+    *("b_temp_1111111111111111/part-00000-of-00001", "b_temp_2222222222222222/deep/part"),
+    "b_temp_2222222222222222/part-00000-of-00001.index",
     *("tf_temp/part-00000-of-00001.index", "tf.data-00000-of-00001"),
-    *("old.index.tempstate12345", "old.data-00000-of-00002"),
+    *("old.index.tempstate12345", "old.index.tempstatea000000000000000", "old.data-00000-of-00002"),
 )
 DAMAGED = ("damaged.index", "damaged.data-00000-of-00001")
 
