@@ -6,7 +6,6 @@ only, and what takes the names that people use asks TensorNames first.
 
 tensor_names.py  all names of the tensors of a checkpoint
 roles.py         which tensors are weights, and which the state of an optimizer
-state_tree.py    the grammar of a torch state in the metadata
 metadata.py      metadata that name tensors, after an edit
 graphs.py        the object graph after an edit
 """

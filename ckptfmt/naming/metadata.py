@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 
 from ckptfmt._base.casting import dtype_text
+from ckptfmt.bundle import state_tree
+from ckptfmt.bundle.state_tree import KEY, OPTIMIZER, Path, below, path_key, stored_name
 from ckptfmt.errors import InvalidError, UnsupportedError
-from ckptfmt.naming import state_tree
 from ckptfmt.naming.roles import OPTIMIZER_STATES, below_paths
-from ckptfmt.naming.state_tree import KEY, OPTIMIZER, Path, below, path_key, stored_name
 
 PRNG_KEYS = "jax_prng_impls"  # a member of the metadata of ckptfmt.jax
 

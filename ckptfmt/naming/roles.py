@@ -24,6 +24,7 @@ from collections.abc import Container, Iterable, Iterator, Mapping
 from typing import Any, Literal, NamedTuple
 
 from ckptfmt._base.names import VALUE_SUFFIX
+from ckptfmt.bundle import state_tree
 from ckptfmt.bundle.graph import (
     ATTRIBUTES,
     OBJECT_CONFIG_JSON,
@@ -35,7 +36,6 @@ from ckptfmt.bundle.graph import (
 from ckptfmt.bundle.graph_keys import graph_of, key_groups, reached
 from ckptfmt.bundle.reader import Reader
 from ckptfmt.errors import UnsupportedError
-from ckptfmt.naming import state_tree
 
 ModelRole = Literal["weight", "optimizer", "other", "unknown"]
 

@@ -47,9 +47,9 @@ from ckptfmt.bundle import reader as reading
 from ckptfmt.bundle.batch import select_batch
 from ckptfmt.bundle.merge import check_seen
 from ckptfmt.bundle.staging import Staging, part_durability
+from ckptfmt.bundle.state_tree import KEY, dict_node, text_of
 from ckptfmt.bundle.writer import BATCH_BYTES, Writer, check_options
 from ckptfmt.errors import InvalidError, about
-from ckptfmt.naming.state_tree import KEY, dict_node, text_of
 from ckptfmt.torch import tensors
 from ckptfmt.torch.making import New
 from ckptfmt.torch.structure import Packed, Stored, structure_of
@@ -316,7 +316,7 @@ def _add_chunk(sources: Sources, item: WriteItem, planner: Any) -> None:
 
 def _structure(metadata: dcp.Metadata, values: Mapping[str, Any]) -> dict[str, Any]:
     """Return what only a state dict with nesting, values or unusual dtypes needs: the metadata that
-    `ckptfmt.naming.state_tree` reads."""
+    `ckptfmt.bundle.state_tree` reads."""
     stored, paths = metadata.state_dict_metadata, metadata.planner_data
     if paths is None:
         paths = {name: (name,) for name in stored}

@@ -17,9 +17,9 @@ from ckptfmt._base.targets import as_target
 from ckptfmt.bundle.batch import Batch, select_batch
 from ckptfmt.bundle.reader import Reader
 from ckptfmt.bundle.selecting import CastFirst, Transform, transformed, transformed_kind
+from ckptfmt.bundle.state_tree import PARTS
 from ckptfmt.bundle.tensor import TensorHandle
 from ckptfmt.errors import InvalidError
-from ckptfmt.naming.state_tree import PARTS
 from ckptfmt.torch import tensors
 from ckptfmt.torch.structure import Stored, build
 

@@ -22,8 +22,8 @@ from ckptfmt.bundle import saving
 from ckptfmt.bundle.choosing import Cast, Choice, Names
 from ckptfmt.bundle.load import MatchReport, refuse, rename_remedy
 from ckptfmt.bundle.selecting import Rename
+from ckptfmt.bundle.state_tree import KEY
 from ckptfmt.errors import warn
-from ckptfmt.naming.state_tree import KEY
 from ckptfmt.torch import tensors
 from ckptfmt.torch.choosing import chosen_state, chosen_tensors
 from ckptfmt.torch.making import New

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Training state as tensors and JSON: what is not a tensor goes into the checkpoint's metadata, in
-the grammar of ckptfmt.naming.state_tree. Nothing is pickled, and reading runs no code of the
+the grammar of ckptfmt.bundle.state_tree. Nothing is pickled, and reading runs no code of the
 checkpoint."""
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ import torch
 
 from ckptfmt._base import dtypes
 from ckptfmt._base.arguments import invalid, wrong
+from ckptfmt.bundle import state_tree
 from ckptfmt.bundle.reader import Reader
 from ckptfmt.bundle.selecting import CastFirst, Transform
+from ckptfmt.bundle.state_tree import KEY, PARAMETERS
 from ckptfmt.errors import CorruptError, InvalidError, UnsupportedError, about
-from ckptfmt.naming import state_tree
-from ckptfmt.naming.state_tree import KEY, PARAMETERS
 from ckptfmt.torch import tensors
 from ckptfmt.torch.parameters import SEQUENCES, Groups, Parameters
 

@@ -32,7 +32,7 @@ from torch.testing._internal.two_tensor import TwoTensor
 
 import ckptfmt
 import ckptfmt.torch as ct
-from ckptfmt.naming import state_tree
+from ckptfmt.bundle import state_tree
 from ckptfmt.torch.structure import Packed, structure_of
 
 from .test_torch_state import equal
