@@ -32,7 +32,7 @@ from ckptfmt.errors import (
     shortened,
 )
 from ckptfmt.files.locate import kind_of_file
-from ckptfmt.formats.tensors import Box, ByteFile, Kind, Places, Read
+from ckptfmt.formats.tensors import READ_BYTES, Box, ByteFile, Kind, Places, Read
 
 INDEX = ".safetensors.index.json"
 METADATA = "__metadata__"
@@ -61,26 +61,28 @@ _NAMES = {
     "F8_E5M2": "float8_e5m2",
     "F8_E4M3FNUZ": "float8_e4m3fnuz",
     "F8_E5M2FNUZ": "float8_e5m2fnuz",
+    "F8_E8M0": "float8_e8m0fnu",
 }
-# A dtype of ml_dtypes that a V2 checkpoint lacks.
-_E8M0, _E8M0_NAME = "F8_E8M0", "float8_e8m0fnu"
+_CODES = {name: code for code, name in _NAMES.items()}
 # Bits of an element of the dtypes without a numpy dtype.
 _OTHER_BITS = {"F6_E2M3": 6, "F6_E3M2": 6, "F4": 4}
 
 
+@functools.cache
 def _dtype_of(code: str) -> np.dtype[Any] | None:
-    if code == _E8M0:
-        return dtypes.narrow_dtype(_E8M0_NAME)
     name = _NAMES.get(code)
-    return None if name is None else dtypes.numpy_dtype(dtypes.code_of(name))
+    if name is None:
+        return None
+    try:
+        return np.dtype(name)
+    except TypeError:
+        return dtypes.narrow_dtype(name)
 
 
+@functools.cache
 def code_of(dtype: np.dtype[Any]) -> str | None:
     """Return the name that safetensors has for a numpy dtype; None if it has none."""
-    for code, name in (*_NAMES.items(), (_E8M0, _E8M0_NAME)):
-        if dtype.name == name:
-            return code
-    return None
+    return _CODES.get(dtype.name)
 
 
 def holds(dtype: np.dtype[Any]) -> bool:
@@ -279,7 +281,7 @@ def _tensor(file: ByteFile, name: str, about: Any, begin: int) -> FileTensor:
     def unsupported(message: str) -> UnsupportedError:
         return UnsupportedError(message, path=file.path, tensor=name)
 
-    if not isinstance(code, str) or code not in {*_NAMES, _E8M0, *_OTHER_BITS}:
+    if not isinstance(code, str) or (code not in _NAMES and code not in _OTHER_BITS):
         raise unsupported(f"dtype {code!r:.80} is unknown")
     dtype = _dtype_of(code)
     shape = checked_shape(about["shape"], damaged, unsupported)
@@ -324,15 +326,13 @@ def write(path: str, kinds: Sequence[Kind], metadata: Mapping[str, str], read: R
         }
         end += kind.nbytes
     text = _text(header)
-    with open(path, "wb", buffering=0) as file:
-        _put(file, memoryview(len(text).to_bytes(8, "little") + text))
+    with open(path, "wb", buffering=READ_BYTES) as file:
+        file.write(len(text).to_bytes(8, "little") + text)
         for kind in ordered:
-            # A byte has one order, also in a dtype without a code.
-            code = dtypes.code_of(np.uint8 if kind.dtype.itemsize == 1 else kind.dtype)
             for box in pieces(kind.shape, kind.dtype.itemsize):
                 array = np.ascontiguousarray(read(kind.name, box))
-                raw = dtypes.little_endian(array, code)
-                _put(file, raw.data)
+                ordered_bytes = array if np.little_endian else array.byteswap()
+                file.write(ordered_bytes.reshape(-1).view(np.uint8).data)
 
 
 def _is_utf8(text: str) -> bool:
@@ -351,11 +351,6 @@ def _text(header: dict[str, Any]) -> bytes:
     if len(text) > HEADER_MAX:
         raise LimitError(f"a safetensors header of {len(text)} bytes")
     return text + b" " * (-len(text) % ALIGNMENT)
-
-
-def _put(file: Any, data: memoryview) -> None:
-    while data:
-        data = data[file.write(data) :]
 
 
 def split(kinds: Sequence[Kind], most: int) -> list[list[Kind]]:
