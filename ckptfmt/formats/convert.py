@@ -642,6 +642,8 @@ class _Export:
                 index_name = os.path.basename(path)
                 paths = safetensors.shard_names(path, len(parts))
                 files = [_Result(*one) for one in zip(paths, parts, strict=True)]
+                for part in parts:
+                    safetensors.header_of(part, metadata)  # refused before anything is read
                 with open(index, "wb") as out:
                     by_file = {os.path.basename(one.path): one.kinds for one in files}
                     out.write(safetensors.index_json(by_file))

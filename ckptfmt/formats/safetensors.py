@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ckptfmt._base import dtypes, foreign
+from ckptfmt._base.arguments import invalid
 from ckptfmt._base.untrusted import checked_shape, parsed_json
 from ckptfmt.bundle.comparing import pieces
 from ckptfmt.errors import (
@@ -303,29 +304,15 @@ def write(path: str, kinds: Sequence[Kind], metadata: Mapping[str, str], read: R
 
     Args:
         path: of the file, which is written in place.
-        kinds: the tensors, of dtypes that it `holds`. Their bytes are stored by decreasing size of
-            an element and then by name, as the safetensors library does.
+        kinds: the tensors, of dtypes that it `holds`.
         metadata: texts.
         read: called for boxes of each tensor, in the order of the file.
 
     Raises:
+        InvalidError: as `header_of`.
         OSError: the file cannot be written.
     """
-    if any(kind.name == METADATA for kind in kinds):
-        raise InvalidError("safetensors uses this name for metadata", path=path, tensor=METADATA)
-    ordered = sorted(kinds, key=lambda kind: (-kind.dtype.itemsize, kind.name))
-    header: dict[str, Any] = {METADATA: dict(metadata)} if metadata else {}
-    end = 0
-    for kind in ordered:
-        if not _is_utf8(kind.name):
-            raise InvalidError("safetensors names must be UTF-8", tensor=kind.name)
-        header[kind.name] = {
-            "dtype": code_of(kind.dtype),
-            "shape": list(kind.shape),
-            "data_offsets": [end, end + kind.nbytes],
-        }
-        end += kind.nbytes
-    text = _text(header)
+    text, ordered = header_of(kinds, metadata)
     with open(path, "wb", buffering=READ_BYTES) as file:
         file.write(len(text).to_bytes(8, "little") + text)
         for kind in ordered:
@@ -335,22 +322,46 @@ def write(path: str, kinds: Sequence[Kind], metadata: Mapping[str, str], read: R
                 file.write(ordered_bytes.reshape(-1).view(np.uint8).data)
 
 
+def header_of(kinds: Sequence[Kind], metadata: Mapping[str, str]) -> tuple[bytes, list[Kind]]:
+    """Return the header of a file, and its tensors in the order of their bytes: by decreasing size
+    of an element and then by name, as the safetensors library stores them.
+
+    Raises:
+        InvalidError: a name or text that the header cannot have; a header that loaders refuse.
+    """
+    ordered = sorted(kinds, key=lambda kind: (-kind.dtype.itemsize, kind.name))
+    header: dict[str, Any] = {METADATA: dict(metadata)} if metadata else {}
+    end = 0
+    for kind in ordered:
+        if kind.name == METADATA:
+            raise InvalidError("safetensors uses this name for metadata", tensor=METADATA)
+        if not _is_utf8(kind.name):
+            raise InvalidError("safetensors names must be UTF-8", tensor=kind.name)
+        header[kind.name] = {
+            "dtype": code_of(kind.dtype),
+            "shape": list(kind.shape),
+            "data_offsets": [end, end + kind.nbytes],
+        }
+        end += kind.nbytes
+    try:
+        text = json.dumps(header, ensure_ascii=False, separators=(",", ":")).encode()
+    except UnicodeEncodeError:
+        raise InvalidError("the texts of safetensors' metadata must be UTF-8") from None
+    if len(text) > HEADER_MAX:
+        raise invalid(
+            "max_shard_bytes",
+            f"the header of {len(kinds)} tensors has {len(text)} bytes, and loaders read at most "
+            f"{HEADER_MAX}: max_shard_bytes= divides the tensors among several files",
+        )
+    return text + b" " * (-len(text) % ALIGNMENT), ordered
+
+
 def _is_utf8(text: str) -> bool:
     try:
         text.encode()
     except UnicodeEncodeError:
         return False
     return True
-
-
-def _text(header: dict[str, Any]) -> bytes:
-    try:
-        text = json.dumps(header, ensure_ascii=False, separators=(",", ":")).encode()
-    except UnicodeEncodeError:
-        raise InvalidError("the texts of safetensors' metadata must be UTF-8") from None
-    if len(text) > HEADER_MAX:
-        raise LimitError(f"a safetensors header of {len(text)} bytes")
-    return text + b" " * (-len(text) % ALIGNMENT)
 
 
 def split(kinds: Sequence[Kind], most: int) -> list[list[Kind]]:

@@ -161,6 +161,26 @@ def test_size_of_the_header(tmp_path: Path) -> None:
         safe_open(path)
 
 
+def test_header_of_too_many_tensors(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Refused before a tensor is read, also if it is the header of a later one of several files."""
+    ckptfmt.save(tmp_path / "ck", {"a": np.zeros(100, "u1")} | {f"b{n}": [n] for n in range(20)})
+    result = tmp_path / "x.safetensors"
+    monkeypatch.setattr(format_, "HEADER_MAX", 600)
+    read = list[int]()
+    options = {"progress": lambda done, _: read.append(done)}
+    for most in (None, 100):
+        with pytest.raises(ckptfmt.InvalidError) as caught:
+            ckptfmt.convert(tmp_path / "ck", result, max_shard_bytes=most, **options)
+        assert caught.value.argument == "max_shard_bytes" and not any(read)
+    assert main(["convert", str(tmp_path / "ck"), str(result)]) == 2
+    assert "600" in (message := capsys.readouterr().err) and "--max-shard-size" in message
+    assert not list(tmp_path.glob("x*"))
+    ckptfmt.convert(tmp_path / "ck", result, max_shard_bytes=60, **options)
+    assert any(read)
+
+
 def test_types_without_arrays(tmp_path: Path) -> None:
     """They are listed, and refused when they are read."""
     header = {"f": about("F4", [4], 0, 2), "s": about("F6_E2M3", [4], 2, 5)}
