@@ -5,6 +5,7 @@ names.py       paths as users give them, names of files and of tensors
 patterns.py    which names a glob, regular expression or function means
 hints.py       names in messages, and those nearest to a missing one
 arguments.py   checks of arguments
+save_options.py  how a checkpoint is written: SaveOptions
 dtypes.py      TensorFlow's codes and names, numpy's dtypes
 casting.py     what a cast may change, and what it loses
 slices.py      slices of tensors as text

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import _thread
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +14,7 @@ from ckptfmt._ckptfmt import ffi, lib
 from ckptfmt._core import border
 from ckptfmt._core.border import (
     CLOSED,
+    DURABILITY,
     Handle,
     check_stored,
     held,
@@ -26,6 +27,25 @@ from ckptfmt._core.codec import Codec, Coder
 from ckptfmt._core.reading import ReaderHandle, Selection
 from ckptfmt._core.storage import Store, storage_of
 from ckptfmt.errors import InvalidError
+
+# Raw bytes of a chunk: of checksums (EXT-3), and of compressed values (CMP-2).
+CHUNK_SIZE = 256 << 10
+
+
+class Options(Protocol):
+    """What C needs of `ckptfmt._base.save_options.SaveOptions`."""
+
+    @property
+    def level(self) -> str:
+        """The level of the format."""
+
+    @property
+    def padding(self) -> int | None:
+        """The multiple of bytes at which tensors start."""
+
+    @property
+    def durability(self) -> str:
+        """A key of DURABILITY."""
 
 
 class WriterHandle(Handle):
@@ -40,9 +60,8 @@ class WriterHandle(Handle):
     def __init__(
         self,
         prefix: str,
-        alignment: int,
-        chunk_size: int,
-        durability: int,
+        given: Options,
+        *,
         data_size: int = 0,
         coder: Coder | None = None,
         shards: int = 1,
@@ -53,9 +72,10 @@ class WriterHandle(Handle):
         raw = path_bytes(prefix)
         options = ffi.new("ckptfmt_write_options *")
         options.struct_size = ffi.sizeof("ckptfmt_write_options")
-        options.alignment, options.chunk_size = alignment, chunk_size
-        options.durability, options.data_size = durability, data_size
-        options.shards = shards
+        options.alignment = given.padding or 1
+        options.chunk_size = 0 if given.level == "v2" else CHUNK_SIZE
+        options.durability = DURABILITY[given.durability]
+        options.data_size, options.shards = data_size, shards
         options.codec = ffi.NULL if codec is None else codec.pointer
         options.storage = ffi.NULL if storage is None else storage.pointer
         slot = new_slot("cf_writer_slot *", lib.cf_writer_slot_free, storage)
@@ -154,7 +174,7 @@ def merge(
     *,
     consume: bool,
     allow_missing: bool,
-    durability: int,
+    durability: str,
     limits: Mapping[str, int] | None,
     partial: bool = True,
     remove_directories: bool = False,
@@ -167,7 +187,8 @@ def merge(
     options = ffi.new("ckptfmt_merge_options *", {"limits": values})
     options.struct_size = ffi.sizeof("ckptfmt_merge_options")
     options.consume, options.allow_missing = int(consume), int(allow_missing)
-    options.durability, options.remove_directories = durability, int(remove_directories)
+    options.durability = DURABILITY[durability]
+    options.remove_directories = int(remove_directories)
     options.partial = int(partial)
     storage = storage_of(store)
     options.storage = ffi.NULL if storage is None else storage.pointer

@@ -15,9 +15,7 @@ from numpy.typing import NDArray
 from ckptfmt import _core
 from ckptfmt.errors import StorageError
 
-# Raw bytes of a chunk, as writers choose by default (CMP-2).
-CHUNK_SIZE = 256 << 10
-# A window that holds a whole chunk.
+# A window that holds a whole chunk of the default size.
 WINDOW_LOG = 18
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import re
 from functools import partial
-from typing import Any
 
 import numpy as np
 
@@ -16,7 +15,7 @@ from ckptfmt._base.progress import Meter, Progress
 from ckptfmt.bundle.completeness import check_covered
 from ckptfmt.bundle.reader import Reader
 from ckptfmt.bundle.rewriting import (
-    Options,
+    Result,
     build,
     equal_values,
     other_values,
@@ -24,7 +23,7 @@ from ckptfmt.bundle.rewriting import (
     rewrite,
 )
 from ckptfmt.bundle.tensor import TensorHandle
-from ckptfmt.bundle.writer import Writer, check_options
+from ckptfmt.bundle.writer import Writer, metadata_json
 from ckptfmt.errors import CorruptError, InvalidError
 from ckptfmt.files.locate import locate
 
@@ -36,8 +35,7 @@ _STAND_IN = re.compile(re.escape(names.SHARD_STAND_IN) + "[0-9]+")
 
 def convert(
     source: str,
-    target: str,
-    options: Options,
+    result: Result,
     *,
     drop_metadata: bool,
     check_result: bool,
@@ -46,9 +44,9 @@ def convert(
     """Write a checkpoint again at another level; see `ckptfmt.convert`. Partitioned tensors keep
     their slices. The unused bits of narrow types, and the sizes in string and variant values, are
     normalised."""
-    with Reader(locate(source), verify="full", limits=options.limits) as reader:
+    with Reader(locate(source), verify="full", limits=result.limits) as reader:
         _check_source(reader)
-        metadata = _metadata(reader, options.level, drop_metadata)
+        metadata = _metadata(reader, result.options.level, drop_metadata)
         meter = Meter(progress, sum(handle.nbytes for handle in reader.values()))
 
         def fill(writer: Writer, folder: str | None) -> None:
@@ -57,10 +55,10 @@ def convert(
             rewrite(writer, values, meter.add)
 
         def check(part: str, folder: str | None) -> None:
-            with Reader(part, limits=options.limits) as result:
-                _compare(reader, result, folder)
+            with Reader(part, limits=result.limits) as written:
+                _compare(reader, written, folder)
 
-        build(target, options, metadata, fill, check if check_result else None)
+        build(result, metadata, fill, check if check_result else None)
 
 
 def _check_source(reader: Reader) -> None:
@@ -106,8 +104,8 @@ def _stands_in(handle: TensorHandle) -> bool:
     )
 
 
-def _metadata(reader: Reader, level: Level, drop: bool) -> dict[str, Any] | None:
-    """Return the metadata of the result, or None."""
+def _metadata(reader: Reader, level: Level, drop: bool) -> bytes | None:
+    """Return the metadata of the result as it is stored, or None."""
     if names.METADATA not in reader:
         return None
     try:
@@ -123,14 +121,13 @@ def _metadata(reader: Reader, level: Level, drop: bool) -> dict[str, Any] | None
     try:
         if level == "v2":
             raise InvalidError("level 'v2' has no place for the metadata of the source")
-        check_options(metadata, level, None, "none")
+        return metadata_json(metadata, level)
     except InvalidError as error:
         if not drop:
             error.hint(DROPPING)
             error.argument, error.path = "drop_metadata", reader.prefix
             raise
         return None
-    return metadata
 
 
 def _compare(reader: Reader, result: Reader, folder: str | None) -> None:

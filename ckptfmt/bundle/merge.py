@@ -8,7 +8,7 @@ import contextlib
 import itertools
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from ckptfmt import _core
 from ckptfmt._base.arguments import (
@@ -80,7 +80,7 @@ def merge(
     """
     check_order("merge(prefixes, destination)", "destination", destination, prefixes)
     check_choice("inputs", inputs, ("keep", "consume"))
-    check_choice("durability", durability, _core.DURABILITY)
+    check_choice("durability", durability, get_args(Durability))
     check_switch("partial", partial)
     check_limits(limits)
     merge_located(
@@ -113,7 +113,7 @@ def merge_located(
             target,
             consume=consume,
             allow_missing=allow_missing,
-            durability=_core.DURABILITY[durability],
+            durability=durability,
             limits=limits,
             partial=partial,
             store=common_store(located, target),
@@ -157,7 +157,7 @@ def merge_v2_checkpoints(
             destination,
             consume=True,
             allow_missing=allow_missing_files,
-            durability=_core.DURABILITY["full"],
+            durability="full",
             limits=None,
             remove_directories=delete_old_dirs,
             store=common_store(prefixes, destination),

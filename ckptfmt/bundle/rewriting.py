@@ -15,12 +15,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ckptfmt._base import dtypes
-from ckptfmt._base.arguments import Durability, Level, check_limits
 from ckptfmt._base.arrays import Slice, Sources
-from ckptfmt.bundle.staging import part_durability, staged
+from ckptfmt._base.save_options import SaveOptions, of_part
+from ckptfmt.bundle.staging import staged
 from ckptfmt.bundle.tensor import TensorHandle
 from ckptfmt.bundle.verify import verify_prefix
-from ckptfmt.bundle.writer import Writer, check_options
+from ckptfmt.bundle.writer import Writer
 from ckptfmt.errors import CorruptError, StorageError
 from ckptfmt.files.folder import split
 
@@ -163,36 +163,26 @@ def mapped_array(
 # ---- results that are checked --------------------------------------------------------------------
 
 
-class Options(NamedTuple):
-    """How a result is written; as in `ckptfmt.convert`."""
+class Result(NamedTuple):
+    """A checkpoint to be written; as in `ckptfmt.convert`."""
 
-    level: Level
-    compression: str | None
-    alignment: int | None
-    durability: Durability
+    prefix: str
+    options: SaveOptions
     limits: Mapping[str, int] | None
     shards: int = 1
 
-    def check(self) -> None:
-        """Raise InvalidError for a wrong value."""
-        check_limits(self.limits)
-        options = self._asdict()
-        del options["limits"]
-        check_options(None, **options)
-
 
 def build(
-    target: str,
-    options: Options,
-    metadata: Mapping[str, Any] | None,
+    result: Result,
+    metadata: bytes | None,
     fill: Callable[[Writer, str | None], None],
     check: Callable[[str, str | None], None] | None,
 ) -> None:
     """Write a checkpoint that is not visible until it has been checked.
 
     Args:
-        target: its prefix.
-        options, metadata: of the result.
+        result: what is written.
+        metadata: as `metadata_json` returned them.
         fill: adds the tensors to a writer; also gets a folder for temporary files, None for the
             system's own.
         check: gets the prefix of the finished result, which is sound, and the folder; raises if it
@@ -202,17 +192,15 @@ def build(
         CorruptError, StorageError: it was not written right, or cannot be read back.
         StorageError, BusyError, DurabilityUnknownError: as in Writer and `merge`.
     """
-    written = options._asdict() | {"durability": part_durability(options.durability)}
-    limits = written.pop("limits")
-    with staged(target, options.durability) as staging:
+    with staged(result.prefix, result.options.durability) as staging:
         part = staging.part()
         folder = scratch_of(part)
-        with Writer(part, metadata=metadata, **written) as writer:
+        with Writer._of(part, of_part(result.options), metadata, result.shards) as writer:
             fill(writer, folder)
         if check is not None:
-            _check_sound(part, limits)
+            _check_sound(part, result.limits)
             check(part, folder)
-        staging.merge([part], options.durability, limits=limits)
+        staging.merge([part], limits=result.limits)
 
 
 def _check_sound(part: str, limits: Mapping[str, int] | None) -> None:

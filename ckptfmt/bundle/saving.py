@@ -7,7 +7,6 @@ copies in `ckptfmt.bundle.snapshot`.
 
 from __future__ import annotations
 
-import copy
 import itertools
 import operator
 import os
@@ -29,6 +28,7 @@ from ckptfmt._base.arguments import (
 from ckptfmt._base.arrays import BATCH, Sources
 from ckptfmt._base.background import SaveFuture, SaveQueue, Work, wait_for_saves
 from ckptfmt._base.progress import Progress
+from ckptfmt._base.save_options import SaveOptions
 from ckptfmt.bundle import writer as writing
 from ckptfmt.bundle.snapshot import Snapshot
 from ckptfmt.errors import InvalidError
@@ -84,18 +84,14 @@ def save(
     """
     check_progress(progress)
     check_order("save(prefix, tensors)", "prefix", prefix, tensors)
+    options = SaveOptions(
+        level=level, alignment=alignment, durability=durability, compression=compression
+    )
+    text, count = writing.metadata_json(metadata, level), writing.check_shards(shards)
     wait_for_saves()
+    target, sources = names.prefix_text(prefix, urls=True), collect(tensors)
     writing.write_sources(
-        names.prefix_text(prefix, urls=True),
-        collect(tensors),
-        progress,
-        metadata=metadata,
-        level=level,
-        alignment=alignment,
-        durability=durability,
-        base=base,
-        compression=compression,
-        shards=shards,
+        target, sources, progress, options, metadata=text, base=base, shards=count
     )
 
 
@@ -136,17 +132,18 @@ def save_async(
         Errors of the write itself are raised by the future.
     """
     check_order("save_async(prefix, tensors)", "prefix", prefix, tensors)
+    options = SaveOptions(
+        level=level, alignment=alignment, durability=durability, compression=compression
+    )
+    text, count = writing.metadata_json(metadata, level), writing.check_shards(shards)
     return save_sources_async(
         prefix,
         lambda: collect(tensors),
         progress,
-        metadata=metadata,
-        level=level,
-        alignment=alignment,
-        durability=durability,
+        options,
+        metadata=text,
         base=base,
-        compression=compression,
-        shards=shards,
+        shards=count,
     )
 
 
@@ -154,11 +151,11 @@ def save_sources_async(
     prefix: Path,
     take: Callable[[], Sources],
     progress: Progress | None,
+    options: SaveOptions,
     *,
-    metadata: Mapping[str, Any] | None,
+    metadata: bytes | None,
     base: Path | None = None,
     shards: int | None = None,
-    **options: Any,
 ) -> SaveFuture:
     """Save what `take` returns in the background; its arrays are copied before this returns.
 
@@ -166,21 +163,27 @@ def save_sources_async(
         As `save_async`.
     """
     check_progress(progress)
-    writing.check_options(metadata, shards=shards, **options)
     target = names.prefix_text(prefix, urls=True)
     place = names.absolute(target)
     _core.path_bytes(place)
     earlier = None if base is None else names.absolute(names.path_text(base, "base", urls=True))
     wait_for_saves()
     sources = take()
-    options |= {"metadata": copy.deepcopy(metadata), "base": earlier, "shards": shards}
 
     def prepare() -> Work:
         snapshot = Snapshot([sources])
 
         def work() -> None:
             with snapshot:
-                writing.write_sources(place, snapshot.copied[0], progress, **options)
+                writing.write_sources(
+                    place,
+                    snapshot.copied[0],
+                    progress,
+                    options,
+                    metadata=metadata,
+                    base=earlier,
+                    shards=shards,
+                )
 
         return work
 
@@ -222,7 +225,7 @@ def save_v2(
             writing.set_spec(sources, spec)
     wait_for_saves()
     target = names.path_text(prefix, "prefix", urls=True)
-    writing.write_sources(target, sources, None, level="v2", shards=1)
+    writing.write_sources(target, sources, None, SaveOptions(level="v2"), shards=1)
 
 
 def collect(

@@ -29,7 +29,7 @@ class Staging:
     """
 
     def __init__(self, prefix: str, token: str | None = None, *, durability: Durability) -> None:
-        self._prefix = prefix
+        self._prefix, self._durability = prefix, durability
         folder, name = split(prefix, durability=durability)
         self.directory = folder.temporary(name, token)
 
@@ -45,7 +45,6 @@ class Staging:
     def merge(
         self,
         parts: Sequence[str],
-        durability: Durability,
         *,
         limits: Mapping[str, int] | None = None,
     ) -> None:
@@ -56,7 +55,7 @@ class Staging:
                 self._prefix,
                 consume=True,
                 allow_missing=False,
-                durability=_core.DURABILITY[durability],
+                durability=self._durability,
                 limits=limits,
                 store=common_store(parts, self._prefix),
             )
@@ -75,8 +74,3 @@ def staged(prefix: str, durability: Durability) -> Iterator[Staging]:
         yield staging
     finally:
         staging.directory.remove()
-
-
-def part_durability(durability: Durability) -> Durability:
-    """Return the durability with which parts are written: the merge syncs their data files."""
-    return "none" if durability == "none" else "rename"

@@ -19,19 +19,13 @@ from numpy.typing import NDArray
 
 from ckptfmt import _core
 from ckptfmt._base import names, slices
-from ckptfmt._base.arguments import (
-    Durability,
-    Level,
-    check_choice,
-    invalid,
-    whole,
-    wrong,
-)
+from ckptfmt._base.arguments import Durability, Level, invalid, whole, wrong
 from ckptfmt._base.arrays import Columns, Sources, batches
 from ckptfmt._base.progress import Meter, Progress
+from ckptfmt._base.save_options import SaveOptions
 from ckptfmt._base.threads import thread_count
 from ckptfmt.bundle import incremental
-from ckptfmt.bundle.codec import CHUNK_SIZE, Zstd
+from ckptfmt.bundle.codec import Zstd
 from ckptfmt.errors import InvalidError, about, masked
 from ckptfmt.files.places import store_of
 
@@ -42,11 +36,6 @@ BATCH_BYTES = 256 << 20
 WATCHED_BATCH_BYTES = 32 << 20
 # A data file of fewer bytes is not worth a thread; more files than this wait for memory.
 SHARD_BYTES, SHARDS_MAX = 64 << 20, 16
-# Bytes; the default of all levels but "v2".
-ALIGNMENT = 64
-LEVELS, DURABILITIES = ("v2", "v2+", "ckptfmt"), tuple(_core.DURABILITY)
-# The highest level of zstd.
-_ZSTD_MAX = 22
 # More than a reader need take of metadata (EXT-7).
 _DEPTH_MAX, _NUMBER_MAX = 100, 10**4300
 _SURROGATE = re.compile("[\ud800-\udfff]")
@@ -92,47 +81,44 @@ class Writer:
         shards: int = 1,
     ) -> None:
         target = names.prefix_text(prefix, urls=True)
-        self._open(target, metadata, level, alignment, durability, compression, shards)
+        options = SaveOptions(
+            level=level, alignment=alignment, durability=durability, compression=compression
+        )
+        self._open(target, options, metadata_json(metadata, level), check_shards(shards) or 1)
 
     @classmethod
-    def _sized(cls, prefix: str, sizes: NDArray[np.int64], **options: Any) -> Writer:
-        """Return a writer that reserves disk space for values of these sizes at once, with any
-        prefix that TensorFlow takes."""
+    def _of(
+        cls,
+        prefix: str,
+        options: SaveOptions,
+        metadata: bytes | None = None,
+        shards: int = 1,
+        data_size: int = 0,
+    ) -> Writer:
+        """Return a writer for any prefix that TensorFlow takes, which reserves `data_size` bytes of
+        disk space at once; `metadata` is what `metadata_json` returned."""
         writer = cls.__new__(cls)
-        writer._open(prefix, sizes=sizes, **options)
+        writer._open(prefix, options, metadata, shards, data_size)
         return writer
 
     def _open(
         self,
         prefix: str,
-        metadata: Mapping[str, Any] | None = None,
-        level: Level = "v2+",
-        alignment: int | None = None,
-        durability: Durability = "full",
-        compression: str | None = None,
-        shards: int | None = None,
-        sizes: NDArray[np.int64] | None = None,
+        options: SaveOptions,
+        metadata: bytes | None,
+        shards: int,
+        data_size: int = 0,
     ) -> None:
         self._handle: _core.WriterHandle | None = None
         self._failed = False
-        asked = check_options(metadata, level, alignment, durability, compression, shards)
-        alignment, self._metadata, zstd = asked
-        self.prefix = prefix
-        data_size = 0
-        if sizes is not None and zstd is None and alignment <= 1 << 30:
-            data_size = int((-(-sizes // alignment) * alignment).sum())
-        if shards is None:
-            shards = 1 if sizes is None or zstd is not None else shard_count(sizes)
-        self._shards = shards
+        self.prefix, self._metadata = prefix, metadata
         self._handle = _core.WriterHandle(
             prefix,
-            alignment,
-            0 if level == "v2" else CHUNK_SIZE,
-            _core.DURABILITY[durability],
-            data_size,
-            None if zstd is None else Zstd(zstd),
-            shards,
-            store_of(prefix),
+            options,
+            data_size=data_size,
+            coder=None if options.zstd is None else Zstd(options.zstd),
+            shards=shards,
+            store=store_of(prefix),
         )
 
     def add(self, name: str | bytes, array: Any, dtype: Any = None) -> None:
@@ -294,29 +280,34 @@ def write_sources(
     prefix: str,
     sources: Columns,
     progress: Progress | None,
+    options: SaveOptions,
     *,
+    metadata: bytes | None = None,
     base: Path | None = None,
-    **options: Any,
+    shards: int | None = None,
 ) -> None:
-    """Write a whole checkpoint with the options of `save`."""
-    sizes = sources.size_column()
+    """Write a whole checkpoint; `base` and `shards` as in `save`, `metadata` as `metadata_json`
+    returned them."""
+    sizes, padding = sources.size_column(), options.padding or 1
     meter = Meter(progress, int(sizes.sum()))
     most = BATCH_BYTES if progress is None else WATCHED_BATCH_BYTES
     if base is None:
-        with Writer._sized(prefix, sizes, **options) as writer:
-            if writer._shards > 1 and len(sizes):
+        data_size = 0
+        if options.zstd is None:
+            shards = shards or shard_count(sizes)
+            data_size = int((-(-sizes // padding) * padding).sum()) if padding <= 1 << 30 else 0
+        with Writer._of(prefix, options, metadata, shards or 1, data_size) as writer:
+            if shards is not None and shards > 1 and len(sizes):
                 # Enough for the thread of each data file.
-                most = max(most, 2 * writer._shards * int(sizes.max()))
+                most = max(most, 2 * shards * int(sizes.max()))
             for batch in batches(sizes, most):
                 report = None if progress is None else meter.add
                 writer._add(sources, batch.start, batch.stop, report)
         return
-    level = options.get("level", "v2+")
-    alignment = check_options(None, level, options.get("alignment"), "none")[0]
     with incremental.Base(base, sources) as earlier:
-        same = earlier.compare(plain=level == "v2", report=meter.add)
-        with Writer._sized(prefix, sizes[:0], **options) as writer:
-            kept = earlier.keep(writer._open_handle(), alignment)
+        same = earlier.compare(plain=options.level == "v2", report=meter.add)
+        with Writer._of(prefix, options, metadata, shards or 1) as writer:
+            kept = earlier.keep(writer._open_handle(), padding)
             rest = np.flatnonzero(~kept)
             sizes = sizes[rest]
             unreported = np.where(same[rest], 0, sizes)  # unchanged bytes were reported before
@@ -380,65 +371,19 @@ def _invalid(name: bytes, message: str, argument: str | None = None) -> InvalidE
     return invalid(argument, message, tensor=names.tensor_text(name))
 
 
-def check_options(
-    metadata: Mapping[str, Any] | None,
-    level: Level,
-    alignment: int | None,
-    durability: Durability,
-    compression: str | None = None,
-    shards: int | None = None,
-) -> tuple[int, bytes | None, int | None]:
-    """Return the alignment in bytes, the metadata as it is stored, and the level of zstd (None:
-    nothing is compressed). Raises what Writer does."""
-    if level not in LEVELS:
-        check_choice("level", level, LEVELS)
-    if durability not in DURABILITIES:
-        check_choice("durability", durability, DURABILITIES)
+def check_shards(shards: int | None) -> int | None:
+    """Return a number of data files; refuse what is none."""
     if shards is not None and not 1 <= whole("shards", shards) <= 1024:
         raise invalid("shards", f"shards must be 1 to 1024 data files, not {shards}")
-    zstd = _zstd_level(compression, level)
-    if alignment is None:
-        alignment = 1 if level == "v2" else ALIGNMENT
-    try:
-        size = operator.index(alignment)
-    except TypeError:
-        size = None
-    if size is None or isinstance(alignment, bool):
-        raise wrong("alignment", "a whole number of bytes", alignment)
-    if not 1 <= size < 2**63:
-        raise invalid("alignment", f"alignment {alignment} is not a positive number of bytes")
-    return size, _metadata_json(metadata, level), zstd
+    return shards
 
 
-def _zstd_level(compression: str | None, level: str) -> int | None:
-    """Return the level of zstd that `compression` and `level` of a save mean, 1 to 22; None to
-    compress nothing.
-
-    Args:
-        compression: None, "zstd" or "zstd:<level>".
-        level: that of the format; "ckptfmt" alone means "zstd".
+def metadata_json(metadata: Mapping[str, Any] | None, level: Level) -> bytes | None:
+    """Return metadata as they are stored: the canonical JSON of EXT-12.
 
     Raises:
-        InvalidError: another text, or level "v2".
+        InvalidError: they cannot be stored.
     """
-    if compression is None:
-        return 1 if level == "ckptfmt" else None
-    if not isinstance(compression, str):
-        raise wrong("compression", "'zstd', 'zstd:<level>' or None", compression)
-    found = re.fullmatch(r"zstd(?::([0-9]{1,2}))?", compression)
-    effort = int(found[1] or 1) if found else 0
-    if not 1 <= effort <= _ZSTD_MAX:
-        raise invalid(
-            "compression",
-            f"compression {compression!r} is neither 'zstd' nor 'zstd:1' to 'zstd:{_ZSTD_MAX}'",
-        )
-    if level == "v2":
-        raise invalid("compression", "level 'v2' has no place for compressed values")
-    return effort
-
-
-def _metadata_json(metadata: Mapping[str, Any] | None, level: Level) -> bytes | None:
-    """Return the metadata as they are stored: the canonical JSON of EXT-12."""
     if metadata is None:
         return None
     if level == "v2":

@@ -13,11 +13,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ckptfmt import _core
 from ckptfmt._base import names
 from ckptfmt._base.arguments import (
     Durability,
-    check_choice,
     check_order,
     check_progress,
     check_switch,
@@ -29,6 +27,7 @@ from ckptfmt._base.casting import kind_of
 from ckptfmt._base.hints import some
 from ckptfmt._base.names import prefix_text
 from ckptfmt._base.progress import Meter, Progress
+from ckptfmt._base.save_options import SaveOptions, at_level
 from ckptfmt.bundle.completeness import check_complete, check_covered
 from ckptfmt.bundle.graph import OBJECT_GRAPH_KEY
 from ckptfmt.bundle.graph_keys import missing_tensors
@@ -109,7 +108,7 @@ def average(
     """
     check_order("average(sources, destination)", "destination", destination, sources)
     check_progress(progress)
-    check_choice("durability", durability, _core.DURABILITY)
+    options = SaveOptions(durability=durability)
     if isinstance(sources, os.PathLike):
         raise invalid("sources", "sources must be a list of checkpoints, not one")
     check_switch("dry_run", dry_run)
@@ -130,7 +129,7 @@ def average(
         for reader in readers:
             check_covered(reader)
         mean = _Mean(readers, target, progress)
-        return mean.plan() if dry_run else mean.write(durability)
+        return mean.plan() if dry_run else mean.write(options)
 
 
 def _check_alike(first: Reader, other: Reader) -> None:
@@ -175,10 +174,9 @@ class _Mean:
             self._report(handle.nbytes)
         return self._result()
 
-    def write(self, durability: Durability) -> Average:
+    def write(self, options: SaveOptions) -> Average:
         first = self._readers[0]
-        level: Any = first.level
-        with Writer(self._target, level=level, durability=durability) as writer:
+        with Writer._of(self._target, at_level(options, first.level)) as writer:
             rewrite(writer, self._values(), self._report)
             if names.METADATA in first:
                 writer._open_handle().add_metadata(first[names.METADATA].read().item())

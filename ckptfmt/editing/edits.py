@@ -11,11 +11,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ckptfmt import _core
 from ckptfmt._base import dtypes
 from ckptfmt._base.arguments import (
     Durability,
-    check_choice,
     check_limits,
     check_progress,
     check_switches,
@@ -34,13 +32,14 @@ from ckptfmt._base.hints import some
 from ckptfmt._base.names import prefix_text, saved_name
 from ckptfmt._base.patterns import Filter, by_filters, matched, no_match
 from ckptfmt._base.progress import Progress
+from ckptfmt._base.save_options import SaveOptions
 from ckptfmt.bundle.choosing import Cast
 from ckptfmt.bundle.completeness import check_complete, check_covered
 from ckptfmt.bundle.graph import OBJECT_GRAPH_KEY, ObjectGraph, encode_graph
 from ckptfmt.bundle.graph_keys import graph_of, missing_keys
 from ckptfmt.bundle.reader import Reader
 from ckptfmt.bundle.selecting import Rename, check_distinct, of_stored, renamed
-from ckptfmt.bundle.writer import check_options
+from ckptfmt.bundle.writer import metadata_json
 from ckptfmt.editing.linking import Rewrite, Rewritten, cast_losses, rewrite
 from ckptfmt.errors import InvalidError, TensorNotFoundError, masked_repr, warn
 from ckptfmt.files.locate import locate
@@ -186,10 +185,10 @@ def edit(
         StorageError, BusyError, DurabilityUnknownError: as in Writer.
     """
     check_progress(progress)
-    check_choice("durability", durability, _core.DURABILITY)
+    options = SaveOptions(durability=durability)
     target = prefix_text(destination, "destination", urls=True)
     if metadata is not None:
-        check_options(metadata, "v2+", None, durability)
+        metadata_json(metadata, "v2+")
     check_switches(
         allow_loss=allow_loss,
         strip_optimizer=strip_optimizer,
@@ -249,7 +248,7 @@ def edit(
             texts,
             metadata if new_metadata is None else new_metadata,
             compact,
-            durability,
+            options,
             allow_loss,
         )
         done = _planned(reader, plan) if dry_run else rewrite(reader, target, plan, progress)

@@ -19,17 +19,17 @@ from numpy.typing import NDArray
 
 from ckptfmt import _core
 from ckptfmt._base import names
-from ckptfmt._base.arguments import Durability
 from ckptfmt._base.casting import Losses
 from ckptfmt._base.casting import cast as cast_values
 from ckptfmt._base.progress import Meter, Progress
+from ckptfmt._base.save_options import SaveOptions, at_level
 from ckptfmt.bundle import rewriting
 from ckptfmt.bundle.comparing import pieces
 from ckptfmt.bundle.completeness import check_covered
 from ckptfmt.bundle.reader import Reader
 from ckptfmt.bundle.rewriting import Piece, Value, new_array, pieces_of, scratch_of
 from ckptfmt.bundle.tensor import TensorHandle
-from ckptfmt.bundle.writer import Writer, shard_count
+from ckptfmt.bundle.writer import Writer, metadata_json, shard_count
 
 # A data file is linked if at most this share of the bytes of its tensors is dropped; otherwise the
 # tensors that stay are copied, so that the space of the others is free.
@@ -48,7 +48,7 @@ class Rewrite:
         texts: new values of string scalars, by stored name.
         metadata: new metadata; None keeps what is stored, and empty removes it.
         compact: True links no data file of which a tensor is dropped.
-        durability: as in Writer.
+        options: of writing, but for the level.
     """
 
     renamed: Mapping[str, str]
@@ -56,7 +56,7 @@ class Rewrite:
     texts: Mapping[str, bytes] = field(default_factory=dict)
     metadata: Mapping[str, Any] | None = None
     compact: bool = False
-    durability: Durability = "full"
+    options: SaveOptions = field(default_factory=SaveOptions)
     allow_loss: bool = False
 
 
@@ -105,13 +105,10 @@ def rewrite(reader: Reader, target: str, plan: Rewrite, progress: Progress | Non
     files = _in_dead_files(selection, dead, 0.0 if plan.compact else DEAD_SHARE_MAX)
     linked = np.flatnonzero(stays & ~dead & ~_rows(stored, plan.texts) & ~files)
     sizes = selection.rows["stored"]["raw_size"][stays].astype(np.int64)
-    with Writer(
-        target,
-        metadata=plan.metadata or None,
-        level=level,  # type: ignore[arg-type]
-        durability=plan.durability,
-        shards=1 if len(linked) else shard_count(np.append(sizes, 1)),
-    ) as writer:
+    options = at_level(plan.options, level)
+    metadata = metadata_json(plan.metadata, options.level) if plan.metadata else None
+    shards = 1 if len(linked) else shard_count(np.append(sizes, 1))
+    with Writer._of(target, options, metadata, shards) as writer:
         kept = _link(reader, writer, linked, [new_names[stored[row]] for row in linked.tolist()])
         stays[linked[kept]] = False
         rest = [

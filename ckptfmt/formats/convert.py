@@ -22,6 +22,7 @@ from ckptfmt._base.arguments import (
     Durability,
     Level,
     check_choice,
+    check_limits,
     check_progress,
     check_switch,
     invalid,
@@ -33,6 +34,7 @@ from ckptfmt._base.hints import some
 from ckptfmt._base.names import path_text, prefix_text
 from ckptfmt._base.patterns import Filter
 from ckptfmt._base.progress import Meter, Progress
+from ckptfmt._base.save_options import SaveOptions
 from ckptfmt._base.untrusted import output_most
 from ckptfmt.bundle import convert as levels
 from ckptfmt.bundle.choosing import Cast, Choice
@@ -42,7 +44,7 @@ from ckptfmt.bundle.graph_keys import missing_tensors
 from ckptfmt.bundle.reader import Reader
 from ckptfmt.bundle.rewriting import (
     HELD_MAX,
-    Options,
+    Result,
     Value,
     build,
     equal_values,
@@ -51,7 +53,7 @@ from ckptfmt.bundle.rewriting import (
     rewrite,
 )
 from ckptfmt.bundle.selecting import Rename
-from ckptfmt.bundle.writer import Writer
+from ckptfmt.bundle.writer import Writer, check_shards, metadata_json
 from ckptfmt.errors import InvalidError, LimitError, masked_repr
 from ckptfmt.files.locate import holds_checkpoints, locate, recognised
 from ckptfmt.files.outputs import checkpoint_files, output_path
@@ -222,9 +224,12 @@ def convert(
             "max_shard_bytes", "max_shard_bytes is a positive number, for safetensors results"
         )
     if result == "tensorflow":
-        options = Options(level, compression, alignment, durability, limits, shards)
+        options = SaveOptions(
+            level=level, alignment=alignment, durability=durability, compression=compression
+        )
+        check_limits(limits)
         target = prefix_text(to_path, "destination", urls=True)
-        options.check()
+        made = Result(target, options, limits, check_shards(shards) or 1)
         wait_for_saves()
         if kind == "tensorflow" and rename is None:
             for argument, given in (("cast", cast), ("drop", drop)):
@@ -235,8 +240,7 @@ def convert(
                     )
             levels.convert(
                 from_path,
-                target,
-                options,
+                made,
                 drop_metadata=drop_metadata,
                 check_result=check_result,
                 progress=progress,
@@ -249,9 +253,7 @@ def convert(
         opened = renamed_tensors(source_tensors, rename, drop, from_path)
         # Renamed tensors are not where the layout of the source has them.
         states = module_of(kind).optimizer_paths if kind == "hdf5" and rename is None else None
-        done = _import(
-            opened, choice, from_path, target, options, check_result, progress, states, most
-        )
+        done = _import(opened, choice, from_path, made, check_result, progress, states, most)
         return replace(done, missing=tuple(missing), dropped=(*done.dropped, *dropped))
     only_ours = {"level": "v2+", "compression": None, "alignment": None, "shards": 1}
     given = {"level": level, "compression": compression, "alignment": alignment, "shards": shards}
@@ -446,8 +448,7 @@ def _import(
     opened: Opened,
     choice: Choice,
     source: str,
-    target: str,
-    options: Options,
+    made: Result,
     check_result: bool,
     progress: Progress | None,
     optimizer_paths: Callable[[Mapping[str, Any]], list[str]] | None,
@@ -486,15 +487,16 @@ def _import(
             rewrite(writer, values)
 
         def check(part: str, _: str | None) -> None:
-            with Reader(part, limits=options.limits) as result:
+            with Reader(part, limits=made.limits) as result:
                 again = _reading(kinds, tensors)
                 _compare(kinds, lambda name, box: np.asarray(result[name][(*box, ...)]), again)
 
-        given = None if options.level == "v2" else stored or None
-        build(target, options, given, fill, check if check_result else None)
+        level = made.options.level
+        text = metadata_json(stored, level) if stored and level != "v2" else None
+        build(made, text, fill, check if check_result else None)
     nbytes = _nbytes(kinds)
     return Conversion(
-        target,
+        made.prefix,
         "tensorflow",
         len(kinds),
         nbytes,

@@ -4,14 +4,12 @@
 from __future__ import annotations
 
 import contextlib
-import copy
 import functools
 import json
 import math
 import os
 import zlib
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -28,14 +26,14 @@ from ckptfmt._base.names import (
     tensor_bytes,
 )
 from ckptfmt._base.patterns import Filter
+from ckptfmt._base.save_options import SaveOptions, of_part, shared
 from ckptfmt.bundle import reader as reading
 from ckptfmt.bundle.batch import BATCH_BYTES, select_batch
 from ckptfmt.bundle.choosing import Cast, Choice, Names
 from ckptfmt.bundle.load import MatchReport, Mismatch, refuse, without_bookkeeping
 from ckptfmt.bundle.selecting import Rename, Transform, transformed, transformed_kind
 from ckptfmt.bundle.snapshot import Snapshot
-from ckptfmt.bundle.staging import part_durability
-from ckptfmt.bundle.writer import check_options, write_sources
+from ckptfmt.bundle.writer import metadata_json, write_sources
 from ckptfmt.errors import CorruptError, InvalidError, about
 from ckptfmt.files.locate import locate
 from ckptfmt.files.places import opened
@@ -45,7 +43,7 @@ from ckptfmt.jax.saving import IMPLS, compare_contents, content_of
 from ckptfmt.naming.roles import OPTIMIZER_STATES
 from ckptfmt.sharded.coordinator import Coordinator, SingleProcess
 from ckptfmt.sharded.rounds import Team
-from ckptfmt.sharded.sharded import compare_seen
+from ckptfmt.sharded.sharded import compare_seen, fail
 from ckptfmt.sharded.staging import TeamStaging
 
 Path = str | bytes | os.PathLike[Any]
@@ -92,8 +90,14 @@ def save(
             the leaf.
         CheckpointNotFoundError, StorageError, BusyError: as in `ckptfmt.sharded.save`.
     """
-    options = _Options(metadata, level, alignment, durability, compression)
-    job = _Save(prefix, pytree, options, coordinator)
+    options = functools.partial(
+        SaveOptions,
+        level=level,
+        alignment=alignment,
+        durability=durability,
+        compression=compression,
+    )
+    job = _Save(prefix, pytree, metadata, options, coordinator)
     job.finish(job.content.sources)
 
 
@@ -123,8 +127,14 @@ def save_async(
         InvalidError, MemoryError: the pytree cannot be saved, or not copied.
         All other errors of `save` are raised by the future.
     """
-    options = _Options(copy.deepcopy(metadata), level, alignment, durability, compression)
-    job = _Save(prefix, pytree, options, coordinator)
+    options = functools.partial(
+        SaveOptions,
+        level=level,
+        alignment=alignment,
+        durability=durability,
+        compression=compression,
+    )
+    job = _Save(prefix, pytree, metadata, options, coordinator)
 
     def prepare() -> Work:
         try:
@@ -141,15 +151,6 @@ def save_async(
     return SaveQueue().begin(prefix_text(prefix, urls=True), prepare)
 
 
-@dataclass(frozen=True)
-class _Options:
-    metadata: Mapping[str, Any] | None
-    level: Level
-    alignment: int | None
-    durability: Durability
-    compression: str | None
-
-
 class _Save:
     """A save in which the processes have agreed to write their parts.
 
@@ -158,59 +159,64 @@ class _Save:
     """
 
     def __init__(
-        self, prefix: Path, pytree: Any, options: _Options, coordinator: Coordinator | None
+        self,
+        prefix: Path,
+        pytree: Any,
+        metadata: Mapping[str, Any] | None,
+        options: Callable[[], SaveOptions],
+        coordinator: Coordinator | None,
     ) -> None:
         wait_for_saves()
-        self._options = options
         self._own = None if coordinator is not None else _coordinator()
         self._team = _team(coordinator or self._own, "ckptfmt.jax.save")
-        rank, world_size = self._team.rank, self._team.world_size
-        answer = b""
         with self._team.guarded() as guard:
-            check_options(**vars(options))
+            self._options = options()
             check_order("save(prefix, pytree)", "prefix", prefix, pytree)
             check_pytree("pytree must be a pytree of arrays", pytree)
             self._target = absolute(prefix_text(prefix, urls=True))
-            self.content = content_of(pytree, rank, world_size)
-            common = {**vars(options), "metadata": None, "prefix": self._target}
+            self.content = content_of(pytree, self._team.rank, self._team.world_size)
+            self._metadata = self._stored_metadata(metadata)
+            common = {**shared(self._options), "prefix": self._target}
             described = {**self.content.description, "": json.dumps(common)}
             answer = zlib.compress(json.dumps(described).encode(), 1)
-        if world_size == 1:
-            if guard.error is not None:
-                raise guard.error
-            return
-        self._staging = TeamStaging(self._team, self._target, options.durability)
-        self._staging.start(guard.error, answer, compare_contents)
+        if guard.error is not None:
+            fail(self._team, guard.error)
+        if self._team.world_size > 1:
+            self._staging = TeamStaging(self._team, self._target, self._options.durability)
+            self._staging.start(None, answer, compare_contents)
+
+    def _stored_metadata(self, given: Mapping[str, Any] | None) -> bytes | None:
+        """Return the metadata of the checkpoint as process 0 stores them."""
+        level, noted = self._options.level, dict[str, Any]()
+        if self._team.rank == 0 and level != "v2":
+            if self.content.impls:
+                noted[IMPLS] = [list(pair) for pair in self.content.impls.items()]
+            if self.content.states:
+                noted[OPTIMIZER_STATES] = self.content.states
+        text = metadata_json({**given, **noted} if given else noted or None, level)
+        return text if self._team.rank == 0 else None
 
     def finish(self, columns: Columns | BaseException) -> None:
         """Write the part of this process, and merge those of all. An error instead of the part is
         reported to the other processes and raised."""
         try:
             if self._team.world_size == 1:
-                self._write(self._target, columns, self._options.durability)
+                self._write(self._target, columns, self._options)
                 return
             # Process 0 has the metadata, and makes a checkpoint of an empty pytree as well.
             count = int(len(self.content.sources) > 0 or self._team.rank == 0)
             with self._team.guarded() as guard:
                 for part in self._staging.parts(count):
-                    self._write(part, columns, part_durability(self._options.durability))
+                    self._write(part, columns, of_part(self._options))
             self._staging.merge(guard.error, count)
         finally:
             if self._own is not None:
                 self._own.close()
 
-    def _write(self, prefix: str, columns: Columns | BaseException, durability: Durability) -> None:
+    def _write(self, prefix: str, columns: Columns | BaseException, options: SaveOptions) -> None:
         if isinstance(columns, BaseException):
             raise columns
-        options = vars(self._options) | {"durability": durability, "metadata": None}
-        if self._team.rank == 0:
-            metadata = dict(self._options.metadata or {})
-            if self.content.impls and options["level"] != "v2":
-                metadata[IMPLS] = [list(pair) for pair in self.content.impls.items()]
-            if self.content.states and options["level"] != "v2":
-                metadata[OPTIMIZER_STATES] = self.content.states
-            options["metadata"] = metadata or None
-        write_sources(prefix, columns, None, **options)
+        write_sources(prefix, columns, None, options, metadata=self._metadata)
 
 
 def _coordinator() -> Coordinator:

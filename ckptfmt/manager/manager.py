@@ -117,9 +117,9 @@ class CheckpointManager:
     Args:
         checkpoint: what to save and restore: an object with `write(prefix, options=None)` and
             `restore(path, options=None)`, and for background saves `write_async(prefix,
-            options=None)`, which returns a future and calls the `write_callbacks` of the options.
-            If it has a `save_counter` (an array of one integer), that is incremented and numbers
-            the checkpoints.
+            options=None)`, which returns a future and calls the
+            `experimental_write_callbacks` of the options. If it has a `save_counter`
+            (an array of one integer), that is incremented and numbers the checkpoints.
         directory: where. The first save creates it.
         max_to_keep: how many of the newest checkpoints are retained, of all that managers of this
             directory save; None retains all.
@@ -334,8 +334,9 @@ class CheckpointManager:
             StorageError: the state file could not be written. The checkpoint is in place, and
                 nothing was removed.
             BusyError: as in `Writer.commit`.
-            What `checkpoint.write` raises. If that was one of the `write_callbacks`, the checkpoint
-            is in place, and is neither recorded nor ever removed.
+            What `checkpoint.write` raises. If that was one of the
+            `experimental_write_callbacks`, the checkpoint is in place, and is
+            neither recorded nor ever removed.
         """
         begun = self._begin(checkpoint_number, check_interval, options, metrics)
         return None if begun is None else begun[0]
@@ -435,9 +436,8 @@ class CheckpointManager:
         if options.enable_async or not self._decisions.is_alone:
             note = self._record if self._decisions.is_first else self._follow
             record: Callable[..., object] = functools.partial(note, save)
-            options = dataclasses.replace(
-                options, write_callbacks=(*options.write_callbacks, record)
-            )
+            called = (*(options.experimental_write_callbacks or ()), record)
+            options = dataclasses.replace(options, experimental_write_callbacks=called)
         write_async = getattr(self._checkpoint, "write_async", None)
         write = write_async if options.enable_async and write_async else self._checkpoint.write
         written = write(save.prefix, options=options)

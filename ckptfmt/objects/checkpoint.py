@@ -263,7 +263,6 @@ class Checkpoint(Trackable):
                 file_prefix = f"{given}-{number}"
             path = prefix_text(file_prefix, "file_prefix", urls=True)
             queue.settle()
-            options.before_save(path)
             one.collect(self._view(), path, options, _record(path, options, is_numbered))
             counter[...] = number
             self._warn_of_overlooked(path)
@@ -316,8 +315,8 @@ class Checkpoint(Trackable):
 
         Args:
             save_path: what `ckptfmt.open` takes; None restores nothing.
-            options: only `skip_slot_variables` is used; `io_device` is refused for arrays on a
-                mesh.
+            options: only `experimental_skip_slot_variables` is used; `experimental_io_device` is
+                refused for arrays on a mesh.
             names, filter, rename, cast, allow_loss: as in `ckptfmt.load_into`. A value's name is
                 the path of its object ("model/kernel"), or its key if it is not the value of a
                 variable; without a graph, the tensor's name. Python scalars keep their types.
@@ -388,7 +387,7 @@ class Checkpoint(Trackable):
                 restored,
                 view=view,
                 choice=choice,
-                skip_slots=options.skip_slot_variables,
+                skip_slots=options.experimental_skip_slot_variables,
                 optional=optional,
                 expect_partial=partial,
                 may_lack=self._ckptfmt_may_lack,

@@ -89,7 +89,7 @@ class Alone:
         Args:
             view: the objects.
             path: the prefix.
-            options: how to save; the callbacks before the save have been called.
+            options: how to save.
             record: called once the checkpoint is in place and its callbacks were called.
         """
         self._saver = saver_of(view, self._queue)
@@ -136,13 +136,13 @@ class Together:
         path: str,
         options: CheckpointOptions,
         record: Work | None = None,
-        metadata: Mapping[str, Any] | None = None,
+        metadata: bytes | None = None,
     ) -> None:
         """Collect what this process saves; as `Alone.collect`. Only process 0 calls `record`."""
         first = self._team.rank == 0
         content = content_of(view)
         tensors, layouts = self._tensors(content)
-        _check_io_device(layouts, options)
+        options.check_meshed(_meshed(layouts))
         if first:
             tensors[OBJECT_GRAPH_KEY] = content.graph
         self._description = describe(tensors, layouts, options.check_replicas)
@@ -246,12 +246,8 @@ def _leaves(graph: ObjectGraph) -> dict[str, str]:
     return {one.checkpoint_key: node.kind or "" for node in graph.nodes for one in node.attributes}
 
 
-def _check_io_device(layouts: Mapping[str, Layout | None], options: CheckpointOptions) -> None:
-    meshed = next((name for name, layout in layouts.items() if layout is not None), None)
-    if meshed is not None and options.io_device is not None:
-        raise InvalidError(
-            f"io_device '{options.io_device}' cannot be used for a tensor on a mesh", tensor=meshed
-        )
+def _meshed(layouts: Mapping[str, Layout | None]) -> list[str]:
+    return [name for name, layout in layouts.items() if layout is not None]
 
 
 def restored_together(
@@ -294,7 +290,7 @@ def restored_together(
         if begun is None or path is None:
             agree()
         else:
-            _check_io_device(begun.view.layouts or {}, begun.options)
+            begun.options.check_meshed(_meshed(begun.view.layouts or {}))
             target = locate(path)
             begun.view.walk()  # finds the paths of the objects, by which layouts are given
             digest = stack.enter_context(opened(index_name(target)))

@@ -39,7 +39,7 @@ from ckptfmt.bundle.load import MatchReport
 from ckptfmt.bundle.reader import Reader
 from ckptfmt.bundle.saving import collect, save_sources_async
 from ckptfmt.bundle.selecting import Rename, transformed
-from ckptfmt.bundle.writer import write_sources
+from ckptfmt.bundle.writer import metadata_json, write_sources
 from ckptfmt.errors import CorruptError, GenerationGoneError
 from ckptfmt.objects.build import build, from_names, to_names
 from ckptfmt.objects.choice import refuse_casts_of_scalars, value_name
@@ -112,30 +112,20 @@ def save_tree(
         What `ckptfmt.save`, with a coordinator `ckptfmt.sharded.save` raise.
     """
     check_order("save_tree(prefix, tree)", "prefix", prefix, tree)
-    given = _options(graph, progress, level, alignment, durability, compression)
-    if coordinator is not None:
-        together = _together(prefix, tree, metadata, given, layouts, coordinator, progress, graph)
-        return together.run()
-    _check_layouts_alone(layouts)
-    wait_for_saves()
-    target, sources = prefix_text(prefix, urls=True), _sources_of(tree, graph)
-    write_sources(target, sources, progress, metadata=metadata, **given)
-    return target
-
-
-def _options(
-    graph: bool,
-    progress: Progress | None,
-    level: Level,
-    alignment: int | None,
-    durability: Durability,
-    compression: str | None,
-) -> dict[str, Any]:
-    """Check the switches of a save, and return the options of its writer."""
     check_switch("graph", graph)
     check_progress(progress)
-    given = {"level": level, "alignment": alignment, "durability": durability}
-    return {**given, "compression": compression}
+    options = CheckpointOptions(
+        level=level, alignment=alignment, durability=durability, compression=compression
+    )
+    if coordinator is not None:
+        together = _together(prefix, tree, metadata, options, layouts, coordinator, progress, graph)
+        return together.run()
+    _check_layouts_alone(layouts)
+    text = metadata_json(metadata, level)
+    wait_for_saves()
+    target, sources = prefix_text(prefix, urls=True), _sources_of(tree, graph)
+    write_sources(target, sources, progress, options, metadata=text)
+    return target
 
 
 def _sources_of(tree: Any, graph: bool) -> Sources:
@@ -155,7 +145,7 @@ def _together(
     prefix: Path,
     tree: Any,
     metadata: Mapping[str, Any] | None,
-    given: dict[str, Any],
+    options: CheckpointOptions,
     layouts: Any,
     coordinator: Coordinator,
     progress: Progress | None,
@@ -166,9 +156,10 @@ def _together(
     with together.guarded():
         unused = {"progress": progress, "graph=False": None if graph else True}
         _check_exclusive("coordinator", unused)
-        options, target = CheckpointOptions(**given), prefix_text(prefix, urls=True)
+        target = prefix_text(prefix, urls=True)
+        text = metadata_json(metadata, options.level)
         view = TreeView(tree, None, {} if layouts is None else layouts_by_path(layouts))
-        together.collect(view, target, options, metadata=metadata)
+        together.collect(view, target, options, metadata=text)
     return together
 
 
@@ -197,13 +188,17 @@ def save_tree_async(
         As `save_tree`; errors of writing are raised by the future.
     """
     check_order("save_tree_async(prefix, tree)", "prefix", prefix, tree)
-    given = _options(graph, progress, level, alignment, durability, compression)
+    check_switch("graph", graph)
+    options = CheckpointOptions(
+        level=level, alignment=alignment, durability=durability, compression=compression
+    )
     if coordinator is not None:
-        together = _together(prefix, tree, metadata, given, layouts, coordinator, progress, graph)
+        together = _together(prefix, tree, metadata, options, layouts, coordinator, progress, graph)
         return together.run_async()
     _check_layouts_alone(layouts)
+    text = metadata_json(metadata, level)
     return save_sources_async(
-        prefix, lambda: _sources_of(tree, graph), progress, metadata=metadata, **given
+        prefix, lambda: _sources_of(tree, graph), progress, options, metadata=text
     )
 
 

@@ -5,7 +5,7 @@ TensorFlow's `functional_saver.MultiDeviceSaver`.
 A save has these steps; those before the merge do not touch the previous checkpoint.
 A background save returns after 3, when the shards are copied; 4 to 7 are done in the background:
 
-    1  check the options and call the callbacks before the save
+    1  check the options
     2  claim the names of registered savers, until 6; they write their bundles and return prefixes
     3  call the callables for their tensors; the policy cuts those of each task into shards, which
        are validated
@@ -181,7 +181,8 @@ class Saver:
         Raises:
             InvalidError: a tensor that does not match its spec, a policy whose shards are not the
                 tensors that it was given, a registered saver that returned something else than
-                prefixes, a prefix without a file name, or `io_device` for tensors on a mesh.
+                prefixes, a prefix without a file name, or `experimental_io_device` for tensors on
+                a mesh.
             BusyError: another save to this prefix runs one of the same registered savers.
             CheckpointNotFoundError: a registered saver returned a prefix without a checkpoint.
             MergeConflictError: a registered saver saved a tensor that is saved here as well.
@@ -197,8 +198,8 @@ class Saver:
         """Save as `save` does, in the background, and return a future of the prefix once everything
         is copied.
 
-        The callables, the policy, the registered savers and the callbacks before the save are
-        called here, those after it in the background. Other saves and restores wait for this one.
+        The callables, the policy and the registered savers are called here, the callbacks in the
+        background. Other saves and restores wait for this one.
 
         Raises:
             As `save`; errors of writing and of the callbacks after it are raised by the future.
@@ -212,11 +213,10 @@ class Saver:
         options = self._options(options)
         path = prefix_text(prefix, urls=True)
         self._queue.settle()
-        options.before_save(path)
         return path, options
 
     def run(self, path: str, options: CheckpointOptions, finish: Work | None = None) -> str:
-        """Save after the callbacks that precede a save, which the caller has called.
+        """As `save`, with arguments that are checked.
 
         Args:
             path: the prefix.
@@ -275,7 +275,7 @@ class Saver:
 
         Args:
             prefix: what `ckptfmt.open` takes.
-            options: only `io_device` is used.
+            options: only `experimental_io_device` is used.
 
         Returns:
             The results by name: the mappings that the `restore` of the objects returned, and the
@@ -284,8 +284,8 @@ class Saver:
 
         Raises:
             TensorNotFoundError: the checkpoint does not have a tensor.
-            InvalidError: a tensor of another dtype or full shape than its spec says, or `io_device`
-                for tensors on a mesh.
+            InvalidError: a tensor of another dtype or full shape than its spec says, or
+                `experimental_io_device` for tensors on a mesh.
             What `ckptfmt.open`, reading, and the objects' functions raise.
         """
         self._options(options)
@@ -313,13 +313,8 @@ class Saver:
 
     def _options(self, options: CheckpointOptions | None) -> CheckpointOptions:
         options = CheckpointOptions.of(options)
-        if options.io_device is not None:
-            for item in self._items:
-                if isinstance(item.spec, DSaveSpec):
-                    raise InvalidError(
-                        f"io_device '{options.io_device}' cannot be used for a tensor on a mesh",
-                        tensor=item.key,
-                    )
+        meshed = (item.key for item in self._items if isinstance(item.spec, DSaveSpec))
+        options.check_meshed(meshed)
         return options
 
     def _save_registered(self, prefix: str) -> list[str]:

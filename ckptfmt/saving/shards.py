@@ -9,9 +9,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from ckptfmt._base import names
-from ckptfmt._base.arguments import Durability
 from ckptfmt._base.arrays import Columns, Sources
-from ckptfmt._base.progress import Progress
+from ckptfmt._base.save_options import of_part
 from ckptfmt._base.threads import Stop, StoppedError, share
 from ckptfmt.bundle import writer as writing
 from ckptfmt.bundle.staging import staged
@@ -38,7 +37,7 @@ def cut(
         options: how they are saved.
         tasks: those that come first, in this order; the others follow by their first tensors.
     """
-    policy = options.sharding_callback
+    policy = options.experimental_sharding_callback
     groups: dict[str, list[ShardableTensor]] = {task: [] for task in tasks}
     all_tasks = getattr(policy, "all_tasks", False)
     for tensor in tensors:
@@ -82,12 +81,12 @@ def write_checkpoint(
     if not shards and not inputs:
         shards = [Sources()]  # an empty checkpoint
     if len(shards) == 1 and not inputs:
-        _write_shard(prefix, shards[0], options)
+        writing.write_sources(prefix, shards[0], None, options)
         return
     with staged(prefix, options.durability) as staging:
         parts = [staging.part(i, len(shards)) for i in range(len(shards))]
         _write_shards(parts, shards, options)
-        staging.merge([*inputs, *parts], options.durability)
+        staging.merge([*inputs, *parts])
     remove_emptied(inputs, prefix)
 
 
@@ -105,34 +104,12 @@ def _write_shards(
     def write(index: int) -> None:
         watch()
         # The merge syncs the data files if the options say so; large ones are synced while written.
-        sources, durability = shards[index], options.durability
-        if durability == "full" and sources.size_column().sum() < BYTES_MIN:
-            durability = "rename"
-        _write_shard(parts[index], sources, options, durability, watch, 1)
+        sources = shards[index]
+        is_large = sources.size_column().sum() >= BYTES_MIN
+        chosen = options if is_large else of_part(options)
+        writing.write_sources(parts[index], sources, watch, chosen, shards=1)
 
     share(len(parts), write, WRITERS_MAX, "ckptfmt-save", stop)
-
-
-def _write_shard(
-    part: str,
-    sources: Columns,
-    options: CheckpointOptions,
-    durability: Durability | None = None,
-    watch: Progress | None = None,
-    data_files: int | None = None,
-) -> None:
-    """Write a shard as one bundle; by default with the durability of the options, and with as many
-    data files as its size calls for."""
-    writing.write_sources(
-        part,
-        sources,
-        watch,
-        level=options.level,
-        compression=options.compression,
-        alignment=options.alignment,
-        durability=durability or options.durability,
-        shards=data_files,
-    )
 
 
 def remove_emptied(inputs: Iterable[str], prefix: str) -> None:

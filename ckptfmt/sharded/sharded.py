@@ -16,7 +16,6 @@ succeeded and read the same checkpoint.
 from __future__ import annotations
 
 import contextlib
-import copy
 import functools
 import json
 import math
@@ -34,14 +33,13 @@ from ckptfmt._base.arguments import Durability, Level, Verify, check_order, inva
 from ckptfmt._base.arrays import Sources
 from ckptfmt._base.background import SaveFuture, SaveQueue, Work, wait_for_saves
 from ckptfmt._base.names import absolute, path_text, prefix_text
+from ckptfmt._base.save_options import of_part, shared
 from ckptfmt._base.slices import SliceSpec
 from ckptfmt.bundle import reader as reading
-from ckptfmt.bundle import writer as writing
 from ckptfmt.bundle.batch import Batch, select_batch
 from ckptfmt.bundle.snapshot import Snapshot
-from ckptfmt.bundle.staging import part_durability
 from ckptfmt.bundle.tensor import TensorHandle
-from ckptfmt.bundle.writer import BATCH_BYTES, Writer
+from ckptfmt.bundle.writer import BATCH_BYTES, Writer, metadata_json
 from ckptfmt.errors import (
     GenerationGoneError,
     InvalidError,
@@ -135,7 +133,8 @@ def save(
             compression=compression,
             check_replicas=check_replicas,
         )
-        job = Job(prefix_text(prefix, urls=True), options, metadata if team.rank == 0 else None)
+        own = metadata_json(metadata, level) if team.rank == 0 else None
+        job = Job(prefix_text(prefix, urls=True), options, own)
         description = describe(tensors, layouts, check_replicas)
     if guard.error is not None:
         fail(team, guard.error)
@@ -184,7 +183,7 @@ def save_async(
             compression=compression,
             check_replicas=check_replicas,
         )
-        own = copy.deepcopy(metadata) if team.rank == 0 else None
+        own = metadata_json(metadata, level) if team.rank == 0 else None
         job = Job(prefix_text(prefix, urls=True), options, own)
         description = describe(tensors, layouts, check_replicas)
     if guard.error is not None:
@@ -266,7 +265,7 @@ class Job:
     Attributes:
         path: the prefix, as the callbacks get it.
         options: how to save. The sharding callback cuts what this process writes into shards.
-        metadata: that of process 0; None in the others.
+        metadata: those of process 0, as they are stored; None in the others.
         agree: called in every process before everything else; it may use the coordinator.
         inputs: prefixes of further bundles for the merge, in process 0.
         release: called in process 0 after the merge, or if the save fails.
@@ -276,24 +275,18 @@ class Job:
 
     path: str
     options: CheckpointOptions
-    metadata: Mapping[str, Any] | None = None
+    metadata: bytes | None = None
     agree: Work | None = None
     inputs: Sequence[str] = ()
     release: Work | None = None
     record: Work | None = None
 
-    def __post_init__(self) -> None:
-        writing.check_options(self.metadata, self.options.level, None, "none")
-
     def common(self, target: str) -> dict[str, str]:
         """Return the arguments that must be equal in all processes."""
         return {
             "prefixes": target,
-            "levels": self.options.level,
-            "alignments": str(self.options.alignment),
-            "durabilities": self.options.durability,
-            "compressions": str(self.options.compression),
             "values of check_replicas": str(self.options.check_replicas),
+            **{f"values of {name}": str(one) for name, one in shared(self.options).items()},
         }
 
 
@@ -373,7 +366,7 @@ def _write_and_merge(team: Team, job: Job, description: Description, target: str
         parts = parts_of(plan, team.rank)
         # An empty save makes a checkpoint as well, and metadata needs a bundle.
         needed = team.rank == 0 and (job.metadata is not None or not plan.tensors)
-        policy = job.options.sharding_callback
+        policy = job.options.experimental_sharding_callback
         shards: list[Sources] | None = None
         if policy is not None:
             shards = cut(_shardable(parts, plan, description), job.options)
@@ -381,14 +374,8 @@ def _write_and_merge(team: Team, job: Job, description: Description, target: str
         else:
             count = int(bool(parts) or needed)
         for number, bundle in enumerate(staging.parts(count)):
-            with Writer(
-                bundle,
-                metadata=None if number else job.metadata,
-                level=job.options.level,
-                compression=job.options.compression,
-                alignment=job.options.alignment,
-                durability=part_durability(job.options.durability),
-            ) as writer:
+            metadata = None if number else job.metadata
+            with Writer._of(bundle, of_part(job.options), metadata) as writer:
                 if shards is None:
                     _write_parts(writer, parts, plan, description)
                 elif number < len(shards):

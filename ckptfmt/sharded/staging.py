@@ -84,7 +84,7 @@ class TeamStaging:
                 for part in self._parts(rank, int(answer)):
                     check_seen(part, self._target, f"process {rank}", "process 0", "processes")
                     written.append(part)
-            self._staging.merge([*inputs, *written], self._durability)
+            self._staging.merge([*inputs, *written])
             remove_emptied(inputs, self._target)
             return b""
 

@@ -42,13 +42,14 @@ from ckptfmt import _core
 from ckptfmt._base import names
 from ckptfmt._base.arguments import Durability, Level, Verify, invalid
 from ckptfmt._base.arrays import Sources
+from ckptfmt._base.save_options import SaveOptions, of_part
 from ckptfmt._base.targets import as_target
 from ckptfmt.bundle import reader as reading
 from ckptfmt.bundle.batch import select_batch
 from ckptfmt.bundle.merge import check_seen
-from ckptfmt.bundle.staging import Staging, part_durability
+from ckptfmt.bundle.staging import Staging
 from ckptfmt.bundle.state_tree import KEY, dict_node, text_of
-from ckptfmt.bundle.writer import BATCH_BYTES, Writer, check_options
+from ckptfmt.bundle.writer import BATCH_BYTES, Writer, metadata_json
 from ckptfmt.errors import InvalidError, about
 from ckptfmt.torch import tensors
 from ckptfmt.torch.making import New
@@ -91,14 +92,11 @@ class StorageWriter(storage.StorageWriter):  # type: ignore[misc]
         durability: Durability = "full",
         compression: str | None = None,
     ) -> None:
-        check_options(metadata, level, alignment, durability, compression)
+        self._options = SaveOptions(
+            level=level, alignment=alignment, durability=durability, compression=compression
+        )
+        metadata_json(metadata, level)
         self._metadata = dict(metadata or {})
-        self._durability = durability
-        self._options: dict[str, Any] = {
-            "level": level,
-            "alignment": alignment,
-            "compression": compression,
-        }
         self._prefix: str | None = None
         self._rank: int | None = None
         self._staging: Staging | None = None
@@ -155,7 +153,7 @@ class StorageWriter(storage.StorageWriter):  # type: ignore[misc]
         packed = [_pack(item, planner) for item in plan.items]
         written = [_Written() for _ in packed]
         if any(one is None or one.tensors for one in packed):
-            self._staging = Staging(self._target(), durability=self._durability)
+            self._staging = Staging(self._target(), durability=self._options.durability)
             self._remove_if_dropped(self._staging)
             try:
                 with self._part_in(self._staging, {}) as writer:
@@ -178,7 +176,8 @@ class StorageWriter(storage.StorageWriter):  # type: ignore[misc]
         """Merge the bundles of all ranks into the checkpoint."""
         written = [(rank, one) for rank, found in enumerate(results) for one in found]
         tokens = {one.storage_data.token: rank for rank, one in written if one.storage_data.token}
-        made = [Staging(self._target(), token, durability=self._durability) for token in tokens]
+        durability = self._options.durability
+        made = [Staging(self._target(), token, durability=durability) for token in tokens]
         try:
             parts = [one.part() for one in made]
             for rank, part in zip(tokens.values(), parts, strict=True):
@@ -186,10 +185,10 @@ class StorageWriter(storage.StorageWriter):  # type: ignore[misc]
             values = {one.index.fqn: one.storage_data.value for _, one in written}
             more = {**self._metadata, **_structure(metadata, values)}
             if more or not parts:  # an empty state dict is a checkpoint as well
-                made.append(Staging(self._target(), durability=self._durability))
+                made.append(Staging(self._target(), durability=durability))
                 with self._part_in(made[-1], more):
                     parts.append(made[-1].part())
-            made[-1].merge(parts, self._durability)
+            made[-1].merge(parts)
         finally:
             for one in made:
                 one.directory.remove()
@@ -213,13 +212,9 @@ class StorageWriter(storage.StorageWriter):  # type: ignore[misc]
 
     def _part_in(self, staging: Staging, metadata: Mapping[str, Any]) -> Writer:
         """Return the writer of a part in a temporary directory, which is made."""
+        text = metadata_json(metadata, self._options.level) if metadata else None
         staging.directory.make()
-        return Writer(
-            staging.part(),
-            metadata=metadata or None,
-            durability=part_durability(self._durability),
-            **self._options,
-        )
+        return Writer._of(staging.part(), of_part(self._options), text)
 
 
 def _remove(staging: Staging, pid: int) -> None:

@@ -41,7 +41,7 @@ spec = lambda i: ckptfmt.SaveSpec(np.full(1000, 2.0), "", "x" if i == 0 else f"x
     device=f"/job:w/task:{i}")
 saver = ckptfmt.Saver({"all": {"x" if i == 0 else f"x{i}": spec(i) for i in range(12)}})
 options = ckptfmt.tf.CheckpointOptions(
-    write_callbacks=[lambda: print("written", flush=True)])
+    experimental_write_callbacks=[lambda: print("written", flush=True)])
 future = saver.save_async(prefix, options); reached.wait()
 """
 

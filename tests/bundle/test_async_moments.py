@@ -41,7 +41,7 @@ def test_a_callback_that_saves_while_another_save_waits(tmp_path: Path) -> None:
         inner.append(save_async(tmp_path / "b", {"x": np.full(3, 2.0)}))
 
     saver = ckptfmt.Saver({"all": {"x": np.ones(3)}})
-    options = ckptfmt.tf.CheckpointOptions(write_callbacks=[callback])
+    options = ckptfmt.tf.CheckpointOptions(experimental_write_callbacks=[callback])
     future = saver.save_async(tmp_path / "a", options)
     assert isinstance(future, Future)
     assert begun.wait(PATIENCE)
@@ -64,7 +64,7 @@ def test_a_callback_cannot_wait_for_its_own_save(tmp_path: Path) -> None:
         futures[0].result()
 
     saver = ckptfmt.Saver({"all": {"x": np.ones(3)}})
-    options = ckptfmt.tf.CheckpointOptions(write_callbacks=[callback])
+    options = ckptfmt.tf.CheckpointOptions(experimental_write_callbacks=[callback])
     futures.append(saver.save_async(tmp_path / "a", options))
     known.set()
     error = in_time(lambda: futures[0].exception(PATIENCE))

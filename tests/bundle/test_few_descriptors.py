@@ -36,7 +36,7 @@ CALLS: dict[str, Callable[[Path], object]] = {
         folder / "m", {"x": np.ones(9)}, base=folder / "part"
     ),
     "save in shards": lambda folder: ckptfmt.Checkpoint(x=np.ones(4), y=np.ones(4)).write(
-        folder / "m", CheckpointOptions(sharding_callback=MaxShardSizePolicy(32))
+        folder / "m", CheckpointOptions(experimental_sharding_callback=MaxShardSizePolicy(32))
     ),
     "sharded save": save_sharded,
     "edit": lambda folder: ckptfmt.editing.edit(folder / "m", folder / "m", metadata={"step": 1}),

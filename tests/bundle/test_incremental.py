@@ -22,6 +22,7 @@ from support.files import flip
 import ckptfmt
 from ckptfmt import CheckpointNotFoundError, CorruptError, InvalidError, _core
 from ckptfmt._base.arrays import Sources
+from ckptfmt._base.save_options import SaveOptions
 from ckptfmt.bundle import incremental
 from ckptfmt.bundle.writer import write_sources
 
@@ -320,7 +321,7 @@ def test_slices_are_written(tmp_path: Path) -> None:
     sources.add(b"x", value[1:3], part=((4, 3), (1, 0), (2, -1)))
     sources.add(b"rest", rest)
     sources.add(b"x", value[3:].astype(">f8"), part=((4, 3), (3, 0), (1, -1)))
-    write_sources(str(tmp_path / "b"), sources, None, base=tmp_path / "a")
+    write_sources(str(tmp_path / "b"), sources, None, SaveOptions(), base=tmp_path / "a")
     assert links(tmp_path / "b") == [2, 1]
     with ckptfmt.open(tmp_path / "b") as reader:
         assert np.array_equal(reader["x"][1:], value[1:])

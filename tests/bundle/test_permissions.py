@@ -27,7 +27,9 @@ def merge(path: Path) -> None:
 
 def sharded(path: Path) -> None:
     checkpoint = ckptfmt.Checkpoint(x=np.arange(4), y=np.ones(3))
-    options = ckptfmt.tf.CheckpointOptions(sharding_callback=ckptfmt.tf.MaxShardSizePolicy(40))
+    options = ckptfmt.tf.CheckpointOptions(
+        experimental_sharding_callback=ckptfmt.tf.MaxShardSizePolicy(40)
+    )
     checkpoint.write(path, options=options)
 
 

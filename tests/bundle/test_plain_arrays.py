@@ -20,6 +20,7 @@ from ckptfmt import _core
 from ckptfmt._base import arrays as taken
 from ckptfmt._base import dtypes
 from ckptfmt._base.arrays import Sources
+from ckptfmt._base.save_options import SaveOptions
 from ckptfmt._core import PlainArrays
 from ckptfmt.bundle import saving, writer
 
@@ -107,7 +108,7 @@ def test_slices_of_arrays_that_came_together(batch: int, tmp_path: Path) -> None
     for start in range(0, 2, batch):
         table, _owners = sources.table(start, min(start + batch, 2))
         assert (table["slice"] != 0).tolist() == [n == 1 for n in range(start, start + len(table))]
-    writer.write_sources(str(tmp_path / "ck"), sources, None)
+    writer.write_sources(str(tmp_path / "ck"), sources, None, SaveOptions())
     with ckptfmt.open(tmp_path / "ck") as reader:
         assert reader["b"].shape == (8,)
 

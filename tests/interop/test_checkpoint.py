@@ -76,7 +76,9 @@ def restored(job: Mapping[str, Any]) -> dict[str, Any]:
     """What tf_checkpoint.py's `restore` does."""
     builder = Builder()
     checkpoint = builder.checkpoint(job)
-    options = ckptfmt.tf.CheckpointOptions(skip_slot_variables=job.get("skip_slots", False))
+    options = ckptfmt.tf.CheckpointOptions(
+        experimental_skip_slot_variables=job.get("skip_slots", False)
+    )
     try:
         status = (checkpoint.read if job.get("read") else checkpoint.restore)(job["path"], options)
     except ckptfmt.InvalidError:

@@ -100,7 +100,7 @@ def test_slots_without_names_have_that_of_their_variable(trained: tuple[str, str
     expected = {"": NAME, **{name: f"{NAME}/{name}" for name in names}}
     assert values(array, slots) == {one: stored[name].tolist() for one, name in expected.items()}
     made, slots = objects()
-    options = ckptfmt.tf.CheckpointOptions(skip_slot_variables=True)
+    options = ckptfmt.tf.CheckpointOptions(experimental_skip_slot_variables=True)
     made.restore(path, options).assert_consumed()
     assert not np.any(list(slots.values()))
     # Two optimizers would name their slots alike.

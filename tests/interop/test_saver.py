@@ -86,7 +86,9 @@ def test_tensorflow_restores_what_saver_wrote(
         objects = {
             name: {name.decode(): given(rng, v, name.decode())} for name, v in tensors.items()
         }
-        options = CheckpointOptions(sharding_callback=policy, level=level, durability="rename")
+        options = CheckpointOptions(
+            experimental_sharding_callback=policy, level=level, durability="rename"
+        )
         with warnings.catch_warnings():
             # A scalar larger than the largest shard is told of.
             warnings.simplefilter("ignore", UserWarning)

@@ -212,8 +212,8 @@ def _options_of_tensorflow() -> None:
     seen: list[str] = []
     given = options(skip_slot_variables=True, io_device="/cpu:0", write_callbacks=[seen.append])
     ours = ckptfmt.tf.CheckpointOptions.of(given)
-    assert (ours.skip_slot_variables, ours.io_device) == (True, "/cpu:0")
-    assert ours.write_callbacks == (seen.append,) and not ours.enable_async
+    assert ours.experimental_skip_slot_variables and ours.experimental_io_device == "/cpu:0"
+    assert ours.experimental_write_callbacks == (seen.append,) and not ours.enable_async
     for name in ("enable_async", "experimental_enable_async_checkpoint"):
         asked = ckptfmt.tf.CheckpointOptions.of(tf.train.CheckpointOptions(**{name: True}))
         assert asked.enable_async

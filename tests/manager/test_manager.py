@@ -209,7 +209,9 @@ def test_a_program_that_leaves_its_directory_while_it_saves(
     other = tmp_path / "other" / "run"
     before = {path.name: path.read_bytes() for path in other.iterdir()}
     monkeypatch.chdir(tmp_path / "mine")
-    leave = ckptfmt.tf.CheckpointOptions(write_callbacks=[lambda: os.chdir(tmp_path / "other")])
+    leave = ckptfmt.tf.CheckpointOptions(
+        experimental_write_callbacks=[lambda: os.chdir(tmp_path / "other")]
+    )
     if is_async:
         future = runs["mine"].save_async(options=leave)
         assert future is not None

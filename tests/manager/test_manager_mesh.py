@@ -203,7 +203,7 @@ def test_a_restore_waits_for_the_background_save(tmp_path: Path) -> None:
             return gather(data, root)
 
         alone.gather = counted  # type: ignore[method-assign]
-        options = ckptfmt.tf.CheckpointOptions(write_callbacks=[hold])
+        options = ckptfmt.tf.CheckpointOptions(experimental_write_callbacks=[hold])
         manager.save_async(options=options)
         assert begun.wait(600)
         used.clear()

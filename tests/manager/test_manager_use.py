@@ -88,7 +88,7 @@ def test_the_manager_does_not_hear_of_an_error_for_others(tmp_path: Path) -> Non
     def fail() -> None:
         raise StorageError("full")
 
-    manager.save(options=CheckpointOptions(enable_async=True, write_callbacks=[fail]))
+    manager.save(options=CheckpointOptions(enable_async=True, experimental_write_callbacks=[fail]))
     wait_for_saves()
     with pytest.raises(StorageError, match="full"):
         manager.save()
@@ -104,7 +104,7 @@ def test_a_failed_background_save_does_not_affect_a_restore(tmp_path: Path, rest
     value = np.ones(3)
     manager = CheckpointManager(ckptfmt.Checkpoint(w=value), tmp_path, 3)
     path = manager.save()
-    failing = CheckpointOptions(enable_async=True, write_callbacks=[fails])
+    failing = CheckpointOptions(enable_async=True, experimental_write_callbacks=[fails])
     manager.checkpoint.write(tmp_path / "elsewhere", failing)
     value[...] = 2
     found = getattr(manager, restore)()
@@ -132,7 +132,7 @@ def refuse() -> None:
     raise StorageError("no")
 
 
-REFUSED = CheckpointOptions(write_callbacks=[refuse])
+REFUSED = CheckpointOptions(experimental_write_callbacks=[refuse])
 
 
 def managed(manager: CheckpointManager) -> list[str]:
@@ -154,13 +154,14 @@ def test_a_checkpoint_whose_callback_raised_is_never_removed(
     assert (there(tmp_path), managed(manager)) == (["ckpt-2", "ckpt-3"], ["ckpt-3"])
 
 
-def test_what_was_not_saved_is_not_managed(tmp_path: Path) -> None:
+def test_what_was_not_saved_is_not_managed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another program's checkpoint is where a save failed before it was in place."""
     checkpoint = Checkpoint()
     checkpoint.write(str(tmp_path / "ckpt-1"))
     manager = manager_of(tmp_path, 1, checkpoint=checkpoint)
-    with pytest.raises(StorageError):
-        manager.save(1, options=CheckpointOptions(before_save_callbacks=[refuse]))
+    with monkeypatch.context() as patch, pytest.raises(StorageError):
+        patch.setattr(checkpoint, "write", lambda *_, **__: refuse())
+        manager.save(1)
     manager.save(2)
     manager.save(3)
     assert there(tmp_path) == ["ckpt-1", "ckpt-3"]

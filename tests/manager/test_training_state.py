@@ -161,7 +161,7 @@ def test_where_workers_save(
         seen.append((prefix, threading.current_thread() is threading.main_thread()))
         assert ckptfmt.verify(prefix).ok
 
-    how = options(enable_async=asynchronous, write_callbacks=[look])
+    how = options(enable_async=asynchronous, experimental_write_callbacks=[look])
     job = Job(tmp_path, options=how, **who)
     reads, writes = job.state.read_checkpoint_manager, job.state.write_checkpoint_manager
     assert (reads.directory, writes.directory) == (str(tmp_path / "chief"), str(tmp_path / place))

@@ -103,13 +103,8 @@ def fail_while_writing(job: Job, patch: pytest.MonkeyPatch) -> type[BaseExceptio
     return StorageError
 
 
-def fail_before(job: Job, patch: pytest.MonkeyPatch) -> type[BaseException]:
-    job.state._options = options(before_save_callbacks=[interrupted])
-    return KeyboardInterrupt
-
-
 def fail_after(job: Job, patch: pytest.MonkeyPatch) -> type[BaseException]:
-    job.state._options = options(write_callbacks=[interrupted])
+    job.state._options = options(experimental_write_callbacks=[interrupted])
     return KeyboardInterrupt
 
 
@@ -126,7 +121,6 @@ def fail_of_the_model(job: Job, patch: pytest.MonkeyPatch) -> type[BaseException
 Failing = Callable[[Job, pytest.MonkeyPatch], type[BaseException]]
 FAILING: list[Failing] = [
     fail_while_writing,
-    fail_before,
     fail_after,
     fail_to_record,
     fail_of_the_model,

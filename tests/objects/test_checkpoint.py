@@ -263,15 +263,14 @@ def test_callbacks_and_options(tmp_path: Path) -> None:
             return super().serialize()
 
     options = ckptfmt.tf.CheckpointOptions(
-        write_callbacks=[lambda path: seen.append((path, state.exists()))],
-        before_save_callbacks=[lambda: seen.append("before")],
-        sharding_callback=ckptfmt.tf.MaxShardSizePolicy(8),
+        experimental_write_callbacks=[lambda path: seen.append((path, state.exists()))],
+        experimental_sharding_callback=ckptfmt.tf.MaxShardSizePolicy(8),
         level="v2",
     )
     checkpoint = ckptfmt.Checkpoint(s=Watched("text"), w=np.zeros(4))
     path = checkpoint.save(tmp_path / "ck", options)
-    assert seen == ["before", "asked", (path, False)]
-    assert state.exists() and len(options.write_callbacks) == 1
+    assert seen == ["asked", (path, False)]
+    assert state.exists() and len(options.experimental_write_callbacks) == 1
     with ckptfmt.open(path) as reader:
         assert reader.header.num_shards > 2
     for method in (checkpoint.save, checkpoint.write, checkpoint.restore, checkpoint.read):
@@ -285,7 +284,7 @@ def test_a_relative_prefix_is_of_the_directory_at_the_call(
     other = tmp_path / "other"
     other.mkdir()
     monkeypatch.chdir(tmp_path)
-    options = ckptfmt.tf.CheckpointOptions(write_callbacks=[lambda: os.chdir(other)])
+    options = ckptfmt.tf.CheckpointOptions(experimental_write_callbacks=[lambda: os.chdir(other)])
     checkpoint = ckptfmt.Checkpoint(w=np.zeros(1))
     assert checkpoint.save("ck", options) == "ck-1"
     assert b'model_checkpoint_path: "ck-1"' in (tmp_path / "checkpoint").read_bytes()
@@ -322,7 +321,7 @@ def test_what_ended_a_save_in_the_background_is_raised_by_the_next_call(
         raise ckptfmt.errors.BusyError("busy")
 
     checkpoint = ckptfmt.Checkpoint(w=np.ones(1))
-    options = ckptfmt.tf.CheckpointOptions(enable_async=True, write_callbacks=[fails])
+    options = ckptfmt.tf.CheckpointOptions(enable_async=True, experimental_write_callbacks=[fails])
     # As in TensorFlow the prefix is returned at once.
     arguments = [] if next_call == "sync" else [tmp_path / "ck"]
     assert checkpoint.write(tmp_path / "ck", options) == str(tmp_path / "ck")

@@ -279,12 +279,11 @@ def test_registered_savers_run_in_process_0_and_restore_in_all(tmp_path: Path) -
 def test_policies_and_callbacks_of_all_processes(tmp_path: Path) -> None:
     called = []
     options = {
-        "sharding_callback": MaxShardSizePolicy(100),
-        "write_callbacks": [called.append],
-        "before_save_callbacks": [lambda: called.append("before")],
+        "experimental_sharding_callback": MaxShardSizePolicy(100),
+        "experimental_write_callbacks": [called.append],
     }
     saved(tmp_path / "ck", **options)
-    assert called == ["before"] * 2 + [str(tmp_path / "ck-1")] * 2
+    assert called == [str(tmp_path / "ck-1")] * 2
     with ckptfmt.open(tmp_path / "ck-1") as reader:
         assert reader.header.num_shards > 4
         sizes = [path.stat().st_size for path in tmp_path.glob("ck-1.data-*")]
@@ -339,7 +338,7 @@ def test_a_callback_that_fails_is_raised_in_all_and_the_save_is_not_recorded(
             if member.rank == 1:
                 raise OSError(5, "callback")
 
-        options = ckptfmt.tf.CheckpointOptions(write_callbacks=[fail])
+        options = ckptfmt.tf.CheckpointOptions(experimental_write_callbacks=[fail])
         checkpoint_of(member, TWO).save(tmp_path / "ck", options)
 
     outcomes = run_team(2, work)

@@ -335,7 +335,7 @@ def test_slot_variables_wait_for_both_ends(tmp_path: Path) -> None:
     optimizer.slots.append((variable, "m", np.zeros(1)))
     status.assert_consumed()
     assert optimizer.slots[0][2][0] == 5.0
-    options = ckptfmt.tf.CheckpointOptions(skip_slot_variables=True)
+    options = ckptfmt.tf.CheckpointOptions(experimental_skip_slot_variables=True)
     optimizer.slots[0][2][...] = 0
     status = ckptfmt.Checkpoint(v=variable, o=optimizer).read(path, options)
     status.assert_consumed()

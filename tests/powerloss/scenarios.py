@@ -204,7 +204,7 @@ class Tree(Scenario):
     prefixes: Mapping[int, str] = {1: "tree", 2: "tree"}
 
     def __init__(self, policy: Any = None) -> None:
-        self.options = ckptfmt.tf.CheckpointOptions(sharding_callback=policy)
+        self.options = ckptfmt.tf.CheckpointOptions(experimental_sharding_callback=policy)
 
     def run(self, root: Path, step: int) -> None:
         ckptfmt.Checkpoint(**arrays(step)).write(root / "tree", self.options)

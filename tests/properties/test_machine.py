@@ -187,7 +187,7 @@ class Machine(RuleBasedStateMachine):
         options = {name: value for name, value in options.items() if name != "metadata"}
         size = sum(array.nbytes for array in tensors.values()) // shards
         policy = ckptfmt.tf.MaxShardSizePolicy(size)
-        chosen = ckptfmt.tf.CheckpointOptions(sharding_callback=policy, **options)
+        chosen = ckptfmt.tf.CheckpointOptions(experimental_sharding_callback=policy, **options)
         saver = ckptfmt.Saver({None: tensors})
         path = self.path(to)
         self.write(path, Contents(tensors, {}), fault, lambda: saver.save(path, chosen))

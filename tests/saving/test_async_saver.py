@@ -98,20 +98,19 @@ def test_who_is_called_where(tmp_path: Path, gate: Gate) -> None:
     options = CheckpointOptions(
         enable_async=True,
         durability="rename",
-        sharding_callback=Given(policy),
-        before_save_callbacks=[lambda: note("before")],
-        write_callbacks=[
+        experimental_sharding_callback=Given(policy),
+        experimental_write_callbacks=[
             lambda path: note("after " + path, os.path.exists(path + ".index") or 1 / 0),
             lambda: note("last"),
         ],
     )
     spec = SaveSpec(lambda: note("callable", np.ones(2)), "", "x", np.float64, "")
     future = Saver({"all": {"x": spec}}).save_async(tmp_path / "ck", options)
-    assert seen == [(what, here) for what in ("before", "callable", "policy")]
+    assert seen == [(what, here) for what in ("callable", "policy")]
     gate.open()
     future.result(PATIENCE)  # type: ignore[union-attr]
     there = "ckptfmt-background"
-    assert seen[3:] == [(f"after {tmp_path / 'ck'}", there), ("last", there)]
+    assert seen[2:] == [(f"after {tmp_path / 'ck'}", there), ("last", there)]
 
 
 def test_an_error_of_a_callback_is_in_the_future(tmp_path: Path) -> None:
@@ -119,13 +118,11 @@ def test_an_error_of_a_callback_is_in_the_future(tmp_path: Path) -> None:
         raise KeyError("mine")
 
     saver = Saver({"all": {"x": np.ones(2)}})
-    options = CheckpointOptions(enable_async=True, write_callbacks=[fails])
+    options = CheckpointOptions(enable_async=True, experimental_write_callbacks=[fails])
     future = saver.save_async(tmp_path / "ck", options)
     with pytest.raises(KeyError, match="mine"):
         future.result(PATIENCE)  # type: ignore[union-attr]
     assert ckptfmt.load(tmp_path / "ck")["x"].tolist() == [1, 1]
-    with pytest.raises(KeyError, match="mine"):
-        saver.save(tmp_path / "ck", CheckpointOptions(before_save_callbacks=[fails]))
 
 
 @pytest.mark.parametrize("later", ["save", "async"])

@@ -283,8 +283,8 @@ def test_padding_counts(tmp_path: Path) -> None:
     """Tensors of 16 bytes take 64 each at the default alignment, and 16 at level "v2"."""
     tensors = [floats(f"t{row}", 4) for row in range(1024)]
     policy = MaxShardSizePolicy(1 << 14)
-    assert data_files(tmp_path, tensors, sharding_callback=policy) == [1 << 14] * 4
-    at_v2 = data_files(tmp_path, tensors, sharding_callback=policy, level="v2")
+    assert data_files(tmp_path, tensors, experimental_sharding_callback=policy) == [1 << 14] * 4
+    at_v2 = data_files(tmp_path, tensors, experimental_sharding_callback=policy, level="v2")
     assert at_v2 == [1 << 14]
 
 
@@ -306,7 +306,9 @@ def test_files_are_as_large_as_counted(
 
     def sizes_at(size: int) -> list[int]:
         policy = MaxShardSizePolicy(size)
-        return data_files(tmp_path, tensors, sharding_callback=policy, alignment=alignment)
+        return data_files(
+            tmp_path, tensors, experimental_sharding_callback=policy, alignment=alignment
+        )
 
     (whole,) = sizes_at(2**40)
     assert sizes_at(whole) == [whole]

@@ -201,7 +201,7 @@ def test_a_callback_that_writes_into_a_tensor(
 ) -> None:
     array = array.copy(order="K")
     saver = Saver({Owner(array): {"w": array}, None: {"x": NUMBERS}})
-    options = CheckpointOptions(sharding_callback=Attack(attack), durability="none")
+    options = CheckpointOptions(experimental_sharding_callback=Attack(attack), durability="none")
     message = r"^tensor 'w': sharding callback 'of the test' wrote into the memory of a tensor: "
     with pytest.raises(ckptfmt.errors.ShardingError, match=message):
         saver.save(tmp_path / "ck", options)
@@ -212,7 +212,7 @@ def test_a_key_function_that_writes_into_a_tensor(tmp_path: Path) -> None:
     policy = ckptfmt.tf.ShardByDevicePolicy(key_fn=lambda tensor: tensor.tensor.base.fill(9) or 0)
     with pytest.raises(ckptfmt.errors.ShardingError, match="wrote into the memory"):
         Saver({None: {"w": NUMBERS.copy()}}).save(
-            tmp_path / "ck", CheckpointOptions(sharding_callback=policy)
+            tmp_path / "ck", CheckpointOptions(experimental_sharding_callback=policy)
         )
 
 

@@ -351,9 +351,9 @@ def test_a_merge_that_fails(
     """A bundle that is not there any more: all hear of it, and nothing remains."""
     merge = Staging.merge
 
-    def late(staging: Staging, parts: list[str], durability: Any) -> None:
+    def late(staging: Staging, parts: list[str]) -> None:
         Path(parts[1] + ".index").unlink()
-        merge(staging, parts, durability)
+        merge(staging, parts)
 
     monkeypatch.setattr(Staging, "merge", late)
     outcomes = save_team(tmp_path / "ck", lambda rank: {"w": rows(GOOD, rank)}, {"w": ROWS})
@@ -387,7 +387,7 @@ def test_a_process_that_is_gone(tmp_path: Path, before: dict[str, bytes]) -> Non
     assert contents(tmp_path) == before
 
 
-@pytest.mark.parametrize("where", ["parts_of", "Writer"])
+@pytest.mark.parametrize("where", ["parts_of", "_write_parts"])
 def test_a_process_that_writes_late(
     tmp_path: Path, before: dict[str, bytes], monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:
@@ -441,9 +441,9 @@ def test_a_process_that_gets_no_decision_while_process_0_merges(
     has_given_up = threading.Event()
     merge = Staging.merge
 
-    def late(staging: Staging, parts: list[str], durability: Any) -> None:
+    def late(staging: Staging, parts: list[str]) -> None:
         assert has_given_up.wait(600)
-        merge(staging, parts, durability)
+        merge(staging, parts)
 
     monkeypatch.setattr(Staging, "merge", late)
 

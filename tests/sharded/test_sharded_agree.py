@@ -194,13 +194,19 @@ def test_a_checkpoint_replaced_while_it_is_opened(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ([{"level": "v2"}, {}, {"level": "v2"}], "levels: v2 (process 0, 2); v2+ (process 1)"),
-        ([{}, {}, {"alignment": 64}], "alignments: None (process 0, 1); 64 (process 2)"),
+        (
+            [{"level": "v2"}, {}, {"level": "v2"}],
+            "values of level: v2 (process 0, 2); v2+ (process 1)",
+        ),
+        ([{}, {}, {"alignment": 64}], "values of alignment: None (process 0, 1); 64 (process 2)"),
         (
             [{"durability": "none"}, {"durability": "rename"}, {"durability": "none"}],
-            "durabilities: none (process 0, 2); rename (process 1)",
+            "values of durability: none (process 0, 2); rename (process 1)",
         ),
-        ([{}, {"compression": "zstd"}, {}], "compressions: None (process 0, 2); zstd (process 1)"),
+        (
+            [{}, {"compression": "zstd"}, {}],
+            "values of compression: None (process 0, 2); zstd (process 1)",
+        ),
     ],
 )
 def test_options_that_differ(tmp_path: Path, options: list[dict[str, Any]], message: str) -> None:

@@ -450,7 +450,7 @@ def test_convert(client: DictClient, tmp_path: Path, compression: str | None) ->
 
 def test_saver(client: DictClient) -> None:
     policy = ckptfmt.tf.MaxShardSizePolicy(max_shard_size=4000)
-    for options in (None, ckptfmt.tf.CheckpointOptions(sharding_callback=policy)):
+    for options in (None, ckptfmt.tf.CheckpointOptions(experimental_sharding_callback=policy)):
         saver = ckptfmt.Saver({"o": SMALL})
         assert saver.save(URL, options) == URL
         same(ckptfmt.load(URL), SMALL)

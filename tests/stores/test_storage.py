@@ -14,6 +14,7 @@ from support.dict_store import DictStore
 
 from ckptfmt import _core, errors
 from ckptfmt._base.arrays import Sources
+from ckptfmt._base.save_options import SaveOptions
 from ckptfmt.bundle.codec import Zstd
 
 PREFIX = "s3://bucket/run/model"
@@ -21,7 +22,7 @@ ARRAY = np.arange(1000, dtype=np.float32)
 
 
 def write(store: DictStore, prefix: str = PREFIX, **arrays: np.ndarray) -> None:
-    writer = _core.WriterHandle(prefix, 64, 1 << 18, 0, store=store)
+    writer = _core.WriterHandle(prefix, SaveOptions(), store=store)
     with contextlib.closing(writer):
         sources = Sources()
         for name, array in (arrays or {"w": ARRAY}).items():
@@ -148,7 +149,7 @@ def test_a_short_object_is_truncated() -> None:
 
 def test_an_abandoned_writer_leaves_nothing() -> None:
     store = DictStore()
-    writer = _core.WriterHandle(PREFIX, 64, 0, 0, store=store)
+    writer = _core.WriterHandle(PREFIX, SaveOptions(), store=store)
     assert store.objects
     del writer
     assert not store.objects

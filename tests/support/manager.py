@@ -28,7 +28,6 @@ class Checkpoint:
 
     def write(self, prefix: str, options: CheckpointOptions | None = None) -> Any:
         options = options or CheckpointOptions()
-        options.before_save(prefix)
         tensors = {VALUE: self.value, COUNTER: self.save_counter}
         ckptfmt.save(prefix, tensors, durability=options.durability)
         options.after_write(prefix)

@@ -8,19 +8,17 @@ import importlib
 import inspect
 import re
 from collections.abc import Callable
+from dataclasses import fields
 from typing import Any
+
+from ckptfmt._base.save_options import SaveOptions
 
 from .pages import ROOT
 
 PAGE = "docs/options.md"
 # Option: its default, its annotation, and the call whose docstring describes it.
-SAVING = {
-    "metadata": (None, "Mapping[str, Any] | None", "Writer"),
-    "level": ("v2+", "Level", "Writer"),
-    "alignment": (None, "int | None", "Writer"),
-    "durability": ("full", "Durability", "Writer"),
-    "compression": (None, "str | None", "Writer"),
-}
+SAVING = {"metadata": (None, "Mapping[str, Any] | None", "Writer")}
+SAVING |= {one.name: (one.default, str(one.type), "Writer") for one in fields(SaveOptions)}
 LOADING = {
     "names": (None, "Names | None", "load_into"),
     "filter": (None, "Filter | None", "load_into"),
@@ -110,6 +108,8 @@ def check_calls(doors: tuple[str, ...]) -> None:
         if name in ("tf.ShardableTensor", "safetensors.save_file"):  # other things
             continue
         assert page.get(name, set()) == {*options}, f"{PAGE}: {name}"
+        if "level" in options:  # what writes a level has all options of writing
+            assert {one.name for one in fields(SaveOptions)} <= {*options}, name
         doc = inspect.getdoc(call) or ""
         for option, parameter in options.items():
             if (name, option) in OTHERS:

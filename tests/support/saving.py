@@ -58,7 +58,7 @@ def files(folder: Path) -> list[str]:
 
 
 def with_policy(policy: ShardingCallback, **more: Any) -> CheckpointOptions:
-    return CheckpointOptions(sharding_callback=policy, durability="rename", **more)
+    return CheckpointOptions(experimental_sharding_callback=policy, durability="rename", **more)
 
 
 def previous(tmp_path: Path) -> list[str]:
