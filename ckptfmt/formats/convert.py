@@ -729,6 +729,8 @@ def _opened(
                 dropped.append("the attributes of groups and datasets")
             if kind == "safetensors":
                 metadata = {name: _of_text(name, one) for name, one in metadata.items()}
+                if unknown := set[str]().union(*(one.unknown for one in tensors.values())):
+                    dropped.append(f"unknown keys of the header: {some(sorted(unknown))}")
         else:
             reader = stack.enter_context(Reader(locate(source), limits=limits))
             missing += missing_tensors(reader)

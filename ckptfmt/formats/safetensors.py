@@ -41,6 +41,8 @@ METADATA = "__metadata__"
 HEADER_MAX = 100_000_000
 # The library aligns the data so that all dtypes can be mapped.
 ALIGNMENT = 8
+# Of a tensor in the header. Others are ignored, as the library does.
+KEYS = {"dtype", "shape", "data_offsets"}
 
 # numpy's name of each dtype.
 _NAMES = {
@@ -100,13 +102,21 @@ class FileTensor:
     Attributes:
         code: the name of its dtype in the file, such as "F32".
         offset, nbytes: where its bytes are in the file.
+        unknown: keys of the header that are not KEYS.
     """
 
     def __init__(
-        self, name: str, code: str, shape: tuple[int, ...], file: ByteFile, offset: int, nbytes: int
+        self,
+        name: str,
+        about: dict[str, Any],
+        shape: tuple[int, ...],
+        file: ByteFile,
+        offset: int,
+        nbytes: int,
     ) -> None:
-        self.name, self.code, self.shape = name, code, shape
+        self.name, self.code, self.shape = name, about["dtype"], shape
         self.offset, self.nbytes = offset, nbytes
+        self.unknown = about.keys() - KEYS
         self._file = file
 
     @property
@@ -165,9 +175,10 @@ def open_tensors(path: str) -> Iterator[tuple[dict[str, FileTensor], dict[str, s
             file = stack.enter_context(contextlib.closing(ByteFile(shard)))
             tensors, text = _header(file)
             for tensor in tensors:
-                if places.get(tensor) != name:
+                # Loaders read all tensors of a file, listed or not, and one of several copies.
+                if places.get(tensor, name) != name or tensor in found:
                     raise CorruptError(
-                        f"the index does not say that {name} has this tensor",
+                        f"{name} has this tensor, and another file has it, or should have it",
                         failure="BAD_HEADER",
                         path=path,
                         tensor=tensor,
@@ -274,7 +285,7 @@ def _header(file: ByteFile) -> tuple[dict[str, FileTensor], dict[str, str]]:
 
 
 def _tensor(file: ByteFile, name: str, about: Any, begin: int) -> FileTensor:
-    if not isinstance(about, dict) or about.keys() != {"dtype", "shape", "data_offsets"}:
+    if not isinstance(about, dict) or not about.keys() >= KEYS:
         raise _bad(file, "a tensor must have dtype, shape and data_offsets", name)
     code, offsets = about["dtype"], about["data_offsets"]
     damaged = functools.partial(_bad, file, tensor=name)
@@ -293,7 +304,7 @@ def _tensor(file: ByteFile, name: str, about: Any, begin: int) -> FileTensor:
     if bits % 8 or offsets[1] - offsets[0] != bits // 8:
         raise damaged(f"{code}{list(shape)} does not take bytes {offsets[0]} to {offsets[1]}")
     checked_shape(shape, damaged, unsupported, 1 if dtype is None else dtype.itemsize)
-    return FileTensor(name, code, shape, file, begin + offsets[0], bits // 8)
+    return FileTensor(name, about, shape, file, begin + offsets[0], bits // 8)
 
 
 # ---- writing -------------------------------------------------------------------------------------

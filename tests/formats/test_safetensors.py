@@ -151,6 +151,25 @@ def test_refused(tmp_path: Path, header: Any, data: bytes, error: Any, message: 
     assert os.listdir(tmp_path) == ["x.safetensors"]
 
 
+def test_what_loaders_ignore(tmp_path: Path) -> None:
+    """Keys of a tensor that are not known, which a conversion names, and tensors that the index
+    does not list, which loaders read: they are not damage."""
+    for name in ("a", "b"):
+        header = {name: about("U8", [2], 0, 2) | {"scale": {"of": name}}}
+        file_of(tmp_path / f"{name}.safetensors", header, name.encode() * 2)
+    index = tmp_path / "m.safetensors.index.json"
+    index.write_text(json.dumps({"weight_map": {"a": "a.safetensors"}}))
+    assert load_file(index).keys() == {"a"}, "the index names the files"
+    save_file({"a": np.ones(1), "x": np.ones(1)}, tmp_path / "a.safetensors")
+    assert load_file(index).keys() == {"a", "x"}
+    index.write_text(json.dumps({"weight_map": {"a": "a.safetensors", "b": "b.safetensors"}}))
+    for result in ("ck", "y.safetensors"):
+        done = ckptfmt.convert(index, tmp_path / result)
+        assert load_file(tmp_path / result).keys() == {"a", "b", "x"}
+        (dropped,) = done.dropped
+        assert "'scale'" in dropped
+
+
 def test_size_of_the_header(tmp_path: Path) -> None:
     path = tmp_path / "x.safetensors"
     path.write_bytes(b"\xff" * 8)
@@ -259,12 +278,20 @@ def test_several_files(tmp_path: Path) -> None:
         ({"a": "../x.safetensors"}, ckptfmt.InvalidError, "not a file beside it"),
         ({"a": "x.safetensors", "b": "x.safetensors"}, ckptfmt.CorruptError, "does not have"),
         ({}, ckptfmt.CheckpointNotFoundError, "no such file"),
-        ({"b": "x.safetensors"}, ckptfmt.CorruptError, "does not say"),
+        ({"a": "y.safetensors"}, ckptfmt.CorruptError, "does not have"),
+        (
+            {"a": "y.safetensors", "b": "x.safetensors", "c": "y.safetensors"},
+            ckptfmt.CorruptError,
+            "another file",
+        ),
+        ({"b": "y.safetensors", "c": "z.safetensors"}, ckptfmt.CorruptError, "another file"),
         ({"a": 1}, ckptfmt.CorruptError, "weight_map"),
     ],
 )
 def test_wrong_index(tmp_path: Path, places: Any, error: Any, message: str) -> None:
     save_file({"a": np.arange(2)}, tmp_path / "x.safetensors")
+    save_file({"b": np.arange(2), "c": np.ones(2)}, tmp_path / "y.safetensors")
+    save_file({"b": np.arange(2), "c": np.ones(2)}, tmp_path / "z.safetensors")
     index = tmp_path / "m.safetensors.index.json"
     index.write_text(json.dumps({"weight_map": places or {"a": "nosuch.safetensors"}}))
     with pytest.raises(error, match=message):
