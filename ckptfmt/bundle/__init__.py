@@ -7,6 +7,7 @@ mean is in `ckptfmt.naming`, which this package does not import.
 reader.py        open, Reader
 tensor.py        TensorHandle: one tensor, read on demand
 state_tree.py    the grammar of a torch state in the metadata
+meanings.py      what stored bits stand for: dtypes of torch that the format lacks
 indexing.py      numpy indexing as a box to read
 batch.py         many tensors in one batch
 notebook.py      readers and handles in notebooks

@@ -8,7 +8,7 @@ import itertools
 import math
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,8 +19,11 @@ from ckptfmt._base.progress import Meter, Progress
 from ckptfmt._base.targets import Target, check_overlaps
 from ckptfmt._core.remembering import cached_property
 from ckptfmt.bundle.reader import Reader
-from ckptfmt.bundle.tensor import TensorHandle
+from ckptfmt.bundle.tensor import CARRIERS, TensorHandle
 from ckptfmt.errors import InvalidError, TensorNotFoundError, about
+
+if TYPE_CHECKING:
+    from ckptfmt.bundle.meanings import Meant
 
 OBJECT = np.dtype(object)
 # Arrays up to this size share blocks of about BLOCK_BYTES, so that a small tensor costs no
@@ -108,6 +111,30 @@ class Batch:
     def shapes(self) -> list[tuple[int, ...]]:
         """Return the full shapes of the tensors, by position."""
         return self.selection.shapes_of(np.asarray(self.rows).tolist())
+
+    @cached_property
+    def meant(self) -> dict[int, Meant]:
+        """Tensors whose stored elements are the bits of another dtype, by position."""
+        places = np.flatnonzero(np.isin(self._column("dtype"), list(CARRIERS))).tolist()
+        notes = self.reader._notes if places else {}
+        if not notes:
+            return {}
+        from ckptfmt.bundle.meanings import Meant  # noqa: PLC0415 (torch states only)
+
+        noted = ((place, notes.get(self.names[place])) for place in places)
+        return {place: Meant(self.handle(place), note) for place, note in noted if note is not None}
+
+    def meant_dtypes(self) -> list[np.dtype[Any] | None]:
+        """Return the dtypes of the values, by position; None for those that numpy does not have."""
+        changed = {place: one.dtype for place, one in self.meant.items()}
+        return [changed.get(place, one) for place, one in enumerate(self.dtypes)]
+
+    def meant_shapes(self) -> list[tuple[int, ...]]:
+        """Return the shapes of the values, by position."""
+        shapes = self.shapes()
+        for place, one in self.meant.items():
+            shapes[place] = one.shape
+        return shapes
 
     def only(self, positions: list[int]) -> Batch:
         """Return a batch of some of the tensors of this one."""

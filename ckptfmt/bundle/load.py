@@ -24,6 +24,7 @@ from ckptfmt.bundle import reader as reading
 from ckptfmt.bundle.batch import Batch, batch_of, box_of_text, check_dtypes, select_batch
 from ckptfmt.bundle.choosing import Cast, Choice, Names
 from ckptfmt.bundle.selecting import Rename, Transform, transformed, transformed_kind
+from ckptfmt.bundle.tensor import TensorHandle
 from ckptfmt.errors import CkptfmtError, InvalidError, TensorNotFoundError, printable
 
 Path = str | bytes | os.PathLike[Any]
@@ -66,16 +67,19 @@ def load(
         # A key of a mapping may match tensors that are not loaded.
         has_keys = isinstance(choice.cast, Mapping) or isinstance(choice.rename, Mapping)
         batch = batch_of(reader, None if has_keys else choice.names)
-        if filter is rename is cast is None:
+        if filter is rename is cast is None and not batch.meant:
             return dict(zip(batch.names, batch.read_each(progress), strict=True))
         new_names, _, transforms = choice.chosen(batch.names, reader.prefix)
         if list(new_names) != batch.names:
             positions = {name: position for position, name in enumerate(batch.names)}
             batch = batch.only([positions[name] for name in new_names])
-        casts = choice.casts(batch.names, batch.dtypes, batch.shapes)
+        casts = _casts(choice, batch)
+        meant = {p: one.taken(is_cast=p in casts) for p, one in batch.meant.items()}
         found = {}
         for position, array in enumerate(batch.read_each(progress)):
             name = batch.names[position]
+            if position in meant:
+                array = meant[position].values(array)  # noqa: PLW2901
             if position in casts:
                 array = choice.converted(array, casts[position], name)  # noqa: PLW2901
             if name in transforms:
@@ -268,10 +272,10 @@ def load_into(
         unexpected = [old for old, new in new_names.items() if new not in targets]
         present = {*new_names.values(), *left_out.values()}
         batch, found = everything.only(list(kept)), list(kept.values())
-        casts = choice.casts(batch.names, batch.dtypes, batch.shapes)
-        fits, shapes, dtypes = _compared(
-            batch, found, targets, choice.cast is True, casts, transforms
-        )
+        casts, casts_all = _casts(choice, batch), choice.cast is True
+        meant = {p: one.dequantized() if casts_all else one for p, one in batch.meant.items()}
+        fits, shapes, dtypes = _compared(batch, found, targets, meant, casts_all, casts, transforms)
+        meant = {p: meant[p].taken(is_cast=p in casts) for p in fits if p in meant}
         loaded = set(found)
         report = MatchReport(
             tuple(found[position] for position in fits),
@@ -289,20 +293,33 @@ def load_into(
             (chosen.targets if is_direct else converted)[position] = target
         origins = list(fits)
         ways = {
-            position: (casts.get(origins[position]), id(transforms.get(chosen.names[position])))
+            position: (
+                casts.get(at := origins[position]),
+                id(transforms.get(chosen.names[position])),
+                repr(meant[at].note) if at in meant else None,
+            )
             for position in converted
         }
         chosen.check_targets(converted, ways)
         read = chosen.read(progress)
         for position, target in converted.items():
             name, result, array = chosen.names[position], read[position], target.array
-            if origins[position] in casts:
-                result = choice.converted(result, casts[origins[position]], name)
+            at = origins[position]
+            result = meant[at].values(result) if at in meant else result
+            if at in casts:
+                result = choice.converted(result, casts[at], name)
             if name in transforms:
                 result = transformed(name, result, transforms[name], array.shape)
             target.mark_written()
             array[...] = choice.converted(result, array.dtype, name)
     return choice.reported(report)
+
+
+def _casts(choice: Choice, batch: Batch) -> dict[int, np.dtype[Any]]:
+    """Return the casts of the values of a batch; refuse tensors without any."""
+    for one in batch.meant.values():
+        one.taken(is_cast=True)
+    return choice.casts(batch.names, batch.meant_dtypes(), batch.meant_shapes)
 
 
 # What `tf.train.Checkpoint.save` adds to the variables of the program.
@@ -324,6 +341,7 @@ def _compared(
     batch: Batch,
     wanted: list[str],
     targets: Mapping[str, Any],
+    meant: Mapping[int, TensorHandle],
     casts_all: bool,
     casts: Mapping[int, np.dtype[Any]],
     transforms: Mapping[str, Transform],
@@ -333,7 +351,7 @@ def _compared(
     fits: Fits = {}
     shapes, dtypes = [], []
     for position, name in enumerate(wanted):
-        handle = batch.handle(position)
+        handle = meant[position] if position in meant else batch.handle(position)
         target = handle._borrow(targets[name])
         array = target.array
         stored, shape = handle._expected()
@@ -350,7 +368,8 @@ def _compared(
         if array.dtype != result:
             dtypes.append(Mismatch(name, handle.name, result, array.dtype))
         if array.shape == shape and array.dtype == result:
-            fits[position] = target, transform is None and result == stored
+            is_direct = transform is None and result == stored and position not in meant
+            fits[position] = target, is_direct
     return fits, shapes, dtypes
 
 

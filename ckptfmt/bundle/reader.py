@@ -360,6 +360,15 @@ class Reader(Mapping[str, TensorHandle]):
             )
         return value
 
+    @cached_property
+    def _notes(self) -> dict[str, dict[str, Any]]:
+        """What tensors were whose stored elements are the bits of another dtype, by name."""
+        if names.METADATA not in self:
+            return {}
+        from ckptfmt.bundle.meanings import notes_of  # noqa: PLC0415 (torch states only)
+
+        return notes_of(self.metadata, self.prefix)
+
     @property
     def level(self) -> str:
         """The level of the format that it needs or uses: "ckptfmt", "v2+" or "v2".

@@ -25,6 +25,10 @@ from ckptfmt.errors import InvalidError, UnsupportedError
 CHECKED_WHOLE_BYTES = 1 << 20
 # Before allocating more than this, check that the data files are as large as the index claims.
 PROBED_BYTES = 64 << 20
+# Dtypes that tensors of dtypes of torch which the format lacks are stored as (meanings.py).
+CARRIERS = frozenset(
+    dtypes.code_of(name) for name in ("uint8", "uint16", "half", "qint8", "quint8", "qint32")
+)
 
 
 class Opened(Protocol):
@@ -37,6 +41,9 @@ class Opened(Protocol):
     def prefix(self) -> str:
         """The checkpoint's prefix."""
         ...
+
+    @property
+    def _notes(self) -> dict[str, dict[str, Any]]: ...
 
     def _verify_mode(self, verify: Verify | None) -> int: ...
 
@@ -121,6 +128,16 @@ class TensorHandle:
     def dtype_name(self) -> str:
         """TensorFlow's name of the dtype."""
         return dtypes.name_of(self._record.dtype)
+
+    @property
+    def meaning(self) -> str | None:
+        """Torch's name of the dtype that the stored elements are bits of: "float8_e8m0fnu". None if
+        they are the values."""
+        return None if self._note is None else str(self._note["dtype"])
+
+    @property
+    def _note(self) -> dict[str, Any] | None:
+        return self._reader._notes.get(self.name) if self.dtype_code in CARRIERS else None
 
     @property
     def ndim(self) -> int:

@@ -1,0 +1,166 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Dtypes of torch that the format lacks. What takes values out of a checkpoint gives the numbers
+that torch has, or refuses: the bits are never numbers."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+import torch
+
+import ckptfmt
+import ckptfmt.torch as ct
+
+pytestmark = pytest.mark.filterwarnings("ignore:ComplexHalf support:UserWarning")
+
+BYTES = torch.arange(48, dtype=torch.uint8).reshape(2, 3, 8)
+WEIGHTS = torch.linspace(-9, 9, 48).reshape(2, 3, 8)
+# By the four bits.
+FP4 = [0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6]
+
+
+def _channels(axis: int, dtype: torch.dtype, kind: torch.dtype = torch.float64) -> torch.Tensor:
+    count = WEIGHTS.shape[axis]
+    scales = torch.linspace(0.1, 0.37, count, dtype=kind)
+    zeros = torch.arange(count) if kind is torch.float64 else torch.linspace(0.3, 2.6, count)
+    return torch.quantize_per_channel(WEIGHTS, scales, zeros, axis, dtype)
+
+
+def _unfit() -> dict[str, torch.Tensor]:
+    """A tensor of each dtype of torch without numbers in NumPy."""
+    found = {"quint4x2": _channels(0, torch.quint4x2, torch.float32)}
+    kinds = {one for one in vars(torch).values() if isinstance(one, torch.dtype)}
+    for kind in sorted(kinds, key=str):
+        name = str(kind).removeprefix("torch.")
+        if name.startswith(("bits", "int", "uint")) and kind not in ct.tensors.PLAIN:
+            found[name] = BYTES.view(kind)
+    return found
+
+
+warnings.simplefilter("ignore")  # of quantized and complex32 tensors, which torch is to drop
+E8M0 = (BYTES + 110).view(torch.float8_e8m0fnu)
+COMPLEX = torch.complex(WEIGHTS, WEIGHTS * 3).to(torch.complex32)
+# With the numbers, of the dtype without a cast.
+VALUES: dict[str, tuple[torch.Tensor, np.ndarray[Any, Any]]] = {
+    "e8m0": (E8M0, E8M0.float().numpy().astype(ml_dtypes.float8_e8m0fnu)),
+    "fp4": (
+        BYTES.view(torch.float4_e2m1fn_x2),
+        np.array([[FP4[b & 15], FP4[b >> 4]] for b in BYTES.flatten().tolist()])
+        .reshape(2, 3, 16)
+        .astype(ml_dtypes.float4_e2m1fn),
+    ),
+    "complex32": (COMPLEX, COMPLEX.to(torch.complex64).numpy()),
+}
+QUANTIZED: dict[str, torch.Tensor] = {}
+for _dtype in (torch.qint8, torch.quint8, torch.qint32):
+    _name = str(_dtype).removeprefix("torch.")
+    QUANTIZED[_name] = torch.quantize_per_tensor(WEIGHTS, 0.1, 3, _dtype)
+    QUANTIZED[f"{_name} rows"] = _channels(0, _dtype)
+    QUANTIZED[f"{_name} columns"] = _channels(2, _dtype)
+    if _dtype is not torch.qint32:  # which torch dies of
+        QUANTIZED[f"{_name} float zeros"] = _channels(1, _dtype, torch.float32)
+UNFIT = _unfit()
+ALL = {name: one for name, (one, _) in VALUES.items()} | QUANTIZED | UNFIT
+
+
+def numbers_of(kind: str) -> np.ndarray[Any, Any]:
+    """The numbers of torch, as float32 or complex64."""
+    if kind in QUANTIZED:
+        return QUANTIZED[kind].dequantize().numpy()
+    if kind in UNFIT:
+        return np.zeros(UNFIT[kind].shape, np.float32)
+    values = VALUES[kind][1]
+    return values if values.dtype == np.complex64 else values.astype(np.float32)
+
+
+def equal(found: Any, wanted: np.ndarray[Any, Any]) -> bool:
+    array = np.asarray(found)
+    is_alike = array.dtype == wanted.dtype and array.shape == wanted.shape
+    return is_alike and array.tobytes() == wanted.tobytes()
+
+
+# The first dimension backwards.
+REVERSED = ("^s$", "s", lambda array: array[::-1])
+
+
+# ---- doors: each returns what it gives of the tensor "s" of a checkpoint, without a cast or with
+# one to the dtype of `numbers_of`
+
+
+def into(make: Callable[[np.ndarray[Any, Any]], Any], **options: Any) -> Callable[..., Any]:
+    def door(path: Path, like: np.ndarray[Any, Any]) -> Any:
+        target = {"s": make(like)}
+        ckptfmt.load_into(path, target, names=["s"], **options)
+        return target["s"]
+
+    return door
+
+
+def zeros(like: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    return np.zeros(like.shape, like.dtype)
+
+
+def torch_zeros(like: np.ndarray[Any, Any]) -> torch.Tensor:
+    return torch.zeros(like.shape, dtype=getattr(torch, like.dtype.name))
+
+
+PLAIN: dict[str, Callable[..., Any]] = {
+    "load": lambda path, _: ckptfmt.load(path, ["s"])["s"],
+    "load all": lambda path, _: ckptfmt.load(path)["s"],
+    "load with a transform": lambda path, _: ckptfmt.load(path, ["s"], rename=REVERSED)["s"][::-1],
+    "load_into": into(zeros),
+}
+CAST: dict[str, Callable[..., Any]] = {
+    "load": lambda path, like: ckptfmt.load(path, ["s"], cast={"s": like.dtype})["s"],
+    "load_into": into(zeros, cast=True),
+    "load_into a view": into(lambda like: np.zeros(like.T.shape, like.dtype).T, cast=True),
+    "load_into torch": into(torch_zeros, cast=True),
+    "load_into by name": lambda path, like: into(zeros, cast={"s": like.dtype})(path, like),
+    "load_into with a transform": lambda path, like: into(zeros, cast=True, rename=REVERSED)(
+        path, like
+    )[::-1],
+}
+# Formats that lack a dtype; without a cast it is refused.
+LACK = {"e8m0": ("npz", "hdf5"), "fp4": ("npz", "hdf5")}
+
+
+def cell(door: Callable[..., Any], path: Path, wanted: np.ndarray[Any, Any]) -> str:
+    """What a door does: "right", "wrong", or the class of the refusal."""
+    try:
+        found = door(path, wanted)
+    except ckptfmt.CkptfmtError as error:
+        offers = any(word in str(error) for word in ("drop_metadata", "drop-metadata"))
+        return type(error).__name__ + " that offers other values" * offers
+    return "right" if equal(found, wanted) else "wrong"
+
+
+def table(path: Path, kind: str) -> dict[str, str]:
+    ct.save({"s": ALL[kind]}, path)
+    numbers = numbers_of(kind)
+    values = VALUES[kind][1] if kind in VALUES else numbers
+    found = {name: cell(door, path, values) for name, door in PLAIN.items()}
+    return found | {f"{name}, cast": cell(door, path, numbers) for name, door in CAST.items()}
+
+
+@pytest.mark.parametrize("kind", ALL)
+def test_doors(tmp_path: Path, kind: str) -> None:
+    found = table(tmp_path / "ck", kind)
+    refused = {
+        name
+        for name in found
+        if kind in UNFIT
+        or (kind in QUANTIZED and not name.endswith(", cast"))
+        or (
+            any(name.startswith(f"convert to {one}") for one in LACK.get(kind, ()))
+            and not name.endswith(", cast")
+        )
+    }
+    classes = {"UnsupportedError", "InvalidError"}
+    assert {name for name, one in found.items() if one in classes} == refused
+    assert {name for name, one in found.items() if one == "right"} == found.keys() - refused, found
