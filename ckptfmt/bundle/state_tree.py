@@ -266,12 +266,14 @@ class Place(NamedTuple):
         is_part: whether it is in the note of another leaf.
         where: "state" of an optimizer, which learning rates and the like are as well; "" outside of
             optimizers; else "groups", "group" or "params".
+        path: of the leaf.
     """
 
     name: str
     node: dict[str, Any]
     is_part: bool
     where: str
+    path: str
 
 
 def leaves(state: Any, unknown: list[str] | None = None) -> Iterator[Place]:
@@ -291,7 +293,7 @@ def leaves(state: Any, unknown: list[str] | None = None) -> Iterator[Place]:
             unknown.append(path or "")
             continue
         if name is not None:
-            yield Place(name, node, is_part, where)
+            yield Place(name, node, is_part, where, path or "")
         for key, one in reversed(pairs):
             text = path_key(key)
             inside = _where(where, node, text, one)

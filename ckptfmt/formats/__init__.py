@@ -10,6 +10,7 @@ opening.py      a checkpoint or a file of another format, to read only
 convert.py      convert
 renaming.py     the tensors of an open file under other names and in other layouts
 safetensors.py  safetensors, and models of several such files
+torch_state.py  a state of torch in safetensors: tied names
 npz.py          NumPy's .npz
 hdf5.py         HDF5
 datasets.py     the datasets of HDF5 files

@@ -64,7 +64,7 @@ from ckptfmt.files.temporary import (
     raise_storage,
     replacing_file,
 )
-from ckptfmt.formats import safetensors
+from ckptfmt.formats import safetensors, torch_state
 from ckptfmt.formats.renaming import WAY_OUT, Opened, is_transformed, renamed_tensors
 from ckptfmt.formats.tensors import Box, Kind, Read, Tensor
 from ckptfmt.naming.metadata import PRNG_KEYS, NamedInMetadata
@@ -269,7 +269,7 @@ def convert(
     keeps = keeps and result == "safetensors"
     source_tensors = _opened(kind, from_path, limits, missing, dropped, keeps=keeps)
     opened = renamed_tensors(source_tensors, rename, drop, from_path)
-    done = out.write(opened, choice, check_result, progress, most)
+    done = out.write(opened, choice, check_result, progress, most, rename)
     return replace(done, missing=tuple(missing), dropped=(*done.dropped, *dropped))
 
 
@@ -566,6 +566,7 @@ class _Export:
         check_result: bool,
         progress: Progress | None,
         most: int,
+        rename: Rename | None,
     ) -> Conversion:
         """Write all files, then make them visible, the index last."""
         dropped = []
@@ -578,12 +579,14 @@ class _Export:
             kinds = _kinds_of(tensors, casts, self._module.holds, self._format)
             _check_output(tensors, most, self._source)
             _check_described(kinds, tensors, metadata, self._source)
+            exported, lost = torch_state.exported(tensors, metadata, rename)
             texts = {
                 name: value if isinstance(value, str) else json.dumps(value)
-                for name, value in metadata.items()
+                for name, value in exported.items()
             }
-            if others := [name for name in texts if _of_text(name, texts[name]) != metadata[name]]:
-                dropped.append(f"the types of metadata, which become texts: {some(others)}")
+            if others := [name for name in texts if _of_text(name, texts[name]) != exported[name]]:
+                lost.append(f"the types of metadata, which become texts: {some(others)}")
+            dropped += lost
             named = foreign.by_name(self._path)
             is_keras = named is not None and named[0] is foreign.KERAS_WEIGHTS
             if is_keras and self._format == "hdf5":
@@ -729,14 +732,15 @@ def _opened(
                 dropped.append("the attributes of groups and datasets")
             if kind == "safetensors":
                 metadata = {name: _of_text(name, one) for name, one in metadata.items()}
+                metadata = torch_state.with_ties(tensors, metadata)
                 if unknown := set[str]().union(*(one.unknown for one in tensors.values())):
                     dropped.append(f"unknown keys of the header: {some(sorted(unknown))}")
         else:
             reader = stack.enter_context(Reader(locate(source), limits=limits))
             missing += missing_tensors(reader)
             tensors, metadata = {name: _Handle(reader, name) for name in reader}, reader.metadata
-        if metadata and not keeps:
-            dropped.append("the metadata")
+        if not keeps:
+            dropped += torch_state.left_out(tensors, metadata)
         yield tensors, metadata if keeps else {}
 
 

@@ -114,7 +114,8 @@ class FileTensor:
         offset: int,
         nbytes: int,
     ) -> None:
-        self.name, self.code, self.shape = name, about["dtype"], shape
+        self.name, self.shape = name, shape
+        self.code: str = about["dtype"]
         self.offset, self.nbytes = offset, nbytes
         self.unknown = about.keys() - KEYS
         self._file = file

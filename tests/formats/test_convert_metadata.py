@@ -67,7 +67,7 @@ def test_a_conversion_renames_as_an_edit_does(source: Path, rename: str) -> None
     head = file.read_bytes()
     found = json.loads(head[8 : 8 + int.from_bytes(head[:8], "little")])["__metadata__"]
     texts = {key: one if isinstance(one, str) else json.dumps(one) for key, one in expected.items()}
-    assert found == texts
+    assert found == texts | {"format": "pt"}
     assert expected != METADATA
     if rename == "a module":
         model = json.loads(expected["ckptfmt.torch"])["state"]["model"]
@@ -84,7 +84,7 @@ def test_metadata_that_are_dropped_refuse_nothing(source: Path, to: str) -> None
     with pytest.raises(InvalidError, match="drop_metadata"):
         ckptfmt.convert(source, source.with_name("kept"), rename=rename)
     done = ckptfmt.convert(source, source.with_name("kept"), rename=rename, drop_metadata=True)
-    assert done.dropped == ("the metadata",)
+    assert "the metadata" in done.dropped
 
 
 def test_lists_in_metadata_come_back_from_safetensors(source: Path) -> None:
