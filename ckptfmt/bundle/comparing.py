@@ -15,8 +15,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ckptfmt._base.dtypes import is_floating, plain_quantized
+from ckptfmt._base.casting import kind_of
+from ckptfmt._base.dtypes import plain_quantized
 from ckptfmt._base.names import tensor_bytes
+from ckptfmt.bundle.meanings import alike, bits_of, meant
 from ckptfmt.bundle.reader import Reader
 from ckptfmt.bundle.tensor import TensorHandle
 from ckptfmt.errors import InvalidError
@@ -119,7 +121,7 @@ def difference(
         return Difference(there.name, "only in B" if one is None else "only in A", one, other)
     if one.shape != other.shape:
         return Difference(one.name, "shape", one, other)
-    if one.dtype_code != other.dtype_code:
+    if not alike(one, other):
         if tolerance and _has_distances(one) and _has_distances(other):
             return _values(one, other, progress, tolerance)
         return Difference(one.name, "dtype", one, other)
@@ -146,12 +148,14 @@ def pairs(
     every = {*ours, *b}
     for name in sorted(every, key=tensor_bytes):
         if chosen(name):
-            yield a[ours[name]] if name in ours else None, b.get(name)
+            one, other = a[ours[name]] if name in ours else None, b.get(name)
+            yield one and meant(one), other and meant(other)
 
 
 def checksums_equal(a: TensorHandle, b: TensorHandle) -> bool:
-    """Return whether the checksums in the indexes say that two tensors are equal: those of the
-    bytes as they are stored, which are the elements unless they are compressed or strings."""
+    """Return whether the checksums in the indexes say that two tensors, which are `alike`, are
+    equal: those of the bytes as they are stored, which are the elements unless they are compressed
+    or strings."""
     whole = a.crc32c is not None and b.crc32c is not None
     plain = a.stored_nbytes == a.nbytes and b.stored_nbytes == b.nbytes and a.dtype is not None
     return whole and plain and a.dtype != np.dtype(object) and a.crc32c == b.crc32c
@@ -177,8 +181,7 @@ def pieces(
 
 
 def _has_distances(handle: TensorHandle) -> bool:
-    dtype = handle.dtype
-    return dtype is not None and (is_floating(handle.dtype_code) or dtype.kind == "c")
+    return handle.dtype is not None and kind_of(handle.dtype) in ("f", "c")
 
 
 def _values(
@@ -187,7 +190,8 @@ def _values(
     progress: Callable[[int], object] | None,
     tolerance: Tolerance,
 ) -> Difference | None:
-    if a.dtype is None:  # an unknown dtype has no elements
+    stored = bits_of(a), bits_of(b)
+    if stored[0].dtype is None:  # an unknown dtype has no elements
         different = a.stored_nbytes != b.stored_nbytes or not np.array_equal(a.read(), b.read())
         return Difference(a.name, "values", a, b) if different else None
     # Average size of the strings.
@@ -195,9 +199,9 @@ def _values(
     elements = nans = 0
     largest = relative = 0.0
     numbers = _has_distances(a)
-    retyped = a.dtype_code != b.dtype_code
+    retyped = not alike(a, b)
     for index in pieces(a.shape, itemsize):
-        one, other = (plain_quantized(h[index] if index else h.read()) for h in (a, b))
+        one, other = (plain_quantized(h[index] if index else h.read()) for h in stored)
         one, other = one.reshape(-1), other.reshape(-1)
         differs = np.arange(one.size) if retyped else np.flatnonzero(_differs(one, other))
         if differs.size and numbers:

@@ -74,6 +74,16 @@ def meant(handle: TensorHandle) -> TensorHandle:
     return handle if note is None else Meant(handle, note)
 
 
+def has_values(handle: TensorHandle) -> bool:
+    """Return whether a tensor is read without a cast."""
+    return not isinstance(handle, Meant) or (handle.dtype is not None and not handle.is_quantized)
+
+
+def bits_of(handle: TensorHandle) -> TensorHandle:
+    """Return a handle of what is stored, of a tensor that is not read as what that means."""
+    return handle._stored if isinstance(handle, Meant) and not has_values(handle) else handle
+
+
 class Meant(TensorHandle):
     """A tensor as what its stored bits stand for.
 
@@ -121,11 +131,6 @@ class Meant(TensorHandle):
         """Whether a cast is needed for its numbers."""
         return self._kind in _QUANTIZED and not self._is_dequantized
 
-    @property
-    def has_values(self) -> bool:
-        """Whether it can be read without a cast."""
-        return self.dtype is not None and not self.is_quantized
-
     def dequantized(self) -> Meant:
         """Return the tensor with the numbers of torch's `dequantize`; others as they are."""
         if not self.is_quantized:
@@ -141,7 +146,7 @@ class Meant(TensorHandle):
             UnsupportedError: it has no values.
         """
         found = self.dequantized() if is_cast else self
-        if not found.has_values:
+        if not has_values(found):
             without = " without a cast" if self.is_quantized else ""
             raise self._unsupported(
                 f"it has the bits of {self._kind}, of which NumPy has no numbers{without}: "

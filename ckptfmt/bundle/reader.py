@@ -27,6 +27,7 @@ from ckptfmt.errors import (
     CorruptError,
     InvalidError,
     TensorNotFoundError,
+    UnsupportedError,
     masked,
 )
 from ckptfmt.files.locate import explained, located
@@ -360,14 +361,23 @@ class Reader(Mapping[str, TensorHandle]):
             )
         return value
 
-    @cached_property
+    @property
     def _notes(self) -> dict[str, dict[str, Any]]:
         """What tensors were whose stored elements are the bits of another dtype, by name."""
+        if isinstance(self._noted, CkptfmtError):
+            raise self._noted.with_traceback(None)
+        return self._noted
+
+    @cached_property
+    def _noted(self) -> dict[str, dict[str, Any]] | CkptfmtError:
         if names.METADATA not in self:
             return {}
         from ckptfmt.bundle.meanings import notes_of  # noqa: PLC0415 (torch states only)
 
-        return notes_of(self.metadata, self.prefix)
+        try:
+            return notes_of(self.metadata, self.prefix)
+        except (CorruptError, UnsupportedError) as error:
+            return error  # parsed once
 
     @property
     def level(self) -> str:

@@ -14,8 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ckptfmt import InvalidError, Reader, TensorNotFoundError
-from ckptfmt._base.dtypes import little_endian, plain_quantized
+from ckptfmt._base.dtypes import code_of_array, little_endian, plain_quantized
 from ckptfmt.bundle.comparing import pieces
+from ckptfmt.bundle.meanings import meant
 from ckptfmt.cli import text
 from ckptfmt.cli.destination import writing_output
 from ckptfmt.cli.output import Output
@@ -126,7 +127,7 @@ def _chosen(reader: Reader, given: str) -> tuple[TensorHandle, str | None, str]:
         if not given.endswith("]"):
             raise InvalidError(f"{given!r} has a [ without a ]: give NAME[INDEX]") from None
         index = given[bracket + 1 : -1]
-    return reader[found], index, text.printable(names.shown(found))
+    return meant(reader[found]), index, text.printable(names.shown(found))
 
 
 def parse_index(index: str) -> tuple[Any, ...]:
@@ -268,7 +269,8 @@ def _raw(handle: TensorHandle, index: str | None) -> bytes:
     values = _values(handle, index)
     if values.dtype == np.dtype(object):
         raise InvalidError("--raw needs elements of one size, not strings", tensor=handle.name)
-    return little_endian(np.ascontiguousarray(values), handle.dtype_code).tobytes()
+    code = code_of_array(values.dtype) or (handle.dtype_code, False)
+    return little_endian(values, code[0]).tobytes()
 
 
 # ---- JSON

@@ -12,6 +12,7 @@ from typing import Any
 from ckptfmt._base.names import printable
 from ckptfmt.bundle.comparing import Difference, checksums_equal, difference, pairs
 from ckptfmt.bundle.findings import grouped
+from ckptfmt.bundle.meanings import alike
 from ckptfmt.bundle.reader import Reader
 from ckptfmt.bundle.tensor import TensorHandle
 from ckptfmt.errors import CkptfmtError, masked
@@ -53,6 +54,8 @@ def checkpoint_data(
     rows = _Groups(groups)
     parts: dict[str, list[int]] = {}
     for row, (name, key, role, dtype, shape, nbytes, size, shard) in enumerate(columns):
+        if (values := results.meant.get(row)) is not None:
+            dtype, shape, nbytes = values.dtype_name, values.shape, values.nbytes  # noqa: PLW2901
         elements = math.prod(shape)
         part = parts.setdefault(role, [0, 0, 0])
         for place, more in enumerate((1, elements, nbytes)):
@@ -319,7 +322,7 @@ def _compared(
         if handle is not None:
             row[place] = [handle.dtype_name, list(handle.shape)]
     try:
-        if one is not None and other is not None and row["before"] == row["after"]:
+        if one and other and one.shape == other.shape and alike(one, other):
             if by_checksum and checksums_equal(one, other):
                 return {"change": "same", "unread": True}
             check(2 * one.nbytes)  # before the first piece is read

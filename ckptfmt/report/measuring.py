@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from ckptfmt._base.dtypes import plain_quantized
 from ckptfmt.bundle.comparing import pieces
+from ckptfmt.bundle.meanings import bits_of, has_values, meant
 from ckptfmt.bundle.reader import Reader
 from ckptfmt.bundle.tensor import TensorHandle
 from ckptfmt.bundle.verify import Report, verify_all
@@ -87,6 +88,7 @@ class Measurements:
         found: by the tensor's place in the index; without the tensors that could not be read, that
             are not numbers, and that there was no time for.
         errors: why a tensor could not be read.
+        meant: tensors whose bits stand for values of another dtype.
         numbers: how many tensors are numbers.
         whole: how many of these were measured whole.
         sampled: the places of those of which only a sample was.
@@ -97,6 +99,7 @@ class Measurements:
 
     found: dict[int, Measured] = field(default_factory=dict)
     errors: dict[int, str] = field(default_factory=dict)
+    meant: dict[int, TensorHandle] = field(default_factory=dict)
     numbers: int = 0
     whole: int = 0
     sampled: set[int] = field(default_factory=set)
@@ -120,10 +123,18 @@ def measure(
     large: list[tuple[int, int, TensorHandle]] = []
     count = len(reader)
     told = progress if progress is not None else lambda done, total: None
-    for row, handle in enumerate(reader.values()):
-        is_numbers = handle.dtype is not None and handle.dtype != np.dtype(object)
-        results.numbers += is_numbers
+    for row, stored in enumerate(reader.values()):
         told(row, 3 * count)
+        try:
+            values = meant(stored)
+        except CkptfmtError as error:
+            results.errors[row] = str(error)
+            continue
+        if values is not stored:
+            results.meant[row] = values
+        handle, is_numbers = bits_of(values), has_values(values)
+        is_numbers = is_numbers and handle.dtype is not None and handle.dtype != np.dtype(object)
+        results.numbers += is_numbers
         is_large = handle.nbytes > PIECE_BYTES
         if budget.allows(min(handle.nbytes, PIECE_BYTES), SAMPLING) and (
             is_numbers or not is_large

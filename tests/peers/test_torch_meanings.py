@@ -4,6 +4,9 @@ that torch has, or refuses: the bits are never numbers."""
 
 from __future__ import annotations
 
+import contextlib
+import io
+import json
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -16,6 +19,9 @@ import torch
 
 import ckptfmt
 import ckptfmt.torch as ct
+from ckptfmt.cli import main
+from ckptfmt.report.collect import checkpoint_data, comparison_data
+from ckptfmt.report.measuring import Budget
 
 pytestmark = pytest.mark.filterwarnings("ignore:ComplexHalf support:UserWarning")
 
@@ -110,11 +116,48 @@ def torch_zeros(like: np.ndarray[Any, Any]) -> torch.Tensor:
     return torch.zeros(like.shape, dtype=getattr(torch, like.dtype.name))
 
 
+def shown(index: Any) -> Callable[..., Any]:
+    """`show` of a part, and the rest of the numbers as they should be."""
+
+    def door(path: Path, like: np.ndarray[Any, Any]) -> Any:
+        out = io.StringIO()
+        text = "" if index is ... else "[1, ..., -2:3:-1]"
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(out):
+            if main(["show", "--json", str(path), f"s{text}"]):
+                raise ckptfmt.UnsupportedError(out.getvalue())
+        found = np.array(json.loads(out.getvalue())["values"], np.float64)
+        found = found[..., 0] + 1j * found[..., 1] if like.dtype.kind == "c" else found
+        whole = like.copy()
+        whole[index] = found.astype(like.dtype)
+        return whole
+
+    return door
+
+
+def reported(path: Path, like: np.ndarray[Any, Any]) -> Any:
+    """The numbers if the statistics of `report` are theirs."""
+    with ckptfmt.open(path) as reader:
+        data, meaning = checkpoint_data(reader, Budget(None)), reader["s"].meaning
+    [row] = [one for one in data["tensors"] if one["name"] == "s"]
+    assert row["dtype"] == meaning and not data["health"]["findings"]
+    if "stats" not in row:
+        raise ckptfmt.UnsupportedError("no statistics")
+    flat = like.astype(np.complex128 if like.dtype.kind == "c" else np.float64)
+    flat = np.abs(flat) if flat.dtype.kind == "c" else flat
+    stats, known = row["stats"], flat[np.isfinite(flat)]
+    assert row["shape"] == list(like.shape)
+    wanted = [known.min(), known.max()]
+    return like if np.allclose([stats["low"], stats["high"]], wanted, 1e-6) else None
+
+
 PLAIN: dict[str, Callable[..., Any]] = {
     "load": lambda path, _: ckptfmt.load(path, ["s"])["s"],
     "load all": lambda path, _: ckptfmt.load(path)["s"],
     "load with a transform": lambda path, _: ckptfmt.load(path, ["s"], rename=REVERSED)["s"][::-1],
     "load_into": into(zeros),
+    "show": shown(...),
+    "show a part": shown((1, ..., slice(-2, 3, -1))),
+    "report": reported,
 }
 CAST: dict[str, Callable[..., Any]] = {
     "load": lambda path, like: ckptfmt.load(path, ["s"], cast={"s": like.dtype})["s"],
@@ -164,3 +207,57 @@ def test_doors(tmp_path: Path, kind: str) -> None:
     classes = {"UnsupportedError", "InvalidError"}
     assert {name for name, one in found.items() if one in classes} == refused
     assert {name for name, one in found.items() if one == "right"} == found.keys() - refused, found
+
+
+def flipped(one: torch.Tensor) -> torch.Tensor:
+    """Other values with the same quantizer."""
+    if not one.is_quantized or one.qscheme() is torch.per_tensor_affine:
+        return one.flip(0)
+    scales, zeros = one.q_per_channel_scales(), one.q_per_channel_zero_points()
+    axis = one.q_per_channel_axis()
+    return torch.quantize_per_channel(WEIGHTS.flip(0), scales, zeros, axis, one.dtype)
+
+
+def differences(one: Path, other: Path, *options: str) -> Any:
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out):
+        status = main(["diff", "--json", *options, str(one), str(other)])
+    found = json.loads(out.getvalue())
+    assert status == (not found["equal"])
+    return [(one["name"], one["kind"], one["max_abs_difference"]) for one in found["differences"]]
+
+
+@pytest.mark.parametrize("kind", ALL)
+def test_differences(tmp_path: Path, kind: str) -> None:
+    """Values are compared where NumPy has them, bits where they mean the same."""
+    one, other = tmp_path / "a", tmp_path / "b"
+    ct.save({"s": ALL[kind]}, one)
+    ct.save({"s": flipped(ALL[kind])}, other)
+    assert differences(one, one) == differences(one, one, "--checksums") == []
+    numbers = numbers_of(kind).astype(np.complex128)
+    with np.errstate(invalid="ignore"):
+        largest = float(np.nanmax(np.abs(numbers - numbers[::-1])))
+    found = differences(one, other)
+    assert [("s", "values", largest if kind in VALUES else None)] == found[:1], found
+    ct.save({"s": torch.as_tensor(numbers_of(kind))}, other)
+    found = differences(one, other, "--rtol=1e-6", "--filter=s")
+    what = "shape" if kind == "quint4x2" else "dtype"
+    assert found == [("s", what, 0.0 if kind in VALUES else None)], found
+
+
+def test_equal_bits_that_mean_others(tmp_path: Path) -> None:
+    ct.save({"s": E8M0}, tmp_path / "a")
+    states = [E8M0.view(torch.uint8), BYTES.view(torch.bits8)]
+    bits = torch.ones(3, dtype=torch.int8)
+    make: Any = torch._make_per_tensor_quantized_tensor
+    scaled = [make(bits, scale, 0) for scale in (0.5, 0.25)]
+    for first, *others in ([E8M0, *states], scaled):
+        ct.save({"s": first}, tmp_path / "a")
+        for other in others:
+            ct.save({"s": other}, tmp_path / "b")
+            for options in ((), ("--checksums",)):
+                [(name, found, _)] = differences(tmp_path / "a", tmp_path / "b", *options)
+                assert (name, found) == ("s", "dtype")
+            with ckptfmt.open(tmp_path / "a") as a, ckptfmt.open(tmp_path / "b") as b:
+                counts = comparison_data(a, b, Budget(None))["counts"]
+            assert counts == {"retyped": 1}
