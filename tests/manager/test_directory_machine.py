@@ -253,7 +253,8 @@ class Directory(RuleBasedStateMachine):
     def clean(self) -> None:
         self.settle()
         if self.in_store:  # the clock may be behind the time of an object
-            assert self.command("clean", "--older-than", "1e-9", "--remove", self.place) == 0
+            status = self.command("clean", "--older-than", "1e-9", "--remove", self.place)
+            assert status in (0, 2 if self.changed else 0), "beside a damaged index data files stay"
         else:
             assert self.command("clean", self.place) == 0
             assert not [path for path in self.runs.iterdir() if "_temp" in path.name]
