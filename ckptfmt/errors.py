@@ -156,6 +156,17 @@ def about(tensor: str | None = None, *, argument: str | None = None) -> Iterator
         raise
 
 
+@contextlib.contextmanager
+def storage_errors(path: str) -> Iterator[None]:
+    """Raise an OSError about `path` as a StorageError."""
+    try:
+        yield
+    except StorageError:
+        raise
+    except OSError as error:
+        raise StorageError(error.strerror or str(error), path=path, errno=error.errno) from None
+
+
 def _rebuild(kind: type[CkptfmtError], message: str, details: dict[str, Any]) -> CkptfmtError:
     return kind(message, **details)
 

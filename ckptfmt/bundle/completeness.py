@@ -23,9 +23,9 @@ from ckptfmt.errors import (
     StorageError,
     UnsupportedError,
     masked,
+    storage_errors,
 )
 from ckptfmt.files.places import MISSING, file_size, identity
-from ckptfmt.files.temporary import raise_storage
 
 # How often a checkpoint or directory is looked at again because another process replaced a file
 # meanwhile.
@@ -161,11 +161,12 @@ def missing_data(prefix: str, tensors: Iterable[str] | None = None) -> str | Non
         path = names.data_name(prefix, shard, num_shards)
         needed = int(ends[stored["shard"] == shard].max())
         try:
-            size = file_size(path)
-        except OSError as error:
+            with storage_errors(path):
+                size = file_size(path)
+        except StorageError as error:
             if error.errno not in MISSING:
-                raise_storage(error, path)
-            return f"{masked(path)}: {error.strerror}"
+                raise
+            return f"{masked(path)}: {error.message}"
         if size < needed:
             return f"{masked(path)} has {size} bytes of {needed}"
     return None

@@ -12,12 +12,12 @@ from typing import Any, Literal
 
 from ckptfmt._base import foreign
 from ckptfmt._base.names import parse_data_name, path_text
-from ckptfmt.errors import InvalidError
+from ckptfmt.errors import InvalidError, storage_errors
 from ckptfmt.files.folder import split
 from ckptfmt.files.locate import kind_of_file
 from ckptfmt.files.orphans import METRICS_NAME
 from ckptfmt.files.state_file import STATE_NAME
-from ckptfmt.files.temporary import open_directory, raise_storage, replacing_file
+from ckptfmt.files.temporary import open_directory, replacing_file
 
 # By kind of output, what an existing file must be to be replaced, by its first bytes.
 _REPLACED = {"html": ("an HTML file", foreign.HTML), "npy": ("a .npy file", foreign.NPY)}
@@ -116,12 +116,10 @@ def writing_file(path: str) -> Iterator[Callable[[bytes], object]]:
         ):
             yield file.write
         return
-    try:
+    with storage_errors(path):
         descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC | os.O_NOCTTY)
         with open(descriptor, "wb") as file:
             yield file.write
-    except OSError as error:
-        raise_storage(error, path)
 
 
 def _is_stream(path: str) -> bool:

@@ -17,7 +17,7 @@ from typing import Any
 from ckptfmt import _core
 from ckptfmt._base.names import is_url
 from ckptfmt._base.untrusted import open_regular
-from ckptfmt.errors import GenerationGoneError, StorageError, UnsupportedError
+from ckptfmt.errors import GenerationGoneError, UnsupportedError, storage_errors
 
 # The SHA-256 of a file that was opened; None if another has replaced it.
 Digest = Callable[[], bytes | None]
@@ -27,17 +27,6 @@ _ABSENT = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG)
 # Errors of a file that is missing or cannot be a file of a checkpoint. Others, such as EMFILE, EIO
 # and ESTALE, may be transient.
 MISSING = frozenset([*_ABSENT, errno.EISDIR, errno.EINVAL, errno.ENXIO])
-
-
-@contextlib.contextmanager
-def storage_errors(path: str) -> Iterator[None]:
-    """Raise an OSError about `path` as a StorageError."""
-    try:
-        yield
-    except StorageError:
-        raise
-    except OSError as error:
-        raise StorageError(error.strerror or str(error), path=path, errno=error.errno) from None
 
 
 def store_of(path: str) -> Any | None:

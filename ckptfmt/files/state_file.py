@@ -41,10 +41,10 @@ from ckptfmt.errors import (
     LimitError,
     StorageError,
     UnsupportedError,
+    storage_errors,
 )
 from ckptfmt.files.folder import split
 from ckptfmt.files.places import is_directory, is_there, modified, read_file
-from ckptfmt.files.temporary import raise_storage
 
 Path = str | bytes | os.PathLike[Any]
 
@@ -134,10 +134,8 @@ def read_state_file(path: str) -> CheckpointState:
     """
     if os.path.lexists(path) and not os.path.isfile(path):
         raise StorageError("not a regular file", path=path, errno=errno.EINVAL)
-    try:
+    with storage_errors(path):
         content = read_file(path, STATE_BYTES_MAX + 1)
-    except OSError as error:
-        raise_storage(error, path)
     return parse_state(content, path)
 
 

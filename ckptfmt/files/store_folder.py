@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any, Self
 
 from ckptfmt._base.arguments import Durability
 from ckptfmt._base.names import INTENT, index_name, is_url, parse_data_name
-from ckptfmt.errors import StorageError
+from ckptfmt.errors import StorageError, storage_errors
 from ckptfmt.files.local_folder import SMALL_BYTES_MAX
 from ckptfmt.files.orphans import DATA, INDEX
-from ckptfmt.files.places import is_file, read_file, storage_errors, store_of
+from ckptfmt.files.places import is_file, read_file, store_of
 
 if TYPE_CHECKING:
     from ckptfmt.stores.leftovers import Leftover

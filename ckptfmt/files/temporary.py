@@ -14,11 +14,10 @@ import threading
 import weakref
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import NoReturn
 
 from ckptfmt import _core
 from ckptfmt._base.names import index_name
-from ckptfmt.errors import BusyError, DurabilityUnknownError, StorageError
+from ckptfmt.errors import BusyError, DurabilityUnknownError, StorageError, storage_errors
 
 # The lock file in a temporary directory. It is created first and removed last.
 LOCK_NAME = "writer.lock"
@@ -286,7 +285,7 @@ def make_directory(path: str, durability: str) -> None:
     """
     missing = []
     level = os.path.abspath(path)
-    try:
+    with storage_errors(path):
         while True:
             try:
                 os.stat(level)  # os.path.isdir would take any error for a missing directory
@@ -299,19 +298,13 @@ def make_directory(path: str, durability: str) -> None:
         for created in missing if durability != "none" else ():
             with open_directory(os.path.dirname(created)) as parent:
                 os.fsync(parent)
-    except StorageError:
-        raise
-    except OSError as error:
-        raise_storage(error, path)
 
 
 @contextlib.contextmanager
 def open_directory(directory: str) -> Iterator[int]:
     """Open a directory ("" is the working directory) for the time of a `with` block."""
-    try:
+    with storage_errors(directory or "."):
         descriptor = os.open(directory or ".", DIRECTORY_FLAGS)
-    except OSError as error:
-        raise_storage(error, directory or ".")
     try:
         yield descriptor
     finally:
@@ -360,7 +353,7 @@ def _replacing(
     directory_fd: int, path: str, durability: str, like: str | None = None
 ) -> Iterator[tuple[str, int]]:
     directory, name = os.path.split(path)
-    try:
+    with storage_errors(path):
         temporary, lock = make_file(name, directory_fd, like)
         try:
             yield os.path.join(directory, temporary), lock.fd
@@ -373,10 +366,6 @@ def _replacing(
             raise
         finally:
             lock.close()
-    except StorageError:
-        raise
-    except OSError as error:
-        raise_storage(error, path)
     if durability == "full":
         try:
             os.fsync(directory_fd)
@@ -387,8 +376,3 @@ def _replacing(
                 path=path,
                 errno=error.errno,
             ) from None
-
-
-def raise_storage(error: OSError, path: str) -> NoReturn:
-    """Raise an OSError about `path` as a StorageError."""
-    raise StorageError(error.strerror or "system error", path=path, errno=error.errno) from None

@@ -54,14 +54,13 @@ from ckptfmt.bundle.rewriting import (
 )
 from ckptfmt.bundle.selecting import Rename
 from ckptfmt.bundle.writer import Writer, check_shards, metadata_json
-from ckptfmt.errors import InvalidError, LimitError, masked_repr
+from ckptfmt.errors import InvalidError, LimitError, masked_repr, storage_errors
 from ckptfmt.files.locate import holds_checkpoints, locate, recognised
 from ckptfmt.files.outputs import checkpoint_files, output_path
 from ckptfmt.files.places import is_file, names_in
 from ckptfmt.files.temporary import (
     make_directory,
     open_directory,
-    raise_storage,
     replacing_file,
 )
 from ckptfmt.formats import safetensors, torch_state
@@ -666,14 +665,11 @@ class _Export:
     def _remove(self, directory: int, *names: str) -> None:
         """Remove files of the directory, the first one durably before the others."""
         for name in names:
-            try:
+            path = os.path.join(os.path.dirname(self._path), name)
+            with storage_errors(path), contextlib.suppress(FileNotFoundError):
                 os.unlink(name, dir_fd=directory)
                 if name == names[0] and self._durability == "full":
                     os.fsync(directory)
-            except FileNotFoundError:
-                pass
-            except OSError as error:
-                raise_storage(error, os.path.join(os.path.dirname(self._path), name))
 
     def _check(self, path: str, kinds: list[Kind], read: Read) -> None:
         with self._module.open_tensors(path) as (tensors, _):

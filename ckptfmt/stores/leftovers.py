@@ -11,11 +11,9 @@ directory. A group stays while one of its objects is young.
 from __future__ import annotations
 
 import collections
-import contextlib
 import errno
 import re
 import time
-from collections.abc import Iterator
 from typing import NamedTuple
 
 from ckptfmt._base.arguments import invalid
@@ -27,6 +25,7 @@ from ckptfmt.errors import (
     CkptfmtError,
     StorageError,
     UnsupportedError,
+    storage_errors,
 )
 from ckptfmt.stores import store_for
 from ckptfmt.stores.objects import TEMPORARY
@@ -156,7 +155,7 @@ class _Search:
 
     def _listing(self, directory: str) -> tuple[dict[str, float | None], list[str]]:
         url = self._url + directory
-        with _errors(url):
+        with storage_errors(url):
             return self._store.listing(url)
 
     def _is_old(self, group: _Group) -> bool:
@@ -211,18 +210,8 @@ class _Search:
 
     def _remove(self, url: str) -> StorageError | None:
         try:
-            with _errors(url):
+            with storage_errors(url):
                 self._store.remove(url)
         except StorageError as error:
             return error
         return None
-
-
-@contextlib.contextmanager
-def _errors(url: str) -> Iterator[None]:
-    try:
-        yield
-    except StorageError:
-        raise
-    except OSError as error:
-        raise StorageError(error.strerror or str(error), path=url, errno=error.errno) from None

@@ -330,7 +330,9 @@ class Driver:
         except (ckptfmt.CkptfmtError, AssertionError) as error:
             wrong = wrong or f"returned: {returned}; {type(error).__name__}: {error}"
         left = [name for name in names(root) - files if "temp" in name]
-        if left and times == 1 and kind not in ("unlink", "list", "stat"):
+        # A removal that fails leaves the index by which the next call finishes it.
+        unfinished = ("unlink", "list", "stat", *(["sync"] * (self.operation.check is removed)))
+        if left and times == 1 and kind not in unfinished:
             wrong = wrong or f"left: {left}"
         if not self.operation.writes and names(root) != files:
             wrong = wrong or f"changed: {names(root) ^ files}"
