@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import hashlib
 import io
 import math
 import os
@@ -236,6 +235,8 @@ class _Disk:
 
     @contextlib.contextmanager
     def digester(self, path: str) -> Iterator[Digest]:
+        import hashlib  # noqa: PLC0415 (only processes that restore together need it)
+
         with contextlib.ExitStack() as stack:
             file: io.BufferedReader | None = None
             with contextlib.suppress(OSError):  # whoever reads it reports why
@@ -321,6 +322,8 @@ class _Objects:
 
     @contextlib.contextmanager
     def digester(self, url: str) -> Iterator[Digest]:
+        import hashlib  # noqa: PLC0415
+
         opened = self.store.open(url)
 
         def digest() -> bytes | None:

@@ -137,7 +137,7 @@ def _after(usual: Callable[..., Any]) -> Callable[..., Any]:
     return interrupted
 
 
-MOMENTS = ["Staging.make", "Writer._add", "Writer.commit", "_check_source", "_metadata"]
+MOMENTS = ["Staging.start", "Writer._add", "Writer.commit", "_check_source", "_metadata"]
 MOMENTS += [
     "rewrite",
     "Piece.read",
@@ -211,7 +211,7 @@ def test_what_a_kill_leaves_is_swept(tmp_path: Path, number: int) -> None:
         (left,) = folder.iterdir()
         assert re.fullmatch("ckpt-1_temp_[0-9a-f]{16}", left.name)
         assert (left / LOCK_NAME).is_file()
-        with LocalFolder(folder, durability="none").opened() as directory:
+        with LocalFolder(str(folder), durability="none").opened() as directory:
             assert directory.sweep() == []  # it lives
             os.kill(child.pid, number)
             assert child.end() == -number

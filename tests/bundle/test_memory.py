@@ -40,7 +40,8 @@ def test_ordinary_arrays(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(SANITIZED, reason="the sanitizer delays what is freed")
 def test_memory_goes_back_to_the_system(tmp_path: Path) -> None:
-    large = np.ones(24 << 20, np.uint8)
+    # glibc may keep what is freed, up to 32 MiB.
+    large = np.ones(40 << 20, np.uint8)
     ckptfmt.save(tmp_path / "ck", {"large": large}, durability="none")
     before = resident()
     for _ in range(3):

@@ -21,7 +21,7 @@ from torch.distributed.checkpoint.state_dict_loader import _load_state_dict_from
 import ckptfmt
 import ckptfmt.torch
 from ckptfmt import CorruptError, InvalidError
-from ckptfmt.files.places import list_objects
+from ckptfmt.files.places import names_in
 from ckptfmt.torch.dcp import StorageReader, StorageWriter
 
 pytestmark = [
@@ -317,7 +317,7 @@ def test_urls() -> None:
         found: dict[str, Any] = {"model": {"w": torch.zeros(3)}, "n": None}
         dcp.load(found, checkpoint_id=url, storage_reader=StorageReader())
         assert same(found, state)
-    assert not any("temp" in name for name in list_objects("memory://dcp/run"))
+    assert not any("temp" in name for name in names_in("memory://dcp/run"))
 
 
 def test_empty_state_dict(tmp_path: Path) -> None:
