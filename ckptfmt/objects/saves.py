@@ -25,9 +25,11 @@ from ckptfmt.objects.matching import Restoration
 from ckptfmt.objects.serializing import Content, content_of, saver_of
 from ckptfmt.objects.status import LoadStatus
 from ckptfmt.objects.traversal import View
+from ckptfmt.saving.devices import device_of
 from ckptfmt.saving.mesh import Layout
 from ckptfmt.saving.options import CheckpointOptions
 from ckptfmt.saving.saver import Saver
+from ckptfmt.saving.shards import Save
 from ckptfmt.saving.specs import DSaveSpec, SaveSpec
 from ckptfmt.sharded.plan import Description, describe
 from ckptfmt.sharded.rounds import Team, compare_all
@@ -69,10 +71,7 @@ class Alone:
         queue: the queue of background saves.
     """
 
-    _saver: Saver
-    _path: str
-    _options: CheckpointOptions
-    _record: Work | None
+    _save: Save
 
     def __init__(self, queue: SaveQueue) -> None:
         self._queue = queue
@@ -92,16 +91,26 @@ class Alone:
             options: how to save.
             record: called once the checkpoint is in place and its callbacks were called.
         """
-        self._saver = saver_of(view, self._queue)
-        self._path, self._options, self._record = path, options, record
+        content = content_of(view)
+        values = (value for _, tensors in content.owners for value in tensors.values())
+        rest = path, options, self._queue, record
+        if (
+            content.registered
+            or options.experimental_sharding_callback
+            or any(isinstance(one, (SaveSpec, Mapping)) or device_of(one) for one in values)
+        ):
+            self._save = Save(saver_of(content, self._queue).collected, *rest)
+        else:
+            shards = [content.sources()]
+            self._save = Save(lambda *_: ([], shards), *rest)
 
     def run(self) -> str:
         """Save, and return the prefix."""
-        return self._saver.run(self._path, self._options, self._record)
+        return self._save.run()
 
     def run_async(self) -> SaveFuture:
         """Save in the background; return once everything is copied."""
-        return self._saver.run_async(self._path, self._options, self._record)
+        return self._save.run_async()
 
 
 class Together:

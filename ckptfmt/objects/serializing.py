@@ -16,9 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ckptfmt._base.arguments import wrong
+from ckptfmt._base.arrays import Sources
 from ckptfmt._base.background import SaveQueue
 from ckptfmt._base.dtypes import VARIANT
-from ckptfmt._base.names import VALUE_SUFFIX
+from ckptfmt._base.names import VALUE_SUFFIX, user_name
 from ckptfmt.bundle.graph import (
     NONE,
     OBJECT_GRAPH_KEY,
@@ -380,6 +381,16 @@ class Content:
                 found[key] = value
         return found
 
+    def sources(self) -> Sources:
+        """Return the tensors and the graph as the writer takes them, for one shard."""
+        found = Sources()
+        for key, value in self.tensors.items():
+            is_spec = isinstance(value, SaveSpec)
+            tensor, dtype = (value.tensor, value.dtype) if is_spec else (value, None)
+            found.add(user_name(key), tensor, dtype)
+        found.add(OBJECT_GRAPH_KEY.encode(), self.graph)
+        return found
+
 
 def content_of(view: View) -> Content:
     """Return what is saved of these objects as they are now.
@@ -452,17 +463,8 @@ class _ByIdentity(Mapping[Any, Mapping[str, Any]]):
         return self._pairs
 
 
-def saver_of(view: View, queue: SaveQueue | None = None) -> Saver:
-    """Return a Saver of the objects as they are now, with their graph.
-
-    Args:
-        view: the objects.
-        queue: the save queue of their owner; default a new one.
-
-    Raises:
-        InvalidError, UnsupportedError: as `content_of`.
-    """
-    content = content_of(view)
+def saver_of(content: Content, queue: SaveQueue) -> Saver:
+    """Return a Saver of this content, with the save queue of its owner."""
     graph = np.empty((), object)
     graph[()] = content.graph
     owners = [*content.owners, (None, {OBJECT_GRAPH_KEY: graph})]

@@ -52,7 +52,6 @@ from ckptfmt.objects.traversal import TreeView, View
 from ckptfmt.saving.mesh import Layout
 from ckptfmt.saving.options import CheckpointOptions
 from ckptfmt.saving.parallel import is_further_component
-from ckptfmt.saving.specs import SaveSpec
 from ckptfmt.sharded import sharded
 from ckptfmt.sharded.rounds import Team
 
@@ -129,16 +128,7 @@ def save_tree(
 
 
 def _sources_of(tree: Any, graph: bool) -> Sources:
-    if not graph:
-        return collect(to_names(tree))
-    content = content_of(TreeView(tree))
-    sources = Sources()
-    for key, value in content.tensors.items():
-        is_spec = isinstance(value, SaveSpec)
-        tensor, dtype = (value.tensor, value.dtype) if is_spec else (value, None)
-        sources.add(names.user_name(key), tensor, dtype)
-    sources.add(OBJECT_GRAPH_KEY.encode(), content.graph)
-    return sources
+    return content_of(TreeView(tree)).sources() if graph else collect(to_names(tree))
 
 
 def _together(

@@ -30,13 +30,12 @@ from ckptfmt._base import dtypes, names
 from ckptfmt._base.adapters import refused
 from ckptfmt._base.arguments import invalid, wrong
 from ckptfmt._base.arrays import Sources
-from ckptfmt._base.background import SaveFuture, SaveQueue, Work, wait_for_saves
-from ckptfmt._base.names import absolute, path_text, prefix_text
+from ckptfmt._base.background import SaveFuture, SaveQueue, wait_for_saves
+from ckptfmt._base.names import path_text, prefix_text
 from ckptfmt._base.slices import parse_spec
 from ckptfmt.bundle import reader as reading
 from ckptfmt.bundle.batch import box_of_text, check_dtypes, select_batch
 from ckptfmt.bundle.reader import Reader
-from ckptfmt.bundle.snapshot import Snapshot
 from ckptfmt.errors import (
     CheckpointNotFoundError,
     InvalidError,
@@ -48,7 +47,7 @@ from ckptfmt.saving.options import CheckpointOptions
 from ckptfmt.saving.registration import RegisteredSaver, claimed, get_registered_saver
 from ckptfmt.saving.replicas import COMPARED_BYTES, same_bytes, stored_bytes
 from ckptfmt.saving.sharding import Box, overlapping
-from ckptfmt.saving.shards import cut, write_checkpoint
+from ckptfmt.saving.shards import Save, cut
 from ckptfmt.saving.specs import DSaveSpec, SaveableObject, SaveSpec, ShardableTensor
 
 Path = str | bytes | os.PathLike[Any]
@@ -191,8 +190,7 @@ class Saver:
             What the callables, the policy, the registered savers and the callbacks raise.
             What ended the last background save of this saver, if no caller asked its future.
         """
-        path, options = self._begin(prefix, options)
-        return self.run(path, options)
+        return self._begun(prefix, options).run()
 
     def save_async(self, prefix: Path, options: CheckpointOptions | None = None) -> SaveFuture:
         """Save as `save` does, in the background, and return a future of the prefix once everything
@@ -204,57 +202,13 @@ class Saver:
         Raises:
             As `save`; errors of writing and of the callbacks after it are raised by the future.
         """
-        path, options = self._begin(prefix, options)
-        return self.run_async(path, options)
+        return self._begun(prefix, options).run_async()
 
-    def _begin(
-        self, prefix: Path, options: CheckpointOptions | None
-    ) -> tuple[str, CheckpointOptions]:
+    def _begun(self, prefix: Path, options: CheckpointOptions | None) -> Save:
         options = self._options(options)
         path = prefix_text(prefix, urls=True)
         self._queue.settle()
-        return path, options
-
-    def run(self, path: str, options: CheckpointOptions, finish: Work | None = None) -> str:
-        """As `save`, with arguments that are checked.
-
-        Args:
-            path: the prefix.
-            options: how to save.
-            finish: called after the write callbacks.
-        """
-        if options.enable_async:
-            return self.run_async(path, options, finish).prefix
-        with contextlib.ExitStack() as claims:
-            inputs, shards = self.collected(claims, path, options)
-            write_checkpoint(path, options, inputs, shards)
-        options.after_write(path)
-        if finish is not None:
-            finish()
-        return path
-
-    def run_async(
-        self, path: str, options: CheckpointOptions, finish: Work | None = None
-    ) -> SaveFuture:
-        """As `run`, in the background."""
-        with contextlib.ExitStack() as claims:
-            inputs, shards = self.collected(claims, path, options)
-
-            def copy() -> Work:
-                target, bundles = absolute(path), list(map(absolute, inputs))
-                snapshot = Snapshot(shards, self._queue)
-                released = claims.pop_all()
-
-                def write() -> None:
-                    with released, snapshot:
-                        write_checkpoint(target, options, bundles, snapshot.copied)
-                    options.after_write(path)
-                    if finish is not None:
-                        finish()
-
-                return write
-
-            return self._queue.begin(path, copy)
+        return Save(self.collected, path, options, self._queue)
 
     def collected(
         self, claims: contextlib.ExitStack, path: str, options: CheckpointOptions

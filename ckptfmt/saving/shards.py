@@ -4,15 +4,19 @@ user's code, so a background save does everything else in its thread."""
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from ckptfmt._base import names
 from ckptfmt._base.arrays import Columns, Sources
+from ckptfmt._base.background import SaveFuture, SaveQueue, Work
+from ckptfmt._base.names import absolute
 from ckptfmt._base.save_options import of_part
 from ckptfmt._base.threads import Stop, StoppedError, share
 from ckptfmt.bundle import writer as writing
+from ckptfmt.bundle.snapshot import Snapshot
 from ckptfmt.bundle.staging import staged
 from ckptfmt.files.folder import folder_of
 from ckptfmt.saving.devices import task_of
@@ -71,6 +75,60 @@ def _sources(shard: Shard, stored: Mapping[str, Any]) -> Sources:
             if text := slice_spec.strip():
                 writing.set_spec(sources, text)
     return sources
+
+
+class Save(NamedTuple):
+    """A save of this process, with arguments that are checked.
+
+    Attributes:
+        collect: as `Saver.collected`.
+        path: the prefix.
+        options: how to save.
+        queue: the queue of background saves.
+        finish: called after the write callbacks.
+    """
+
+    collect: Callable[..., tuple[list[str], list[Sources]]]
+    path: str
+    options: CheckpointOptions
+    queue: SaveQueue
+    finish: Work | None = None
+
+    def run(self) -> str:
+        """Save, and return the prefix."""
+        if self.options.enable_async:
+            return self.run_async().prefix
+        with contextlib.ExitStack() as claims:
+            inputs, shards = self.collect(claims, self.path, self.options)
+            write_checkpoint(self.path, self.options, inputs, shards)
+        _finish(self.path, self.options, self.finish)
+        return self.path
+
+    def run_async(self) -> SaveFuture:
+        """Save in the background; return once everything is copied."""
+        collect, path, options, queue, finish = self  # `write` must not keep what is copied
+        with contextlib.ExitStack() as claims:
+            inputs, shards = collect(claims, path, options)
+
+            def copy() -> Work:
+                target, bundles = absolute(path), list(map(absolute, inputs))
+                snapshot = Snapshot(shards, queue)
+                released = claims.pop_all()
+
+                def write() -> None:
+                    with released, snapshot:
+                        write_checkpoint(target, options, bundles, snapshot.copied)
+                    _finish(path, options, finish)
+
+                return write
+
+            return queue.begin(path, copy)
+
+
+def _finish(path: str, options: CheckpointOptions, finish: Work | None) -> None:
+    options.after_write(path)
+    if finish is not None:
+        finish()
 
 
 def write_checkpoint(
