@@ -23,3 +23,11 @@ class Meter:
         self.done += size
         if self.progress is not None:
             self.progress(min(self.done, self.total), self.total)
+
+
+def part_of(progress: Progress | None, before: int, after: int) -> Progress | None:
+    """Return a progress of one part, for that of the whole with so many bytes before and after."""
+    if progress is None or not before + after:
+        return progress
+    whole = progress
+    return lambda done, total: whole(before + done, before + total + after)

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 
 from ckptfmt import _core
 from ckptfmt._base import dtypes, names, slices
-from ckptfmt._base.progress import Meter, Progress
+from ckptfmt._base.arrays import batches
+from ckptfmt._base.progress import Meter, Progress, part_of
 from ckptfmt._base.targets import Target, check_overlaps
 from ckptfmt._core.remembering import cached_property
 from ckptfmt.bundle.reader import Reader
@@ -36,6 +37,8 @@ BULK_MIN = 8
 # Bytes of one crossing into C; fewer with a progress callback.
 BATCH_BYTES = 1 << 30
 WATCHED_BATCH_BYTES = 32 << 20
+# Bytes that are read at a time of arrays that become others, or one of these.
+PART_BYTES = 4 << 20
 
 
 # ---- the batch -----------------------------------------------------------------------------------
@@ -199,6 +202,14 @@ class Batch:
                 of_position[position] = known[kind, shape]
         return _Kinds(of_position, list(map(dtypes.numpy_dtype, codes)), shapes, elements)
 
+    def _sizes(self, kinds: _Kinds, progress: Progress | None) -> NDArray[np.int64]:
+        """Return the bytes of the arrays; those of strings, as stored, for a progress only."""
+        sizes: NDArray[np.int64] = kinds.sizes[kinds.of_position]
+        if progress is not None:
+            for position in np.flatnonzero(kinds.itemsizes[kinds.of_position] == 0).tolist():
+                sizes[position] = min(self.handle(position).nbytes, 1 << 62)
+        return sizes
+
     def read(self, progress: Progress | None) -> list[NDArray[Any]]:
         """Read everything, with few crossings into C for dtypes that C can read in place."""
         return list(self.read_each(progress))
@@ -208,7 +219,7 @@ class Batch:
         memory is still in the CPU cache."""
         kinds = self._kinds()
         count = len(kinds.of_position)
-        itemsizes, sizes = kinds.itemsizes[kinds.of_position], kinds.sizes[kinds.of_position]
+        itemsizes, sizes = kinds.itemsizes[kinds.of_position], self._sizes(kinds, progress)
         own = np.ones(count, np.bool_)
         own[list(self.targets)] = False
         direct = itemsizes > 0
@@ -237,9 +248,6 @@ class Batch:
             destinations[position] = _core.address(arrays[position])
 
         others = np.flatnonzero(~direct).tolist()
-        if progress is not None:
-            for position in np.flatnonzero(itemsizes == 0).tolist():
-                sizes[position] = min(self.handle(position).nbytes, 1 << 62)
         meter = Meter(progress, sum(sizes.tolist()) if progress is not None else 0)
         self._read_direct(np.flatnonzero(direct), sizes, destinations, meter)
         for position in others:
@@ -251,6 +259,23 @@ class Batch:
                 arrays[position][...] = array
             meter.add(int(sizes[position]))
         return arrays
+
+    def read_in_parts(
+        self, converted: Collection[int], progress: Progress | None
+    ) -> Iterator[tuple[int, NDArray[Any]]]:
+        """Read everything; yield positions and arrays. Those that the caller converts and drops are
+        read last and in parts, so that they are not in memory together with what they become."""
+        sizes = self._sizes(self._kinds(), progress)
+        later = np.array(sorted(converted), np.intp)
+        parts = [[p for p in range(len(self.names)) if p not in converted]]
+        parts += [later[run].tolist() for run in batches(sizes[later], PART_BYTES)]
+        done, total = 0, int(sizes.sum())
+        for part in filter(None, parts):
+            batch, size = self.only(part), int(sizes[part].sum())
+            batch.targets = {i: self.targets[p] for i, p in enumerate(part) if p in self.targets}
+            report = part_of(progress, done, total - done - size)
+            yield from zip(part, batch.read_each(report), strict=True)
+            done += size
 
     def _small_arrays(
         self, kinds: _Kinds, positions: NDArray[np.intp]

@@ -75,8 +75,9 @@ def load(
             batch = batch.only([positions[name] for name in new_names])
         casts = _casts(choice, batch)
         meant = {p: one.taken(is_cast=p in casts) for p, one in batch.meant.items()}
-        found = {}
-        for position, array in enumerate(batch.read_each(progress)):
+        changes = [n for n, name in enumerate(batch.names) if name in transforms]
+        found = {new_names[name]: np.empty(0) for name in batch.names}
+        for position, array in batch.read_in_parts({*casts, *meant, *changes}, progress):
             name = batch.names[position]
             if position in meant:
                 array = meant[position].values(array)  # noqa: PLW2901
@@ -301,17 +302,19 @@ def load_into(
             for position in converted
         }
         chosen.check_targets(converted, ways)
-        read = chosen.read(progress)
-        for position, target in converted.items():
-            name, result, array = chosen.names[position], read[position], target.array
-            at = origins[position]
-            result = meant[at].values(result) if at in meant else result
+        for position, stored in chosen.read_in_parts(converted, progress):
+            if position not in converted:
+                continue
+            name, at, target = chosen.names[position], origins[position], converted[position]
+            array = target.array
+            result = meant[at].values(stored) if at in meant else stored
             if at in casts:
                 result = choice.converted(result, casts[at], name)
             if name in transforms:
                 result = transformed(name, result, transforms[name], array.shape)
             target.mark_written()
             array[...] = choice.converted(result, array.dtype, name)
+            del stored, result  # before the next is read
     return choice.reported(report)
 
 

@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import functools
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ import torch
 from ckptfmt._base import dtypes
 from ckptfmt._base.arrays import batches
 from ckptfmt._base.names import tensor_bytes
-from ckptfmt._base.progress import Meter, Progress
+from ckptfmt._base.progress import Meter, Progress, part_of
 from ckptfmt._base.targets import as_target
 from ckptfmt.bundle.batch import Batch, select_batch
 from ckptfmt.bundle.reader import Reader
@@ -35,6 +36,8 @@ class New:
         self._found: dict[str, Any] = {}
         # By stored name and identity of the transform.
         self._transformed: dict[tuple[str, int], tuple[Any, torch.Tensor | None]] = {}
+        # By stored name, what takes the tensor, which is not kept.
+        self._taken: list[tuple[str, Callable[[torch.Tensor], object]]] = []
         self._built: dict[str, Any] = {}
 
     def add(self, structure: Any) -> None:
@@ -51,6 +54,11 @@ class New:
 
         build(structure, add_one)
 
+    def give(self, stored: Stored, take: Callable[[torch.Tensor], object]) -> None:
+        """Call a function with a tensor as soon as it is read, without a transform and parts."""
+        restore = functools.partial(tensors.restore, note=stored.note) if stored.note else _itself
+        self._taken.append((stored.name, lambda plain: take(restore(plain))))
+
     def read(
         self,
         reader: Reader,
@@ -64,15 +72,24 @@ class New:
         else:
             wanted += [(name, None) for name in self._found]
         size = sum(reader[name].nbytes for name, _ in wanted) if progress is not None else 0
-        more = [tensor_bytes(name) for name, _ in self._transformed]
-        batch = select_batch(reader, more)
-        later = sum(batch.handle(p).nbytes for p in range(len(more))) if progress is not None else 0
-        for name, one in _read(reader, wanted, self.device, _shifted(progress, 0, later)):
+        later = [name for name, _ in (*self._transformed, *self._taken)]
+        batch = select_batch(reader, [tensor_bytes(name) for name in later])
+        rest = sum(batch.handle(p).nbytes for p in range(len(later))) if progress is not None else 0
+        for name, one in _read(reader, wanted, self.device, part_of(progress, 0, rest)):
             self._found[name] = one
-        arrays = batch.read_each(_shifted(progress, size, 0))
-        for (key, (transform, _)), array in zip(self._transformed.items(), arrays, strict=True):
-            made = _transformed(key[0], transform, array).to(self.device)
-            self._transformed[key] = transform, made
+        transforms = list(self._transformed.items())
+        report = part_of(progress, size, 0)
+        for position, array in batch.read_in_parts(range(len(later)), report):
+            if position < len(transforms):
+                key, (transform, _) = transforms[position]
+                made = _transformed(key[0], transform, array).to(self.device)
+                self._transformed[key] = transform, made
+            else:
+                name, take = self._taken[position - len(transforms)]
+                dtype = _dtype(name, batch.codes[position])
+                assert dtype is not None
+                take(tensors.of_array(array, dtype))
+            del array  # before the next is read
 
     def build(self, structure: Any) -> Any:
         """Return the structure with its tensors, once they are read."""
@@ -101,12 +118,8 @@ class New:
         return found
 
 
-def _shifted(progress: Progress | None, before: int, after: int) -> Progress | None:
-    """Return a progress of one part, for that of the whole."""
-    if progress is None or not before + after:
-        return progress
-    whole = progress
-    return lambda done, total: whole(before + done, before + total + after)
+def _itself(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor
 
 
 def _of_numpy(tensor: torch.Tensor, kind: str) -> Any:
@@ -121,7 +134,9 @@ def _transformed(
     """Return what the transform of a tensor makes of its array."""
     _, shape = transformed_kind(name, array.dtype, array.shape, transform)
     result = transformed(name, array, transform, shape)
-    result = np.array(result, result.dtype.newbyteorder("="), order="C")
+    # A function may return an array that it keeps.
+    copy = None if isinstance(transform, CastFirst) and transform.then is None else True
+    result = np.array(result, result.dtype.newbyteorder("="), order="C", copy=copy)
     code = dtypes.code_of_array(result.dtype)
     dtype = None if code is None else tensors.dtype_of(code[0])
     if dtype is None:

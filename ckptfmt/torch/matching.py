@@ -236,6 +236,9 @@ class Matching:
             return lambda: target
         self._copies.append((stored.name, target))
         self._ways.append(id(stored.transform))
+        if stored.transform is None:
+            self.new.give(stored, lambda value: self._copied(target, value, stored.name))
+            return lambda: target
         self.new.add(stored)
         return lambda: self._copied(target, self.new.build(stored), stored.name)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import gc
 import pickle
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
@@ -78,3 +79,23 @@ def test_arrays_that_need_no_memory_of_their_own() -> None:
     assert _core.new_array((0, 1 << 40), np.dtype(np.float64)).shape == (0, 1 << 40)
     assert _core.new_array((2, 3), np.dtype(np.int8)).base is None
     assert _core.new_array((1 << 20,), np.dtype(object))[0] is None
+
+
+@pytest.mark.parametrize("into", [False, True])
+def test_a_cast_takes_the_result_and_one_tensor(tmp_path: Path, into: bool) -> None:
+    """Not the stored values of all tensors as well."""
+    arrays = {f"t{n}": np.full((1 << 20,), n, np.float32) for n in range(16)}
+    ckptfmt.save(tmp_path / "m", arrays, durability="none")
+    result = 2 * sum(array.size for array in arrays.values())
+    targets = {name: np.ones(array.shape, np.float16) for name, array in arrays.items()}
+    ckptfmt.load(tmp_path / "m", ["t0"], cast="float16")
+    tracemalloc.start()
+    if into:
+        ckptfmt.load_into(tmp_path / "m", targets, cast=True)
+        result = 0
+    else:
+        targets = ckptfmt.load(tmp_path / "m", cast="float16")
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < result + (12 << 20)
+    assert all((targets[f"t{n}"] == n).all() for n in range(16))

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -281,3 +282,20 @@ def test_names_of_one_parameter_on_meta(tmp_path: Path) -> None:
     assert model.a.weight.is_meta
     assert ct.load_into(model, tmp_path / "tied")
     assert model.a.weight is model.b.weight
+
+
+@pytest.mark.parametrize("into", [False, True])
+def test_a_cast_takes_the_result_and_one_tensor(tmp_path: Path, into: bool) -> None:
+    """Not the stored values of all tensors as well."""
+    ct.save({f"t{n}": torch.full((1 << 20,), float(n)) for n in range(16)}, tmp_path / "m")
+    targets = {f"t{n}": torch.ones(1 << 20, dtype=torch.bfloat16) for n in range(16)}
+    ct.load(tmp_path / "m", names=["t0"], cast=torch.bfloat16)
+    tracemalloc.start()
+    if into:
+        ct.load_into(targets, tmp_path / "m", cast=True)
+    else:
+        targets = ct.load(tmp_path / "m", cast=torch.bfloat16)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < (12 << 20) + (0 if into else 32 << 20)
+    assert all((targets[f"t{n}"] == n).all() for n in range(16))
