@@ -127,6 +127,12 @@ def _metadata(reader: Reader, level: Level, drop: bool) -> bytes | None:
             error.hint(DROPPING)
             error.argument, error.path = "drop_metadata", reader.prefix
             raise
+        for handle in reader.values():
+            if handle.meaning is not None:
+                raise handle._unsupported(
+                    f"without the metadata its elements are no longer bits of {handle.meaning}: "
+                    "ckptfmt.torch.load returns it, to be saved as another dtype"
+                ) from None
         return None
 
 

@@ -229,6 +229,13 @@ class Meant(TensorHandle):
         )
 
 
+def packed(values: NDArray[Any]) -> NDArray[Any]:
+    """Return the stored elements of FP4, of pairs of values in the last dimension."""
+    halves: NDArray[Any] = values.view(np.uint8)
+    found: NDArray[Any] = halves[..., ::2] | halves[..., 1::2] << 4
+    return found
+
+
 def alike(one: TensorHandle, other: TensorHandle) -> bool:
     """Return whether equal bits of two tensors are equal values."""
     notes = [

@@ -41,6 +41,7 @@ from ckptfmt.bundle.choosing import Cast, Choice
 from ckptfmt.bundle.comparing import pieces
 from ckptfmt.bundle.graph import OBJECT_GRAPH_KEY
 from ckptfmt.bundle.graph_keys import missing_tensors
+from ckptfmt.bundle.meanings import COMPLEX, E8M0, FP4, Meant, meant, notes_of, packed
 from ckptfmt.bundle.reader import Reader
 from ckptfmt.bundle.rewriting import (
     HELD_MAX,
@@ -53,6 +54,8 @@ from ckptfmt.bundle.rewriting import (
     rewrite,
 )
 from ckptfmt.bundle.selecting import Rename
+from ckptfmt.bundle.state_tree import KEY
+from ckptfmt.bundle.tensor import TensorHandle
 from ckptfmt.bundle.writer import Writer, check_shards, metadata_json
 from ckptfmt.errors import InvalidError, LimitError, masked_repr, storage_errors
 from ckptfmt.files.locate import holds_checkpoints, locate, recognised
@@ -248,7 +251,9 @@ def convert(
                 nbytes = sum(handle.nbytes for handle in reader.values())
                 missed = missing_tensors(reader)
                 return Conversion(target, "tensorflow", len(reader), nbytes, missing=missed)
-        source_tensors = _opened(kind, from_path, limits, missing, dropped, keeps=keeps)
+        source_tensors = _opened(
+            kind, from_path, limits, missing, dropped, keeps=keeps, is_stored=keeps
+        )
         opened = renamed_tensors(source_tensors, rename, drop, from_path)
         # Renamed tensors are not where the layout of the source has them.
         states = module_of(kind).optimizer_paths if kind == "hdf5" and rename is None else None
@@ -352,21 +357,41 @@ def _results(
     choice: Choice, tensors: Mapping[str, Tensor], casts: Mapping[str, np.dtype[Any]]
 ) -> dict[str, Any]:
     """Return what a Conversion has of the casts."""
-    both = {name: (dtype_text(tensors[name].dtype), dtype_text(to)) for name, to in casts.items()}
+    both = _complex(tensors)
+    both |= {
+        name: (getattr(tensors[name], "meaning", None) or dtype_text(tensors[name].dtype), to)
+        for name, to in ((name, dtype_text(to)) for name, to in casts.items())
+    }
     found = choice.results()
     return {"casts": both, **{name: found[name] for name in ("losses", "zeros", "uncast")}}
 
 
-def _check_described(
-    kinds: list[Kind], tensors: Mapping[str, Tensor], metadata: Mapping[str, Any], path: str
-) -> None:
-    """Refuse casts and transforms after which the metadata of `ckptfmt.torch` would describe other
-    values."""
+def _described(
+    kinds: list[Kind],
+    tensors: Mapping[str, Tensor],
+    metadata: dict[str, Any],
+    path: str,
+    bits: Mapping[str, str] | None = None,
+) -> dict[str, Any]:
+    """Return the metadata, with `bits` the dtypes of torch that tensors are the bits of, and
+    otherwise without notes on tensors that are values now.
+
+    Raises:
+        InvalidError: the metadata of `ckptfmt.torch` would describe other values after a cast or
+            transform.
+    """
     changed = [
         (kind, "cast" if kind.dtype != tensors[kind.name].dtype else "rename")
         for kind in kinds
         if kind.dtype != tensors[kind.name].dtype or is_transformed(tensors[kind.name])
     ]
+    notes: dict[str, str | None] = dict(bits or {})
+    if not any(isinstance(one, _Handle) and one.is_stored for one in tensors.values()):
+        plain = {kind.name for kind, _ in changed} | _complex(tensors).keys()
+        notes = dict.fromkeys(plain) | notes
+    if notes:
+        named = NamedInMetadata(tensors, metadata, path, way_out=WAY_OUT)
+        metadata = named.noted(notes)
     described = NamedInMetadata(tensors, metadata if changed else {}, path, way_out=WAY_OUT)
     for kind, argument in changed:
         why = described.why_not_cast(kind.name, kind.dtype)
@@ -377,6 +402,13 @@ def _check_described(
                 "the metadata",
                 tensor=kind.name,
             )
+    return metadata
+
+
+def _complex(tensors: Mapping[str, Tensor]) -> dict[str, tuple[str, str]]:
+    """Return the names of complex32 tensors, and the dtypes that they have and are read as."""
+    meanings = {name: getattr(one, "meaning", None) for name, one in tensors.items()}
+    return {name: (one, "complex64") for name, one in meanings.items() if one == COMPLEX}
 
 
 def _compare(kinds: list[Kind], result: Read, source: Read) -> None:
@@ -390,7 +422,18 @@ def _compare(kinds: list[Kind], result: Read, source: Read) -> None:
 def _reading(kinds: list[Kind], tensors: Mapping[str, Tensor]) -> Read:
     """Return a function that reads a box of a tensor and casts it to its kind."""
     again, kind_of = Choice(allow_loss=True), {kind.name: kind for kind in kinds}
-    return lambda name, box: again.converted(tensors[name].read(box), kind_of[name].dtype, name)
+
+    def read(name: str, box: Box) -> NDArray[Any]:
+        return again.converted(_read(tensors[name], kind_of[name], box), kind_of[name].dtype, name)
+
+    return read
+
+
+def _read(tensor: Tensor, kind: Kind, box: Box) -> NDArray[Any]:
+    """Return a box of a tensor, that of a quantized one as numbers if it is cast."""
+    if isinstance(tensor, _Handle) and kind.dtype != tensor.dtype:
+        tensor = tensor.dequantized
+    return tensor.read(box)
 
 
 def _counted(
@@ -402,7 +445,7 @@ def _counted(
 
     def read(name: str, box: Box) -> NDArray[Any]:
         start = tuple(side.start for side in box)
-        array = tensors[name].read(box)
+        array = _read(tensors[name], kind_of[name], box)
         result = choice.converted(array, kind_of[name].dtype, name, start, start)
         meter.add(result.nbytes)
         return result
@@ -430,17 +473,23 @@ def _take_unread(tensors: dict[str, Any]) -> list[str]:
 
 
 class _Bits:
-    """The bits of a tensor of a dtype of one byte."""
+    """What a checkpoint stores of a tensor of a dtype of torch that it lacks."""
 
     dtype = np.dtype(np.uint8)
 
     def __init__(self, tensor: Tensor) -> None:
-        self._tensor = tensor
-        self.name, self.shape = tensor.name, tensor.shape
+        self._tensor, self.name, self.shape = tensor, tensor.name, tensor.shape
+        self._is_packed = tensor.dtype.name != E8M0
+        if self._is_packed:
+            self.shape = (*tensor.shape[:-1], tensor.shape[-1] // 2)
 
     def read(self, box: Box = ()) -> NDArray[Any]:
         """Return a box as an array."""
-        return self._tensor.read(box).view(np.uint8)
+        if not self._is_packed:
+            return self._tensor.read(box).view(np.uint8)
+        if len(box) == len(self.shape):
+            box = (*box[:-1], slice(2 * box[-1].start, 2 * box[-1].stop))
+        return packed(self._tensor.read(box))
 
 
 def _import(
@@ -458,15 +507,16 @@ def _import(
         dropped = ["TensorFlow's object graph"] if tensors.pop(_GRAPH, None) else []
         dropped += _take_unread(tensors)
         casts = _casts_of(choice, tensors)
-        bits = _take_bits(tensors, casts)
+        has_notes = made.options.level != "v2"
+        notes = _take_bits(tensors, casts, metadata, source) if has_notes else {}
         kinds = _kinds_of(tensors, casts, _ours_holds, "a TensorFlow checkpoint")
         _check_output(tensors, most, source)
         for kind in kinds:
             if kind.name.startswith(names.RESERVED) or not kind.name:
                 raise InvalidError("the name is reserved, or empty", tensor=kind.name)
-        _check_described(kinds, tensors, metadata, source)
+        stored = _described(kinds, tensors, metadata, source, notes)
         paths = optimizer_paths(tensors) if optimizer_paths is not None else []
-        stored = {**metadata, **({OPTIMIZER_STATES: paths} if paths else {})}
+        stored = {**stored, **({OPTIMIZER_STATES: paths} if paths else {})}
         read = _counted(kinds, tensors, Meter(progress, _nbytes(kinds)), choice)
 
         def value(kind: Kind, folder: str | None) -> NDArray[Any]:
@@ -500,22 +550,28 @@ def _import(
         len(kinds),
         nbytes,
         dropped=tuple(dropped),
-        bits=bits,
+        bits={name: (dtype, "uint8") for name, dtype in notes.items()},
         **_results(choice, tensors, casts),
     )
 
 
 def _take_bits(
-    tensors: dict[str, Tensor], wanted: Mapping[str, np.dtype[Any]]
-) -> dict[str, tuple[str, str]]:
-    """Replace tensors of one-byte dtypes that a checkpoint lacks by their bits; return the
-    dtypes."""
+    tensors: dict[str, Tensor],
+    casts: Mapping[str, np.dtype[Any]],
+    metadata: Mapping[str, Any],
+    path: str,
+) -> dict[str, str]:
+    """Replace tensors of dtypes of torch that a checkpoint lacks by their bits; return the dtypes.
+    FP4 is only one of them where the metadata say so: a checkpoint has its values as well."""
     found = {}
     for name, tensor in tensors.items():
-        dtype = tensor.dtype
-        is_byte = dtype.isbuiltin == 2 and dtype.itemsize == 1
-        if is_byte and not _ours_holds(dtype) and name not in wanted:
-            found[name] = dtype_text(dtype), "uint8"
+        if name in casts or (isinstance(tensor, _Handle) and tensor.is_stored):
+            continue
+        if tensor.dtype.name == E8M0:
+            found[name] = E8M0
+        elif tensor.dtype.name == "float4_e2m1fn" and tensor.shape and not tensor.shape[-1] % 2:
+            noted = notes_of(metadata, path).get(name, {}) if KEY in metadata else {}
+            found |= {name: FP4} if noted.get("dtype") == FP4 else {}
     tensors.update({name: _Bits(tensors[name]) for name in found})
     return found
 
@@ -577,8 +633,8 @@ class _Export:
             casts = _casts_of(choice, tensors)
             kinds = _kinds_of(tensors, casts, self._module.holds, self._format)
             _check_output(tensors, most, self._source)
-            _check_described(kinds, tensors, metadata, self._source)
-            exported, lost = torch_state.exported(tensors, metadata, rename)
+            described = _described(kinds, tensors, metadata, self._source)
+            exported, lost = torch_state.exported(tensors, described, rename)
             texts = {
                 name: value if isinstance(value, str) else json.dumps(value)
                 for name, value in exported.items()
@@ -679,16 +735,30 @@ class _Export:
 
 
 class _Handle:
-    """A tensor of a TensorFlow checkpoint, verified whatever part of it is read."""
+    """A tensor of a TensorFlow checkpoint, verified whatever part of it is read.
 
-    def __init__(self, reader: Reader, name: str) -> None:
-        self._handle = reader[name]
-        self.name, self.shape = name, self._handle.shape
+    Args:
+        handle: of the tensor.
+        is_stored: whether what is stored is read, not what it stands for.
+    """
+
+    def __init__(self, handle: TensorHandle, *, is_stored: bool) -> None:
+        self.is_stored, self.meaning = is_stored, None if is_stored else handle.meaning
+        self._handle = handle if is_stored else meant(handle)
+        self.name, self.shape = handle.name, self._handle.shape
         self._mapped: NDArray[Any] | None = None
+
+    @functools.cached_property
+    def dequantized(self) -> _Handle:
+        """The same tensor with numbers, if it is quantized."""
+        handle = self._handle
+        return _Handle(handle.dequantized(), is_stored=True) if isinstance(handle, Meant) else self
 
     @functools.cached_property
     def dtype(self) -> np.dtype[Any]:
         self._handle._check_rank()
+        if isinstance(self._handle, Meant):
+            self._handle.taken(is_cast=True)
         if self._handle.dtype is None:
             raise self._handle._unsupported(
                 f"the elements of {self._handle.dtype_name} are not known"
@@ -718,8 +788,10 @@ def _opened(
     dropped: list[str],
     *,
     keeps: bool,
+    is_stored: bool = False,
 ) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
-    """Give the tensors of a checkpoint, and its metadata if `keeps`. Adds to `missing` what only
+    """Give the tensors of a checkpoint, `is_stored` as what is stored, and its metadata if `keeps`.
+    Adds to `missing` what only
     its object graph has, and to `dropped` what is in neither."""
     with contextlib.ExitStack() as stack:
         if kind != "tensorflow":
@@ -734,7 +806,8 @@ def _opened(
         else:
             reader = stack.enter_context(Reader(locate(source), limits=limits))
             missing += missing_tensors(reader)
-            tensors, metadata = {name: _Handle(reader, name) for name in reader}, reader.metadata
+            metadata = reader.metadata
+            tensors = {one.name: _Handle(one, is_stored=is_stored) for one in reader.values()}
         if not keeps:
             dropped += torch_state.left_out(tensors, metadata)
         yield tensors, metadata if keeps else {}

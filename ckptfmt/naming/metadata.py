@@ -118,6 +118,37 @@ class NamedInMetadata:
             return f"torch has no {dtype_text(to)}"
         return None
 
+    def noted(self, notes: Mapping[str, str | None]) -> dict[str, Any]:
+        """Return the metadata after tensors became the bits of these dtypes of torch, or for None
+        their own values; without a state, those of a dict of all tensors.
+
+        Raises:
+            InvalidError: the state has no place for a tensor with a dtype.
+        """
+        if self._whole:
+            whole, found = self._whole, self._leaves
+        elif KEY not in self._all and any(notes.values()):
+            pairs = [[name, {"$tensor": True}] for name in self._names]
+            whole = {"state": state_tree.dict_node(pairs)}
+            found = [*state_tree.leaves(whole["state"])]
+        else:
+            return self._all
+        lacking = dict(notes)
+        for one in found:
+            if one.name in notes and not one.is_part:
+                tag, content = next(iter(one.node.items()))
+                dtype = lacking.pop(one.name, None) or notes[one.name]
+                one.node.clear()
+                one.node.update({tag: content}, **({} if dtype is None else {"dtype": dtype}))
+        if outside := [name for name, dtype in lacking.items() if dtype is not None]:
+            raise InvalidError(
+                f"the torch state in the metadata has no place for its dtype, {notes[outside[0]]}; "
+                f"{self._remedy(KEY)} removes the metadata",
+                tensor=outside[0],
+            )
+        more = {key: one for key, one in whole.items() if key != "version"}
+        return {**self._all, KEY: state_tree.text_of(**more)}
+
     def edited(self, new_names: Mapping[str, str | None], *, cut: bool) -> dict[str, Any] | None:
         """Return the metadata after tensors were renamed and dropped; None if nothing changes.
 

@@ -11,14 +11,14 @@ import numpy as np
 import pytest
 
 import ckptfmt
-from ckptfmt import InvalidError
+from ckptfmt import InvalidError, UnsupportedError
 
 STATE = {
     "model": {
         "$state_dict": [["0.w", {"$tensor": True}], ["1.w", {"$tensor": True}]],
         "versions": {"": {"version": 1}, "0": {"version": 2}, "1": {"version": 3}},
     },
-    "codes": {"$tensor": True, "dtype": "quint8", "scale": 0.1, "zero_point": 0},
+    "codes": {"$tensor": True, "dtype": "float8_e8m0fnu"},
     "array": {"$array": True},
     "step": 3,
 }
@@ -79,7 +79,8 @@ def test_metadata_that_are_dropped_refuse_nothing(source: Path, to: str) -> None
     """No paths have the state of the optimizer, and only that, below them with these names."""
     rename = {"opt/0/mu": "z", "params/mu": "y"}
     level = "v2" if to == "to" else "v2+"
-    done = ckptfmt.convert(source, source.with_name(to), rename=rename, level=level)
+    options: dict[str, Any] = {"rename": rename, "drop": "codes"}  # which the result cannot hold
+    done = ckptfmt.convert(source, source.with_name(to), level=level, **options)
     assert "the metadata" in done.dropped
     with pytest.raises(InvalidError, match="drop_metadata"):
         ckptfmt.convert(source, source.with_name("kept"), rename=rename)
@@ -97,12 +98,28 @@ def test_lists_in_metadata_come_back_from_safetensors(source: Path) -> None:
         assert reader.metadata["jax_prng_impls"] == [["k", "rbg"]]
 
 
-@pytest.mark.parametrize("to", ["to", "to.safetensors"])
-def test_a_cast_that_the_metadata_do_not_allow(source: Path, to: str) -> None:
-    target = source.with_name(to)
+def test_casts_of_bits(source: Path) -> None:
+    """Refused where the metadata go along; elsewhere they become what the bits stand for."""
+    target, file = source.with_name("to"), source.with_name("to.safetensors")
     ckptfmt.convert(source, target, cast={"model*": "float16"}, rename={})
     with pytest.raises(InvalidError) as caught:
-        ckptfmt.convert(source, source.with_name(f"other-{to}"), cast={"codes": "f4"}, rename={})
+        ckptfmt.convert(source, source.with_name("other"), cast={"codes": "f4"}, rename={})
     assert (caught.value.tensor, caught.value.argument) == ("codes", "cast")
     assert not list(source.parent.glob("other*"))
-    ckptfmt.convert(source, source.with_name("plain.npz"), cast={"codes": "float32"})
+    options: dict[str, Any] = {"cast": {"codes": "float32"}, "rename": {}}
+    results: list[tuple[Path, dict[str, Any]]] = [
+        (source.with_name("plain.npz"), {}),
+        (file, {}),
+        (target, {"drop_metadata": True}),
+        (target, {"level": "v2"}),
+    ]
+    for path, more in results:
+        done = ckptfmt.convert(source, path, **options, **more)
+        assert done.casts == {"codes": ("float8_e8m0fnu", "float32")}
+        ckptfmt.convert(path, source.with_name("back"), rename={})
+        back = ckptfmt.load(source.with_name("back"), ["codes"])["codes"]
+        assert back.tolist() == [2.0**-126] * 3
+    with pytest.raises(InvalidError):
+        ckptfmt.convert(source, target, level="v2", rename={})
+    with pytest.raises(UnsupportedError):
+        ckptfmt.convert(source, target, level="v2", drop_metadata=True)

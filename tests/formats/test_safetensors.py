@@ -214,8 +214,8 @@ def test_types_without_arrays(tmp_path: Path) -> None:
 
 
 def test_f8_e8m0(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A checkpoint lacks the dtype: it holds the bits as uint8, which the conversion says, and the
-    other tensors as they are. A cast gives the numbers."""
+    """A checkpoint lacks the dtype: it holds the bits as uint8, which the conversion and its
+    metadata say, and the other tensors as they are."""
     bits = np.array([[126, 127, 128]], np.uint8)
     scales = bits.view(ml_dtypes.float8_e8m0fnu)  # 0.5, 1, 2
     path = tmp_path / "x.safetensors"
@@ -227,11 +227,14 @@ def test_f8_e8m0(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert done.bits == {"scales": ("float8_e8m0fnu", "uint8")}
     assert done.casts == {}
     loaded = ckptfmt.load(tmp_path / "ck")
-    assert same(loaded["scales"], bits)
+    assert same(loaded["scales"], scales)
+    with ckptfmt.open(tmp_path / "ck") as reader:
+        assert same(reader["scales"].read(), bits)
+        assert reader["scales"].meaning == "float8_e8m0fnu"
+        assert reader["a"].meaning is None
     assert same(loaded["a"], np.ones(3))
-    # Back: the bits stay uint8.
     ckptfmt.convert(tmp_path / "ck", tmp_path / "back.safetensors")
-    assert same(load_file(tmp_path / "back.safetensors")["scales"], bits)
+    assert same(load_file(tmp_path / "back.safetensors")["scales"], scales)
     for cast in ("float64", {"s*": "float64"}):
         done = ckptfmt.convert(path, tmp_path / "numbers", cast=cast)
         assert done.casts == {"scales": ("float8_e8m0fnu", "float64")}

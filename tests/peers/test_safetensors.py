@@ -64,10 +64,14 @@ def test_e8m0(tmp_path: Path) -> None:
     safetensors.torch.save_file({"a": torch.ones(3), "s": scales}, theirs)
     assert torch.equal(safe_open(theirs, framework="pt").get_tensor("s"), scales)
     assert ckptfmt.convert(theirs, tmp_path / "ck").bits == {"s": (E8M0, "uint8")}
-    stored = torch.from_numpy(ckptfmt.load(tmp_path / "ck")["s"])
-    assert bytes_of(stored.view(scales.dtype)) == bytes_of(scales)
-    ckptfmt.convert(theirs, ours)
-    assert bytes_of(safetensors.torch.load_file(ours)["s"]) == bytes_of(scales)
+    stored = ckptfmt.load(tmp_path / "ck")["s"]
+    assert (stored.dtype.name, stored.tobytes()) == (E8M0, bytes_of(scales))
+    loaded = ckptfmt.torch.load(tmp_path / "ck")["s"]
+    assert (loaded.dtype, bytes_of(loaded)) == (scales.dtype, bytes_of(scales))
+    for source in (theirs, tmp_path / "ck"):
+        ckptfmt.convert(source, ours)
+        found = safetensors.torch.load_file(ours)["s"]
+        assert (found.dtype, bytes_of(found)) == (scales.dtype, bytes_of(scales))
 
 
 def test_same_interface(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import h5py
 import ml_dtypes
 import numpy as np
 import pytest
@@ -22,6 +23,7 @@ import ckptfmt.torch as ct
 from ckptfmt.cli import main
 from ckptfmt.report.collect import checkpoint_data, comparison_data
 from ckptfmt.report.measuring import Budget
+from ckptfmt.safetensors import load_file
 
 pytestmark = pytest.mark.filterwarnings("ignore:ComplexHalf support:UserWarning")
 
@@ -150,6 +152,40 @@ def reported(path: Path, like: np.ndarray[Any, Any]) -> Any:
     return like if np.allclose([stats["low"], stats["high"]], wanted, 1e-6) else None
 
 
+def converted(to: str, read: Callable[[Path], Any], *, casts: bool = False) -> Callable[..., Any]:
+    def door(path: Path, like: np.ndarray[Any, Any]) -> Any:
+        cast = {"cast": {"s": like.dtype}} if casts else {}
+        result = path.with_name(f"result{to}")
+        ckptfmt.convert(path, result, **cast)
+        return read(result)
+
+    return door
+
+
+def read_npz(path: Path) -> Any:
+    return np.load(path)["s"]
+
+
+def read_h5(path: Path) -> Any:
+    with h5py.File(path) as file:
+        found = file["s"][...]
+    return found.view(ml_dtypes.float4_e2m1fn) if found.dtype == "V1" else found
+
+
+def read_back(path: Path) -> Any:
+    ckptfmt.convert(path, path.with_name("back"))
+    return ckptfmt.load(path.with_name("back"), ["s"])["s"]
+
+
+CONVERTED = {
+    "npz": (".npz", read_npz),
+    "npz and back": (".npz", read_back),
+    "hdf5": (".h5", read_h5),
+    "hdf5 and back": (".h5", read_back),
+    "safetensors": (".safetensors", lambda path: load_file(path)["s"]),
+    "safetensors and back": (".safetensors", read_back),
+}
+
 PLAIN: dict[str, Callable[..., Any]] = {
     "load": lambda path, _: ckptfmt.load(path, ["s"])["s"],
     "load all": lambda path, _: ckptfmt.load(path)["s"],
@@ -158,6 +194,7 @@ PLAIN: dict[str, Callable[..., Any]] = {
     "show": shown(...),
     "show a part": shown((1, ..., slice(-2, 3, -1))),
     "report": reported,
+    **{f"convert to {name}": converted(*how) for name, how in CONVERTED.items()},
 }
 CAST: dict[str, Callable[..., Any]] = {
     "load": lambda path, like: ckptfmt.load(path, ["s"], cast={"s": like.dtype})["s"],
@@ -170,7 +207,7 @@ CAST: dict[str, Callable[..., Any]] = {
     )[::-1],
 }
 # Formats that lack a dtype; without a cast it is refused.
-LACK = {"e8m0": ("npz", "hdf5"), "fp4": ("npz", "hdf5")}
+LACK = {"e8m0": ("npz", "hdf5"), "fp4": ("npz", "safetensors")}
 
 
 def cell(door: Callable[..., Any], path: Path, wanted: np.ndarray[Any, Any]) -> str:
@@ -261,3 +298,35 @@ def test_equal_bits_that_mean_others(tmp_path: Path) -> None:
             with ckptfmt.open(tmp_path / "a") as a, ckptfmt.open(tmp_path / "b") as b:
                 counts = comparison_data(a, b, Budget(None))["counts"]
             assert counts == {"retyped": 1}
+
+
+@pytest.mark.parametrize("cast", [None, {"s": "float32"}])
+def test_a_state_through_safetensors(tmp_path: Path, cast: Any) -> None:
+    """It says what the file has: the bits of a dtype that is in the header, else the values."""
+    ct.save({"s": E8M0, "c": COMPLEX, "x": [torch.ones(1), 3]}, tmp_path / "ck")
+    done = ckptfmt.convert(tmp_path / "ck", tmp_path / "x.safetensors", cast=cast)
+    casts = {"c": ("complex32", "complex64")}
+    assert done.casts == casts | ({"s": ("float8_e8m0fnu", "float32")} if cast else {})
+    ckptfmt.convert(tmp_path / "x.safetensors", tmp_path / "back")
+    found = ct.load(tmp_path / "back")
+    assert found["x"] == [torch.ones(1), 3]
+    assert torch.equal(found["c"], COMPLEX.to(torch.complex64))
+    expected = E8M0.float() if cast else E8M0
+    assert (found["s"].dtype, bytes_of(found["s"])) == (expected.dtype, bytes_of(expected))
+
+
+def bytes_of(one: torch.Tensor) -> bytes:
+    return one.contiguous().view(torch.uint8).numpy().tobytes()
+
+
+def test_dropping_the_metadata_changes_no_values(tmp_path: Path) -> None:
+    for kind, tensor in ALL.items():
+        ct.save({"s": tensor}, tmp_path / "ck")
+        with pytest.raises(ckptfmt.UnsupportedError):
+            ckptfmt.convert(tmp_path / "ck", tmp_path / "to", drop_metadata=True, level="v2")
+        try:
+            ckptfmt.convert(tmp_path / "ck", tmp_path / "to", drop_metadata=True, rename={})
+        except (ckptfmt.UnsupportedError, ckptfmt.InvalidError):
+            assert kind not in VALUES
+        else:
+            assert equal(ckptfmt.load(tmp_path / "to")["s"], VALUES[kind][1])
