@@ -31,6 +31,7 @@ from ckptfmt._base.save_options import SaveOptions, at_level
 from ckptfmt.bundle.completeness import check_complete, check_covered
 from ckptfmt.bundle.graph import OBJECT_GRAPH_KEY
 from ckptfmt.bundle.graph_keys import missing_tensors
+from ckptfmt.bundle.meanings import COMPLEX, alike
 from ckptfmt.bundle.reader import Reader
 from ckptfmt.bundle.rewriting import (
     STEP_BYTES,
@@ -42,6 +43,7 @@ from ckptfmt.bundle.rewriting import (
     rewrite,
     scratch_of,
 )
+from ckptfmt.bundle.state_tree import PARTS
 from ckptfmt.bundle.tensor import TensorHandle
 from ckptfmt.bundle.writer import Writer
 from ckptfmt.errors import InvalidError, masked_repr
@@ -89,8 +91,10 @@ def average(
     sources, divided by their number and rounded to the stored dtype; the mean of finite numbers is
     finite, and infinities and NaN are propagated as in any sum. Everything else (integers such
     as steps, bools, strings, the object graph, the metadata, the level of the format, the division
-    of tensors into slices) is that of the first source. Every source is verified. Memory is
-    bounded: values above 256 MiB go through unnamed temporary files beside the destination.
+    of tensors into slices) is that of the first source. Dtypes of torch that are stored as bits of
+    others must have equal bits and quantizers in all sources, but for complex32. Every source is
+    verified. Memory is bounded: values above 256 MiB go through unnamed temporary files beside the
+    destination.
 
     Args:
         sources: two or more of the paths that `ckptfmt.open` takes.
@@ -103,6 +107,7 @@ def average(
 
     Raises:
         InvalidError: fewer than two sources, or other names, dtypes or shapes than in the first.
+        UnsupportedError: bits of a dtype of torch differ between the sources.
         CheckpointNotFoundError, CorruptError, LimitError, UnsupportedError: of a source.
         StorageError, BusyError, DurabilityUnknownError: as in Writer.
     """
@@ -152,6 +157,15 @@ def _check_alike(first: Reader, other: Reader) -> None:
                 path=other.prefix,
                 tensor=one[0],
             )
+    for name in {*first._notes, *other._notes} & ours:
+        if not alike(first[name], other[name]):
+            kinds = [reader[name].meaning or reader[name].dtype_name for reader in (other, first)]
+            raise InvalidError(
+                "only checkpoints with the same tensors can be averaged: its elements are bits of "
+                f"{kinds[0]}, and of {kinds[1]}, or of another quantizer, in {first.prefix}",
+                path=other.prefix,
+                tensor=name,
+            )
 
 
 class _Mean:
@@ -163,6 +177,10 @@ class _Mean:
         total = sum(handle.nbytes for handle in readers[0].values()) * len(readers)
         self._meter = Meter(progress, total)
         self._averaged, self._taken = 0, list[str]()
+        # Bits of dtypes of torch, with the parts of quantizers. complex32 is stored as its parts.
+        notes = {name: one for name, one in readers[0]._notes.items() if one["dtype"] != COMPLEX}
+        parts = (one.get(part) for one in notes.values() for part in PARTS)
+        self._bits = notes.keys() | {part for part in parts if part is not None}
 
     def plan(self) -> Average:
         """Check the sources and return what `write` would do."""
@@ -203,6 +221,7 @@ class _Mean:
     def _classify(self, handle: TensorHandle, others: list[TensorHandle]) -> bool:
         """Count a tensor, and return whether it is averaged."""
         mean = handle.dtype is not None and _has_fractions(handle.dtype)
+        mean = mean and handle.name not in self._bits
         self._averaged += mean
         if not mean:
             self._compare(handle, others)
@@ -219,6 +238,11 @@ class _Mean:
             ours = self._value(piece)
             for other in others:
                 if not equal_values(ours, self._value(Piece(other, piece.shape, piece.box, None))):
+                    if handle.name in self._bits:
+                        raise handle._unsupported(
+                            f"bits of {handle.meaning or 'a quantizer'} that differ between the "
+                            "sources are not averaged: ckptfmt.torch.load returns the tensors"
+                        )
                     self._taken.append(handle.name)
                     return
 

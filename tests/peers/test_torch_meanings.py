@@ -20,7 +20,9 @@ import torch
 
 import ckptfmt
 import ckptfmt.torch as ct
+from ckptfmt.bundle.comparing import compare
 from ckptfmt.cli import main
+from ckptfmt.editing import average
 from ckptfmt.report.collect import checkpoint_data, comparison_data
 from ckptfmt.report.measuring import Budget
 from ckptfmt.safetensors import load_file
@@ -330,3 +332,45 @@ def test_dropping_the_metadata_changes_no_values(tmp_path: Path) -> None:
             assert kind not in VALUES
         else:
             assert equal(ckptfmt.load(tmp_path / "to")["s"], VALUES[kind][1])
+
+
+@pytest.mark.parametrize("kind", ALL)
+def test_averages(tmp_path: Path, kind: str) -> None:
+    """Of equal bits as they are, with their quantizer; other bits only where a mean has them."""
+    one, other, mean = (tmp_path / name for name in ("a", "b", "mean"))
+    ct.save({"s": ALL[kind], "x": torch.ones(1)}, one)
+    average([one, one, one], mean)
+    with ckptfmt.open(one) as before, ckptfmt.open(mean) as after:
+        assert [*compare(before, after)] == [None] * len(before)
+        assert before.metadata == after.metadata
+    second = flipped(ALL[kind])
+    ct.save({"s": second, "x": torch.zeros(1)}, other)
+    if kind != "complex32":
+        for dry_run in (True, False):
+            with pytest.raises(ckptfmt.UnsupportedError):
+                average([one, other], mean, dry_run=dry_run)
+        return
+    average([one, other], mean)
+    wide = ALL[kind].to(torch.complex128) + second.to(torch.complex128)
+    assert bytes_of(ct.load(mean)["s"]) == bytes_of((wide / 2).to(torch.complex32))
+
+
+def test_quantizers_are_not_averaged(tmp_path: Path) -> None:
+    bits = torch.ones(2, 3, dtype=torch.int8)
+    make: Any = torch._make_per_channel_quantized_tensor
+    zeros, scales = torch.zeros(2, dtype=torch.int64), torch.ones(2, dtype=torch.float64)
+    each: Any = torch._make_per_tensor_quantized_tensor
+    states = {
+        "a": make(bits, scales, zeros, 0),
+        "scales": make(bits, 2 * scales, zeros, 0),
+        "zeros": make(bits, scales, zeros + 1, 0),
+        "b": each(bits, 0.5, 0),
+        "scale": each(bits, 0.25, 0),
+        "zero": each(bits, 0.5, 1),
+    }
+    for name, state in states.items():
+        ct.save({"q": state}, tmp_path / name)
+    for one, others in (("a", ("scales", "zeros")), ("b", ("scale", "zero"))):
+        for other in others:
+            with pytest.raises((ckptfmt.UnsupportedError, ckptfmt.InvalidError)):
+                average([tmp_path / one, tmp_path / other], tmp_path / "mean")
