@@ -89,6 +89,7 @@ class TensorHandle:
         shape: tuple of int.
         dtype: numpy dtype; `object` for strings; None for a dtype that this version does not know.
         dtype_code, dtype_name: TensorFlow's number and name of the dtype.
+        meaning: torch's name of the dtype that the elements are bits of; None of values.
         nbytes: bytes of the array; for strings and unknown dtypes, of the uncompressed stored data.
     """
 

@@ -91,7 +91,7 @@ class Conversion:
         dropped: what the source has and the result has no place for, in words; of a "dcp" directory
             the names of the values that cannot be read, and their classes.
         bits: by name, the dtypes before and after of tensors of a dtype that the result lacks, of
-            which it holds the bits: float8_e8m0fnu as uint8.
+            which it holds the bits, and a note in its metadata: float8_e8m0fnu as uint8.
         missing: keys of the source's object graph without a tensor.
         losses: by name, how many elements casts changed by more than rounding (`allow_loss`).
         zeros: by name, how many elements casts rounded to 0.
