@@ -151,7 +151,7 @@ def reported(path: Path, like: np.ndarray[Any, Any]) -> Any:
     stats, known = row["stats"], flat[np.isfinite(flat)]
     assert row["shape"] == list(like.shape)
     wanted = [known.min(), known.max()]
-    return like if np.allclose([stats["low"], stats["high"]], wanted, 1e-6) else None
+    return like if np.allclose([float(stats["low"]), float(stats["high"])], wanted, 1e-6) else None
 
 
 def converted(to: str, read: Callable[[Path], Any], *, casts: bool = False) -> Callable[..., Any]:
@@ -207,6 +207,7 @@ CAST: dict[str, Callable[..., Any]] = {
     "load_into with a transform": lambda path, like: into(zeros, cast=True, rename=REVERSED)(
         path, like
     )[::-1],
+    **{f"convert to {name}": converted(*how, casts=True) for name, how in CONVERTED.items()},
 }
 # Formats that lack a dtype; without a cast it is refused.
 LACK = {"e8m0": ("npz", "hdf5"), "fp4": ("npz", "safetensors")}
