@@ -38,6 +38,7 @@ from ckptfmt._base import dtypes
 from ckptfmt._base.names import printable
 from ckptfmt._base.untrusted import Window, check_pickle, checked_shape
 from ckptfmt._core import NUMPY_RANK_MAX
+from ckptfmt.bundle.meanings import E8M0
 from ckptfmt.errors import CkptfmtError, CorruptError, InvalidError, LimitError, UnsupportedError
 from ckptfmt.formats.tensors import Box, ByteFile, Places
 
@@ -779,8 +780,12 @@ def _tensor(
     )
     state = getattr(properties, "state", None)
     given = state[0] if isinstance(state, tuple) else state["dtype"]  # type: ignore[index]
-    is_read = str(given) in _NAMES
-    dtype = dtypes.numpy_dtype(dtypes.code_of(str(given))) if is_read else np.dtype(np.uint8)
+    is_read = given in _NAMES or given == E8M0
+    dtype: np.dtype[Any] | None = np.dtype(np.uint8)
+    if given == E8M0:
+        dtype = dtypes.narrow_dtype(E8M0)
+    elif is_read:
+        dtype = dtypes.numpy_dtype(dtypes.code_of(str(given)))
     assert dtype is not None
     shape = _sizes(size, dtype.itemsize)
     chunks = []

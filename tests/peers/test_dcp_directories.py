@@ -174,10 +174,10 @@ UNREAD: dict[str, tuple[Any, str]] = {
     "slice": (slice(2), "__builtin__.slice"),
     "texts": (np.array(["a", "bc"]), "numpy.ndarray of U2"),
     "objects": (np.array([1, "a"], object), "numpy.ndarray of O8"),
-    **{
-        name: (torch.zeros(2, dtype=torch.uint8).view(getattr(torch, name)), f"torch.{name}")
-        for name in ("float8_e8m0fnu", "float4_e2m1fn_x2")
-    },
+    "fp4": (
+        torch.zeros(2, dtype=torch.uint8).view(torch.float4_e2m1fn_x2),
+        "torch.float4_e2m1fn_x2",
+    ),
 }
 
 

@@ -17,6 +17,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 import torch
+import torch.distributed.checkpoint as dcp
 
 import ckptfmt
 import ckptfmt.torch as ct
@@ -375,3 +376,15 @@ def test_quantizers_are_not_averaged(tmp_path: Path) -> None:
         for other in others:
             with pytest.raises((ckptfmt.UnsupportedError, ckptfmt.InvalidError)):
                 average([tmp_path / one, tmp_path / other], tmp_path / "mean")
+
+
+@pytest.mark.filterwarnings("ignore:torch.distributed is")
+def test_a_directory_of_dcp(tmp_path: Path) -> None:
+    dcp.save({"s": E8M0, "x": torch.ones(2)}, checkpoint_id=tmp_path / "dcp")
+    values = VALUES["e8m0"][1]
+    assert equal(shown(...)(tmp_path / "dcp", values), values)
+    ckptfmt.convert(tmp_path / "dcp", tmp_path / "ck")
+    assert equal(ckptfmt.load(tmp_path / "ck")["s"], values)
+    assert bytes_of(ct.load(tmp_path / "ck")["s"]) == bytes_of(E8M0)
+    ckptfmt.convert(tmp_path / "dcp", tmp_path / "x.npz", cast={"s": "float32"})
+    assert equal(np.load(tmp_path / "x.npz")["s"], numbers_of("e8m0"))
