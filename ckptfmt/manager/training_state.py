@@ -80,8 +80,6 @@ class TrainingState:
         options: how to save. With `enable_async` the chief saves in the background, and its next
             `back_up` raises what failed, as do all workers of a coordinator. Without a coordinator,
             other workers save synchronously, without syncing files.
-        check_first: whether every byte of a checkpoint is checked before anything of it is
-            restored, as in `CheckpointManager.restore_latest`.
 
     Attributes:
         read_checkpoint_manager: the manager of the chief's directory.
@@ -104,14 +102,11 @@ class TrainingState:
         task_id: int | None = None,
         is_chief: bool | None = None,
         options: CheckpointOptions | None = None,
-        check_first: bool = False,
     ) -> None:
         self._directory = path_text(checkpoint_dir, "checkpoint_dir", urls=True)
-        check_switch("check_first", check_first)
         task = 0 if task_id is None else _whole("task_id", task_id)
         if is_chief is not None:
             check_switch("is_chief", is_chief)
-        self._check_first = check_first
         self._options = CheckpointOptions.of(options)
         self._epoch, self._batch = np.array(UNUSED, np.int64), np.array(UNUSED, np.int64)
         if layouts is not None:
@@ -197,7 +192,8 @@ class TrainingState:
 
     def restore(self) -> bool:
         """Restore the newest sound backup, the chief's in every worker. With a coordinator all
-        restore the same one, each its own part, and return when all have.
+        restore the same one, each its own part, and return when all have. A damaged backup may be
+        restored in part before an older one is.
 
         Returns:
             Whether there was one. If not, the model is as it was, and no position is saved.
@@ -212,7 +208,7 @@ class TrainingState:
         try:
             # A background save removes the backup before it.
             wait_for_saves()
-            return bool(self.read_checkpoint_manager.restore_latest(check_first=self._check_first))
+            return bool(self.read_checkpoint_manager.restore_latest(check_first=False))
         except BaseException:
             # The position may have been restored before the model failed.
             self._epoch[...] = self._batch[...] = UNUSED

@@ -549,7 +549,7 @@ class _Part:
     ) -> tuple[int, ...]:
         """Read a block of a tensor of this full shape; return the shape of the block."""
         layout, place = block
-        box = layout.slice_at(full, place)
+        box = layout._slice_at(full, place)
         if box.shape != full:
             self.batch.boxes[position] = np.array([*box.start, *box.shape, 0], np.int64)
         return box.shape

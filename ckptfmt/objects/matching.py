@@ -55,7 +55,7 @@ from ckptfmt.objects.traversal import (
     slot_of,
 )
 from ckptfmt.saving.mesh import Layout
-from ckptfmt.saving.parallel import ParallelVariable, is_further_component
+from ckptfmt.saving.parallel import is_further_component
 
 # Further warnings about shared objects are counted in one.
 WARNINGS_MAX = 10
@@ -514,8 +514,7 @@ class Restoration:
             node = self.graph.nodes[node_id]
             assignment = self._assignment(local, node)
             used = [] if assignment is None else assignment.used
-            parallel = local.value if isinstance(local.value, ParallelVariable) else None
-            one_value = parallel.primary_only if parallel else local.role in _ONE_VALUE
+            one_value = local.role in _ONE_VALUE
             plan.unused[node_id] = [
                 one.name
                 for one in node.attributes

@@ -30,7 +30,7 @@ from ckptfmt.saving.mesh import Layout
 from ckptfmt.saving.options import CheckpointOptions
 from ckptfmt.saving.saver import Saver
 from ckptfmt.saving.shards import Save
-from ckptfmt.saving.specs import DSaveSpec, SaveSpec
+from ckptfmt.saving.specs import SaveSpec
 from ckptfmt.sharded.plan import Description, describe
 from ckptfmt.sharded.rounds import Team, compare_all
 from ckptfmt.sharded.sharded import (
@@ -150,7 +150,7 @@ class Together:
         """Collect what this process saves; as `Alone.collect`. Only process 0 calls `record`."""
         first = self._team.rank == 0
         content = content_of(view)
-        tensors, layouts = self._tensors(content)
+        tensors, layouts = _whole_tensors(content), content.layouts
         options.check_meshed(_meshed(layouts))
         if first:
             tensors[OBJECT_GRAPH_KEY] = content.graph
@@ -170,43 +170,6 @@ class Together:
             release=self._claims.close,
             record=record or _nothing,
         )
-
-    def _tensors(self, content: Content) -> tuple[dict[str, Any], dict[str, Layout]]:
-        """Return the tensors as `describe` takes them, and their layouts."""
-        tensors, layouts = dict[str, Any](), dict(content.layouts)
-        for key, value in content.tensors.items():
-            is_sliced = isinstance(value, Mapping) and key not in layouts
-            specs = list(value.values()) if is_sliced else [value]
-            meshed = [spec for spec in specs if isinstance(spec, DSaveSpec)]
-            if meshed:
-                tensors[key], layouts[key] = self._blocks(meshed), meshed[0].layout
-            elif is_sliced and specs:
-                raise InvalidError(
-                    "its slices have no layout: processes that save together give DSaveSpecs",
-                    tensor=key,
-                )
-            elif is_sliced:
-                continue  # this process has no block of it
-            elif not isinstance(value, SaveSpec):
-                tensors[key] = value
-            elif value.dtype == dtypes.VARIANT:
-                raise UnsupportedError("variants cannot be saved on meshes", tensor=key)
-            elif (tensor := value.tensor) is not None:
-                tensors[key] = tensor
-        return tensors, layouts
-
-    def _blocks(self, specs: list[DSaveSpec]) -> dict[str, Any]:
-        """Return {device: array}; a spec stands for all local devices with its block."""
-        layout = specs[0].layout
-        mesh = layout.mesh
-        local = set(mesh.local_devices(self._team.rank, self._team.world_size))
-        found = {}
-        for spec in specs:
-            position = mesh.index_of(spec.device)
-            group = next(one for one in layout.replica_groups if position in one)
-            replicas = local.intersection(mesh.devices[one] for one in group)
-            found.update(dict.fromkeys({spec.device, *replicas}, spec.tensor))
-        return found
 
     def _agree_on(self, graph: bytes) -> None:
         def compare(digests: list[bytes]) -> bytes:
@@ -236,6 +199,25 @@ class Together:
             self._claims.close()
             fail_async(self._team, self._error, self._queue)
         return save_job_async(self._team, self._job, self._description, self._queue)
+
+
+def _whole_tensors(content: Content) -> dict[str, Any]:
+    """Return the tensors as `describe` takes them."""
+    tensors = dict[str, Any]()
+    for key, value in content.tensors.items():
+        if not isinstance(value, SaveSpec):
+            tensors[key] = value
+        elif value.dtype == dtypes.VARIANT:
+            raise UnsupportedError("variants cannot be saved on meshes", tensor=key)
+        elif value.slice_spec.strip():
+            raise InvalidError(
+                "processes that save together save no slices that objects give: give the arrays "
+                "of a mesh as {device: array}, with a layout",
+                tensor=key,
+            )
+        elif (tensor := value.tensor) is not None:
+            tensors[key] = tensor
+    return tensors
 
 
 def _nothing() -> None:

@@ -96,16 +96,6 @@ def task_of(device: str) -> str:
     return device if parts is None or not device else parts._replace(kind="CPU", number=0).text()
 
 
-def merged(outer: str, inner: str) -> str:
-    """Return a device inside the scope of another, as nested `tf.device` scopes do: what `inner`
-    does not say is taken from `outer`. Of names that are no device names, `inner`."""
-    around, parts = _parsed(_checked(outer)), _parsed(_checked(inner))
-    if around is None or parts is None:
-        return inner
-    pairs = zip(parts, around, strict=True)
-    return _Parts._make(theirs if own is None else own for own, theirs in pairs).text()
-
-
 def device_in_task(device: str) -> str:
     """Return a device name without its task: "/job:a/task:1/gpu:3" gives "/device:GPU:3"; "" for a
     str that is not a device name."""

@@ -134,9 +134,9 @@ class Mesh:
 
     def coordinates(self, device: str) -> tuple[int, ...]:
         """Return a device's index in each mesh dimension; InvalidError for another device."""
-        return self.coordinates_at(self.index_of(device))
+        return self._coordinates_at(self.index_of(device))
 
-    def coordinates_at(self, position: int) -> tuple[int, ...]:
+    def _coordinates_at(self, position: int) -> tuple[int, ...]:
         """Return the coordinates of the device at this index of `devices`."""
         return tuple(
             position // stride % size
@@ -321,21 +321,21 @@ class Layout:
         names = "".join(f"{spec or UNSHARDED}," for spec in self.sharding_specs)
         return f"{SPECS}{names}{MESH}{self.mesh.to_string()}"
 
-    def block_of(self, position: int) -> tuple[int, ...]:
+    def _block_of(self, position: int) -> tuple[int, ...]:
         """Return the block index in each tensor dimension of the device at this index of
         `mesh.devices`."""
         return self._all_blocks()[position]
 
     def _all_blocks(self) -> tuple[tuple[int, ...], ...]:
         if self._blocks is None:
-            every = map(self.mesh.coordinates_at, range(self.mesh.size))
+            every = map(self.mesh._coordinates_at, range(self.mesh.size))
             self._blocks = tuple(
                 tuple(0 if axis is None else where[axis] for axis in self._axes) for where in every
             )
         return self._blocks
 
     @property
-    def replica_groups(self) -> tuple[tuple[int, ...], ...]:
+    def _replica_groups(self) -> tuple[tuple[int, ...], ...]:
         """Indices in `mesh.devices` of the devices with the same block, ascending; groups in the
         order of their first devices."""
         if self._groups is None:
@@ -354,13 +354,13 @@ class Layout:
         Raises:
             InvalidError: a shape of another rank, or a device outside the mesh.
         """
-        return self.slice_at(self._checked(global_shape), self.mesh.index_of(device))
+        return self._slice_at(self._checked(global_shape), self.mesh.index_of(device))
 
-    def slice_at(self, global_shape: tuple[int, ...], position: int) -> SliceSpec:
+    def _slice_at(self, global_shape: tuple[int, ...], position: int) -> SliceSpec:
         """As `slice_of`, for the device at this index of `mesh.devices` and a checked shape."""
         start, shape, lengths = [], [], []
         for size, parts, row in zip(
-            global_shape, self.num_shards, self.block_of(position), strict=True
+            global_shape, self.num_shards, self._block_of(position), strict=True
         ):
             block = -(-size // parts)
             first = min(row * block, size)
@@ -369,20 +369,6 @@ class Layout:
             shape.append(length)
             lengths.append(-1 if length == size else length)
         return SliceSpec(global_shape, tuple(start), tuple(shape), tuple(lengths))
-
-    def unique_slices(self, global_shape: Sequence[int]) -> dict[SliceSpec, list[str]]:
-        """Return the distinct boxes of a tensor of this global shape, each with its devices.
-
-        Boxes are in the order of their first devices. The boxes that are not empty tile the tensor.
-
-        Raises:
-            InvalidError: a shape of another rank.
-        """
-        shape = self._checked(global_shape)
-        found: dict[SliceSpec, list[str]] = {}
-        for position, device in enumerate(self.mesh.devices):
-            found.setdefault(self.slice_at(shape, position), []).append(device)
-        return found
 
     def _checked(self, global_shape: Sequence[int]) -> tuple[int, ...]:
         check_sized("global_shape", global_shape, "sizes")

@@ -21,12 +21,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ckptfmt._base.arguments import check_switch, invalid, wrong
-from ckptfmt._base.arrays import as_source, refuse_masked
+from ckptfmt._base.arguments import invalid, wrong
+from ckptfmt._base.arrays import refuse_masked
 from ckptfmt._base.targets import as_target, share_memory
 from ckptfmt.bundle.tensor import TensorHandle
 from ckptfmt.errors import InvalidError, TensorNotFoundError
-from ckptfmt.saving.devices import merged
 from ckptfmt.saving.specs import SaveSpec
 
 ATTRIBUTES = "/.ATTRIBUTES/"
@@ -44,9 +43,7 @@ def independent_buffers(devices: Sequence[str] | None = None) -> Iterator[tuple[
     gets a component on each.
 
     TensorFlow's context takes a parallel device, this one the names of its component devices. Each
-    thread and task has its own contexts. In a nested context the parts of a name that are missing
-    are those of the outer device at the same place; a single name is inside each outer device
-    ("/device:GPU:0" on every task). None removes the outer devices.
+    thread and task has its own contexts. None removes the devices of an outer one.
 
     Yields:
         The devices.
@@ -54,11 +51,7 @@ def independent_buffers(devices: Sequence[str] | None = None) -> Iterator[tuple[
     Raises:
         InvalidError: `devices` is empty or has elements that are not str.
     """
-    names, outer = None if devices is None else _device_names(devices), _devices.get() or ()
-    if names is not None and len(names) == 1:
-        names *= max(1, len(outer))
-    if names is not None and len(names) == len(outer):
-        names = tuple(map(merged, outer, names))
+    names = None if devices is None else _device_names(devices)
     token = _devices.set(names)
     try:
         yield names
@@ -87,11 +80,9 @@ class ParallelVariable:
             one array makes a copy of it for each device.
         devices: the device of each. Default: those of the enclosing `independent_buffers`, else
             "/job:parallel/replica:0/task:<i>/device:CPU:0", one task for each component.
-        primary_only: whether only component 0 is saved, as an ordinary variable; a restore then
-            writes it into all. For components that are equal.
 
     Attributes:
-        components, devices, primary_only: the arguments, the first two as tuples.
+        components, devices: the arguments as tuples.
         shape, dtype: those of each component.
 
     Raises:
@@ -103,8 +94,6 @@ class ParallelVariable:
         self,
         components: Sequence[NDArray[Any]] | NDArray[Any],
         devices: Sequence[str] | None = None,
-        *,
-        primary_only: bool = False,
     ) -> None:
         names = _devices.get() if devices is None else _device_names(devices)
         if isinstance(components, np.ndarray) and names is not None:
@@ -112,8 +101,6 @@ class ParallelVariable:
             components = [np.array(components) for _ in names]
         if isinstance(components, np.ndarray) or not hasattr(components, "__iter__"):
             raise wrong("components", "a list of numpy arrays", components)
-        check_switch("primary_only", primary_only)
-        self.primary_only = primary_only
         self.components = tuple(components)
         if not self.components:
             raise invalid("components", "a parallel variable has at least one component")
@@ -124,24 +111,6 @@ class ParallelVariable:
         self.devices = tuple(map(_default_device, range(count))) if names is None else names
         if len(self.devices) != count:
             raise invalid("devices", f"{count} components have {len(self.devices)} devices")
-
-    @classmethod
-    def replicated(
-        cls, array: NDArray[Any], devices: Sequence[str] | None = None
-    ) -> ParallelVariable:
-        """Return a variable whose components are copies of one array, one for each device.
-
-        Args:
-            array: the initial value.
-            devices: as in the constructor, but required outside `independent_buffers`.
-
-        Raises:
-            InvalidError: no devices, or not an array.
-        """
-        names = _devices.get() if devices is None else _device_names(devices)
-        if names is None:
-            raise InvalidError("replicated needs devices outside of independent_buffers")
-        return cls([np.array(as_source(array)) for _ in names], names)
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -205,8 +174,7 @@ class ParallelVariable:
         """Return the checkpoint key of each component that is saved, for an object path."""
         if not isinstance(path, str):
             raise wrong("path", "a str", path)
-        count = 1 if self.primary_only else len(self.components)
-        return [_key(path, index) for index in range(count)]
+        return [_key(path, index) for index in range(len(self.components))]
 
     @staticmethod
     def may_be_missing(key: str) -> bool:

@@ -50,7 +50,7 @@ def sums_of_replicas(
         return {}
     groups: dict[tuple[int, ...], list[int]] = {}
     for position, shape in shapes.items():
-        block = () if layout is None else layout.block_of(position)
+        block = () if layout is None else layout._block_of(position)
         groups.setdefault((*block, *shape), []).append(position)
     firsts = dict.fromkeys(shapes, 0) if layout is None else _firsts(layout)
     sums: dict[int, int] = {}
@@ -79,7 +79,7 @@ def sums_of_replicas(
 @functools.lru_cache(64)
 def _firsts(layout: Layout) -> dict[int, int]:
     """Return the first position of its block for each position whose block has replicas."""
-    groups = [group for group in layout.replica_groups if len(group) > 1]
+    groups = [group for group in layout._replica_groups if len(group) > 1]
     return {position: group[0] for group in groups for position in group}
 
 

@@ -127,7 +127,7 @@ def checked_shards(
                 "wants to change",
                 tensor=tensor.checkpoint_key,
             )
-    validate_shards(callback, given, shards)
+    validate_shards(shards, given, callback.description)
     return shards
 
 
@@ -287,10 +287,9 @@ class _Key:
 
 
 def validate_shards(
-    callback: ShardingCallback | Sequence[Shard] | None = None,
-    shardable_tensors: Sequence[ShardableTensor] = (),
-    shards: Sequence[Shard] | str | None = None,
-    callback_description: str | None = None,
+    shards: Sequence[Shard],
+    shardable_tensors: Sequence[ShardableTensor],
+    callback_description: str,
 ) -> None:
     """Check that a sharding callback returned the tensors that it was given, possibly cut.
 
@@ -309,24 +308,16 @@ def validate_shards(
     A slice is a box: "" and "4 6 0,4:0,6" are the same slice of a tensor of shape (4, 6).
 
     Args:
-        callback: the callback, for messages. TensorFlow's order, (shards, shardable_tensors,
-            callback_description), is accepted too.
+        shards: the shards that the callback returned.
         shardable_tensors: the tensors that it was given.
-        shards: the shards that it returned.
-        callback_description: the description of a callback, instead of the callback.
+        callback_description: its description, for messages.
 
     Raises:
         ShardingError: an InvalidError and a RuntimeError. A rule is broken; the message names the
             callback's description, the key and the slice. Or two of `shardable_tensors` are the
             same slice of one key.
     """
-    description = getattr(callback, "description", callback_description)
-    theirs: Any = callback
-    swapped = callback is not None or (isinstance(shards, str) and description is None)
-    if swapped and not hasattr(callback, "description"):  # TensorFlow's order
-        description = shards if description is None else description
-        shards = theirs
-    check = _Check(str(description), _indexed(shardable_tensors))
+    check = _Check(callback_description, _indexed(shardable_tensors))
     if not isinstance(shards, Sequence) or isinstance(shards, (str, bytes)):
         raise check.malformed(f"gave a {type(shards).__name__}, not a sequence of shards")
     for shard in shards:

@@ -392,7 +392,7 @@ def _check_sums(name: str, one: _Joined, by_mesh: Mapping[Mesh, Sequence[Sequenc
                 tensor=name,
             )
         mesh = one.layout.mesh
-        replicas = next(group for group in one.layout.replica_groups if first in group)
+        replicas = next(group for group in one.layout._replica_groups if first in group)
         texts = []
         for ranks in groups:
             at = next(at for at in by_mesh[mesh][ranks[0]] if at in replicas)
@@ -420,7 +420,7 @@ def _global_shape(
         local = (zip(positions[rank], itertools.cycle(shapes), strict=False) for rank in ranks)
         for position, shape in itertools.chain.from_iterable(local):
             missing.discard(position)
-            blocks_here = zip(layout.block_of(position), shape, strict=True)
+            blocks_here = zip(layout._block_of(position), shape, strict=True)
             for axis, (block, length) in enumerate(blocks_here):
                 known, other = found[axis].setdefault(block, (length, position))
                 if known != length:
@@ -515,8 +515,8 @@ def _slices(one: Planned, placement: Mapping[Mesh, Sequence[int]]) -> list[_Slic
     if one.size == 0:
         return [_Slice(0, None, _firsts(owners, range(len(owners))))]
     found = []
-    for positions in one.layout.replica_groups:
-        box = one.layout.slice_at(one.shape, positions[0])
+    for positions in one.layout._replica_groups:
+        box = one.layout._slice_at(one.shape, positions[0])
         if size := math.prod(box.shape):
             whole = box.shape == one.shape
             found.append(_Slice(size, None if whole else box, _firsts(owners, positions)))

@@ -391,7 +391,7 @@ def _copied(description: Description, queue: SaveQueue) -> tuple[Snapshot, Descr
         blocks: dict[Any, int] = {}
         for position, array in one.arrays.items():
             shape = one.shapes[position]
-            block = () if one.layout is None else one.layout.block_of(position)
+            block = () if one.layout is None else one.layout._block_of(position)
             # Local replicas are equal, so any of them can be written.
             row = rows[name, position] = blocks.setdefault((block, shape), len(sources))
             if row == len(sources):
@@ -581,7 +581,7 @@ def _local_boxes(
         )
     by_box: dict[SliceSpec, list[str]] = {}
     for device in request.local[layout.mesh]:
-        box = layout.slice_at(shape, layout.mesh.index_of(device))
+        box = layout._slice_at(shape, layout.mesh.index_of(device))
         by_box.setdefault(box, []).append(device)
     found = []
     for box, devices in by_box.items():

@@ -164,13 +164,13 @@ def compare(case: Case, theirs: dict[str, Any], count: Counter[str]) -> None:
     tensors = [shardable(t) for t in case["tensors"]]
     codes = {t["key"]: t["dtype"] for t in case["tensors"]}
     by_task = ShardByTaskPolicy()(tensors)
-    validate_shards(ShardByTaskPolicy(), tensors, by_task)
+    validate_shards(by_task, tensors, "by task")
     assert described(by_task, codes) == theirs["task"]
 
     policy = MaxShardSizePolicy(case["max_shard_size"])
     shards = policy(tensors)
     # Nothing may be missing, whatever TensorFlow does.
-    validate_shards(policy, tensors, shards)
+    validate_shards(shards, tensors, policy.description)
     ours = described(shards, codes)
     pieces = Counter(piece[0] for shard in ours for piece in shard)
     assert pieces.keys() == codes.keys()

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from support.saving import distinct_boxes
 from support.team import all_good, run_team
 
 from ckptfmt.saving.mesh import Layout, Mesh
@@ -95,7 +96,7 @@ def test_tensorflow_restores(oracle: Oracle, tmp_path: Path) -> None:
         for name, value in whole.items():
             stored = [
                 box
-                for box in layouts[name].unique_slices(value.shape)
+                for box in distinct_boxes(layouts[name], value.shape)
                 if 0 not in box.shape and box.shape != value.shape
             ]
             stitchable = KINDS[value.code].stitchable
@@ -107,7 +108,7 @@ def test_tensorflow_restores(oracle: Oracle, tmp_path: Path) -> None:
             boxes = [(box, True) for box in stored]
             if stitchable and value.shape:
                 layout = random_layout(rng, other, len(value.shape))
-                cut = layout.unique_slices(value.shape)
+                cut = distinct_boxes(layout, value.shape)
                 boxes += [(box, False) for box in cut if 0 not in box.shape]
             for box, as_stored in boxes:
                 names.append(name.encode())

@@ -312,7 +312,6 @@ WRONG: list[Any] = [
     ({"task_id": -1}, "task_id must not be negative, but is -1"),
     ({"is_chief": 1}, "is_chief must be True or False, not int"),
     ({"options": {}}, "options must be a CheckpointOptions, not dict"),
-    ({"check_first": "some"}, "check_first must be True or False, not str"),
 ]
 
 

@@ -21,7 +21,6 @@ import ckptfmt
 from ckptfmt._base.background import wait_for_saves
 from ckptfmt.bundle import writer
 from ckptfmt.errors import CkptfmtWarning, CorruptError, InvalidError, StorageError
-from ckptfmt.manager import restoring as managing
 from ckptfmt.manager.records import Records
 
 ASYNC = options(enable_async=True)
@@ -204,13 +203,12 @@ def workers_only(path: Path) -> None:
     leave_behind(path / "workertemp_0")
 
 
-@pytest.mark.parametrize("first", [True, False])
 @pytest.mark.parametrize(
     "make", [nothing_there, empty_directory, files_of_others, a_file, workers_only]
 )
-def test_no_backup(tmp_path: Path, make: Callable[[Path], None], first: bool) -> None:
+def test_no_backup(tmp_path: Path, make: Callable[[Path], None]) -> None:
     make(tmp_path)
-    job = Job(tmp_path, 5.0, check_first=first)
+    job = Job(tmp_path, 5.0)
     before = files(tmp_path)
     assert job.state.restore() is False
     assert job.has(5.0)
@@ -219,12 +217,11 @@ def test_no_backup(tmp_path: Path, make: Callable[[Path], None], first: bool) ->
 
 
 @pytest.mark.filterwarnings(INCOMPLETE)
-@pytest.mark.parametrize("first", [True, False])
 @pytest.mark.parametrize("part", backup(1)[1:])
-def test_a_damaged_backup(tmp_path: Path, part: str, first: bool) -> None:
+def test_a_damaged_backup(tmp_path: Path, part: str) -> None:
     Job(tmp_path).back_up(1.0, 4, 2)
     damage(tmp_path / "chief" / part)
-    job = Job(tmp_path, 5.0, check_first=first)
+    job = Job(tmp_path, 5.0)
     with (
         pytest.warns(CkptfmtWarning, match="^not restored: .*/chief/ckpt-1: "),
         pytest.raises(CorruptError) as caught,
@@ -233,7 +230,7 @@ def test_a_damaged_backup(tmp_path: Path, part: str, first: bool) -> None:
     assert caught.value.message == "none of the 1 checkpoints can be restored"
     assert caught.value.path == str(tmp_path / "chief")
     assert job.position == (100, 0)
-    if first or part.endswith(".index"):
+    if part.endswith(".index"):
         assert job.has(5.0)
     # A training that begins anew takes its place.
     job.back_up(7.0, 0)
@@ -244,7 +241,6 @@ def test_a_damaged_backup(tmp_path: Path, part: str, first: bool) -> None:
 
 
 @pytest.mark.filterwarnings(INCOMPLETE)
-@pytest.mark.parametrize("first", [True, False])
 @pytest.mark.parametrize(
     ("part", "warning"),
     [
@@ -252,7 +248,7 @@ def test_a_damaged_backup(tmp_path: Path, part: str, first: bool) -> None:
         ("ckpt-2.index", "/chief/ckpt-2', the newest it names, is not complete"),
     ],
 )
-def test_an_older_backup_is_a_way_out(tmp_path: Path, part: str, warning: str, first: bool) -> None:
+def test_an_older_backup_is_a_way_out(tmp_path: Path, part: str, warning: str) -> None:
     job = Job(tmp_path)
     job.back_up(1.0, 0)
     for name in backup(1)[1:]:
@@ -262,7 +258,7 @@ def test_an_older_backup_is_a_way_out(tmp_path: Path, part: str, warning: str, f
         (tmp_path / name).rename(tmp_path / "chief" / name)
     damage(tmp_path / "chief" / part)
     with pytest.warns(CkptfmtWarning, match=warning):
-        again = Job(tmp_path, check_first=first)
+        again = Job(tmp_path)
         assert again.state.restore()
     assert again.has(1.0)
     assert again.position == (1, 0)
@@ -271,21 +267,6 @@ def test_an_older_backup_is_a_way_out(tmp_path: Path, part: str, warning: str, f
     assert ckptfmt.verify(tmp_path / "chief" / "ckpt-2").ok
     again.state.delete_backup()
     assert files(tmp_path) == []
-
-
-@pytest.mark.parametrize("given", [{}, {"check_first": False}, {"check_first": True}])
-def test_what_is_checked_before(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: dict[str, bool]
-) -> None:
-    Job(tmp_path).back_up(1.0, 0)
-    checked: list[str] = []
-    real = managing.verify_prefix
-    monkeypatch.setattr(
-        managing, "verify_prefix", lambda path: (checked.append(path), real(path))[1]
-    )
-    assert Job(tmp_path, **given).state.restore()
-    full = [str(tmp_path / "chief" / "ckpt-1")]
-    assert checked == (full if given.get("check_first") else [])
 
 
 # ---- coordinators --------------------------------------------------------------------------------

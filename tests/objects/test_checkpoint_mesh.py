@@ -18,7 +18,7 @@ from ckptfmt._base.names import VALUE_SUFFIX as VALUE
 from ckptfmt.errors import GenerationGoneError, InvalidError, StorageError
 from ckptfmt.saving.mesh import Layout, Mesh
 from ckptfmt.saving.policies import MaxShardSizePolicy
-from ckptfmt.saving.specs import DSaveSpec
+from ckptfmt.saving.specs import SaveSpec
 from ckptfmt.sharded.coordinator import SingleProcess
 
 FOUR, TWO, THREE = Mesh({"x": 4}), Mesh({"x": 2}), Mesh({"x": 3})
@@ -210,37 +210,6 @@ def test_slots_and_objects_that_are_attached_later(tmp_path: Path) -> None:
     all_good(run_team(2, restore))
 
 
-class Blocks:
-    """An object that saves the blocks of this process itself."""
-
-    def __init__(self, member: Any, factor: float = 1) -> None:
-        self.layout = layouts(TWO)["model/kernel"]
-        self.arrays = local(self.layout, KERNEL * factor, member)
-
-    def serialize_to_tensors(self) -> dict[str, Any]:
-        specs = [
-            DSaveSpec(array, "", "value", KERNEL.shape, self.layout, device=device)
-            for device, array in self.arrays.items()
-        ]
-        return {"value": {spec.slice_spec: spec for spec in specs}}
-
-    def restore_from_tensors(self, restored: Any) -> None:
-        for spec in self.serialize_to_tensors()["value"].values():
-            self.arrays[spec.device][...] = restored["value"][spec.slice_spec]
-
-
-def test_objects_that_give_the_specs_of_their_blocks(tmp_path: Path) -> None:
-    def work(member: Any) -> None:
-        ckptfmt.Checkpoint(coordinator=member, a=Blocks(member)).write(tmp_path / "ck")
-        blocks = Blocks(member, 0)
-        ckptfmt.Checkpoint(coordinator=member, a=blocks).read(tmp_path / "ck").assert_consumed()
-        for device, array in Blocks(member).arrays.items():
-            np.testing.assert_array_equal(blocks.arrays[device], array)
-
-    all_good(run_team(3, work))  # of which one has no block
-    assert ckptfmt.load(tmp_path / "ck")["a/.ATTRIBUTES/value"].shape == KERNEL.shape
-
-
 def test_registered_savers_run_in_process_0_and_restore_in_all(tmp_path: Path) -> None:
     restored = []
 
@@ -414,6 +383,17 @@ def test_wrong_arguments(arguments: dict[str, Any], message: str) -> None:
         ckptfmt.Checkpoint(a=np.zeros(1), **arguments)
 
 
+class Sliced:
+    def __init__(self, given: Any) -> None:
+        self.given = given
+
+    def serialize_to_tensors(self) -> Any:
+        return {"v": self.given}
+
+    def restore_from_tensors(self, _: Any) -> None:
+        pass
+
+
 def test_layouts_of_what_is_no_array_on_a_mesh(tmp_path: Path) -> None:
     with SingleProcess() as alone:
         one = Mesh({"x": 1})
@@ -428,17 +408,12 @@ def test_layouts_of_what_is_no_array_on_a_mesh(tmp_path: Path) -> None:
         checkpoint = ckptfmt.Checkpoint(coordinator=alone, layouts=whole, a=np.ones(2))
         checkpoint.write(tmp_path / "ck")
         assert ckptfmt.load(tmp_path / "ck")[f"a{VALUE}"].tolist() == [1, 1]
-        sliced = {"4 0,2": np.zeros(2)}
-
-        class Sliced:
-            def serialize_to_tensors(self) -> Any:
-                return {"v": sliced}
-
-            def restore_from_tensors(self, _: Any) -> None:
-                pass
-
-        with pytest.raises(InvalidError, match="its slices have no layout"):
-            ckptfmt.Checkpoint(coordinator=alone, a=Sliced()).write(tmp_path / "ck")
+        half = np.zeros(2)
+        for given in ({"4 0,2": half}, SaveSpec(half, "4 0,2", "v")):
+            sliced = ckptfmt.Checkpoint(coordinator=alone, a=Sliced(given))
+            with pytest.raises(InvalidError) as caught:
+                sliced.write(tmp_path / "slices")
+            assert caught.value.tensor == "a/.ATTRIBUTES/v"
 
 
 @pytest.mark.parametrize(

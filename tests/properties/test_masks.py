@@ -38,12 +38,12 @@ def by_writer(path: Path, value: Any) -> None:
 
 
 def by_component(path: Path, value: Any) -> None:
-    ckptfmt.tf.ParallelVariable.replicated(value, ["/device:CPU:0"])
+    ckptfmt.tf.ParallelVariable(value, ["/device:CPU:0"])
 
 
 def by_assignment(path: Path, value: Any) -> None:
     shape = np.shape(np.asarray(value, object)) if isinstance(value, np.ndarray) else (2,)
-    ckptfmt.tf.ParallelVariable.replicated(np.ones(shape), ["/device:CPU:0"]).assign(value)
+    ckptfmt.tf.ParallelVariable(np.ones(shape), ["/device:CPU:0"]).assign(value)
 
 
 def by_objects(path: Path, value: Any) -> None:

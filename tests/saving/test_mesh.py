@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from hypothesis import strategies as st
+from support.saving import distinct_boxes
 from support.strategies import layouts, meshes, property_test, shapes
 
 from ckptfmt._base.slices import parse_spec
@@ -74,10 +75,9 @@ def test_layout() -> None:
     assert layout.num_shards == (2, 1, 1)
     assert layout.rank == 3
     assert not layout.is_replicated
-    assert layout.replica_groups == ((0, 2), (1, 3))
     box = layout.slice_of((4, 6, 1), "d")
     assert box == parse_spec("4 6 1 2,2:-:-")
-    assert list(layout.unique_slices([4, 6, 1]).values()) == [["a", "c"], ["b", "d"]]
+    assert list(distinct_boxes(layout, [4, 6, 1]).values()) == [["a", "c"], ["b", "d"]]
     assert repr(layout) == "<Layout (y, unsharded, unsharded) on [x=2, y=2]>"
     assert layout == Layout(("y", None, None), mesh)
     assert hash(layout) == hash(Layout(("y", None, None), mesh))
@@ -92,7 +92,7 @@ def test_replicated() -> None:
     assert layout.sharding_specs == (None, None)
     assert layout.is_replicated
     assert Layout(["y"], mesh).is_replicated
-    assert list(layout.unique_slices((3, 4)).values()) == [list(mesh.devices)]
+    assert list(distinct_boxes(layout, (3, 4)).values()) == [list(mesh.devices)]
     assert message_of(lambda: Layout.replicated(mesh, -1)) == "rank -1 is negative"
 
 
@@ -111,17 +111,15 @@ def test_uneven_blocks() -> None:
     assert cut(5) == [(0, 2, 2), (2, 2, 2), (4, 1, 1), (5, 0, 0)]
     assert cut(1) == [(0, 1, -1), (1, 0, 0), (1, 0, 0), (1, 0, 0)]
     assert cut(0) == [(0, 0, -1)] * 4
-    assert list(layout.unique_slices((1,)).values()) == [["a"], ["b", "c", "d"]]
+    assert list(distinct_boxes(layout, (1,)).values()) == [["a"], ["b", "c", "d"]]
 
 
 @property_test(80, 5000, st.data(), meshes(), shapes())
-def test_unique_slices_tile_the_tensor(
-    data: st.DataObject, mesh: Mesh, shape: tuple[int, ...]
-) -> None:
+def test_boxes_tile_the_tensor(data: st.DataObject, mesh: Mesh, shape: tuple[int, ...]) -> None:
     layout = data.draw(layouts(mesh, len(shape)))
     count = np.zeros(shape, np.int64)
     devices: list[str] = []
-    for box, holders in layout.unique_slices(shape).items():
+    for box, holders in distinct_boxes(layout, shape).items():
         count[box.slices] += 1
         devices += holders
     assert (count == 1).all()
@@ -152,7 +150,7 @@ def test_wrong_uses() -> None:
         (lambda: layout.slice_of((1,), "c"), "device 'c' is not in the mesh [x=2]"),
         (lambda: layout.slice_of((-1,), "a"), "global_shape (-1,) is not in range"),
         (
-            lambda: layout.unique_slices([1.5]),
+            lambda: layout.slice_of([1.5], "a"),
             "global_shape must be a sequence of integers, got [1.5]",
         ),
         (lambda: mesh.coordinates("c"), "device 'c' is not in the mesh [x=2]"),

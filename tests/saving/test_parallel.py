@@ -65,20 +65,6 @@ def test_devices() -> None:
     assert variable(1).devices == (DEFAULT.format(0),)
 
 
-def test_replicated() -> None:
-    source = np.arange(3, dtype=np.int16)
-    with independent_buffers(["a", "b"]):
-        both = ParallelVariable.replicated(source)
-    one = ParallelVariable.replicated(source, ["c"])
-    assert (both.devices, one.devices) == (("a", "b"), ("c",))
-    both.components[0][0] = 9
-    assert [component.tolist() for component in both.components] == [[9, 1, 2], [0, 1, 2]]
-    assert source.tolist() == one.components[0].tolist() == [0, 1, 2]
-    with pytest.raises(InvalidError) as caught:
-        ParallelVariable.replicated(source)
-    assert caught.value.message == "replicated needs devices outside of independent_buffers"
-
-
 SHARED = np.zeros(8)
 
 
@@ -289,38 +275,13 @@ def test_an_array_inside_independent_buffers_has_a_component_for_each_device() -
     assert source.tolist() == [0, 1, 2]
 
 
-def test_inner_devices_are_merged_into_outer_ones() -> None:
-    with independent_buffers(["/job:w/task:0", "/job:w/task:1"]):
-        with independent_buffers(["/gpu:2"]) as one:
-            assert one == ("/job:w/task:0/device:GPU:2", "/job:w/task:1/device:GPU:2")
-        with independent_buffers(["/task:5/gpu:0", "mine"]) as two:
-            assert two == ("/job:w/task:5/device:GPU:0", "mine")
-        with independent_buffers(["/gpu:0", "/gpu:1", "/gpu:2"]) as three:
-            assert three == ("/gpu:0", "/gpu:1", "/gpu:2")
-
-
-def test_primary_only(tmp_path: Path) -> None:
-    """It is saved as an ordinary variable, and all components get the value."""
-    two = variable(2, 5.0, primary_only=True)
-    checkpoint = ckptfmt.Checkpoint(w=two)
-    path = checkpoint.write(tmp_path / "ck")
-    assert [name for name in ckptfmt.load(path) if "parallel" in name] == []
-    two.assign(np.zeros((2, 3)))
-    checkpoint.read(path).assert_consumed()
-    assert values(two) == [5, 5]
-    with pytest.raises(InvalidError, match="primary_only must be True or False"):
-        variable(2, primary_only=1)
-
-
-@pytest.mark.parametrize("kind", ["array", "primary"])
-def test_the_first_component_counts_as_all(tmp_path: Path, kind: str) -> None:
+def test_the_first_component_counts_as_all(tmp_path: Path) -> None:
     path = ckptfmt.Checkpoint(w=variable(3, 5.0)).write(tmp_path / "ck")
     array = np.zeros((2, 3), np.float32)
-    into: Any = array if kind == "array" else variable(2, primary_only=True)
-    status = ckptfmt.Checkpoint(w=into).read(path)
+    status = ckptfmt.Checkpoint(w=array).read(path)
     status.assert_consumed()
     del status  # without a warning
-    assert (np.asarray(into) == 5).all()
+    assert (array == 5).all()
 
 
 def test_assign_views_of_the_components() -> None:

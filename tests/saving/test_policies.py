@@ -51,7 +51,7 @@ def checked(
     policy: ShardingCallback, tensors: Sequence[ShardableTensor]
 ) -> list[dict[str, list[str]]]:
     shards = policy(tensors)
-    validate_shards(policy, tensors, shards)
+    validate_shards(shards, tensors, policy.description)
     assert all(shards)
     return texts(shards)
 
@@ -252,7 +252,7 @@ SIZES = st.sampled_from([0, 1, 3, 8, 17, 40, 100, 1000, 10**6])
 def test_nothing_is_lost_whatever_the_size(tensors: list[ShardableTensor], size: int) -> None:
     policy = MaxShardSizePolicy(size)
     shards = policy(tensors)
-    validate_shards(policy, tensors, shards)
+    validate_shards(shards, tensors, policy.description)
     put_together(tensors, shards)
     assert texts(shards) == texts(policy(tensors))
     for shard in shards:
@@ -382,7 +382,7 @@ def test_balance(seed: int) -> None:
         ]
         policy = BalancedPolicy(count)
         shards = policy(tensors)
-        validate_shards(policy, tensors, shards)
+        validate_shards(shards, tensors, policy.description)
         put_together(tensors, shards)
         sizes = [bytes_of(shard) for shard in shards]
         total = sum(sizes)
@@ -404,7 +404,7 @@ def test_balance(seed: int) -> None:
 def test_anything_is_balanced_without_loss(tensors: list[ShardableTensor], count: int) -> None:
     policy = BalancedPolicy(count)
     shards = policy(tensors)
-    validate_shards(policy, tensors, shards)
+    validate_shards(shards, tensors, policy.description)
     put_together(tensors, shards)
     elements = sum(max(1, tensor.tensor.size) for tensor in tensors)
     assert len(shards) == min(count, elements)

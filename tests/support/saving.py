@@ -7,6 +7,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from ckptfmt._base.slices import SliceSpec
+from ckptfmt.saving.mesh import Layout
 from ckptfmt.saving.options import CheckpointOptions
 from ckptfmt.saving.saver import Saver
 from ckptfmt.saving.sharding import Shard, ShardableTensor, ShardingCallback
@@ -72,4 +74,12 @@ def shardable(
 ) -> ShardableTensor:
     found = ShardableTensor.from_spec(SaveSpec(array, spec, key, dtype, device))
     assert found is not None
+    return found
+
+
+def distinct_boxes(layout: Layout, shape: Sequence[int]) -> dict[SliceSpec, list[str]]:
+    """Each box of a tensor of this shape, with its devices."""
+    found: dict[SliceSpec, list[str]] = {}
+    for device in layout.mesh.devices:
+        found.setdefault(layout.slice_of(shape, device), []).append(device)
     return found
