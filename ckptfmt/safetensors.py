@@ -7,6 +7,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import sys
 from collections.abc import Mapping
 from types import TracebackType
 from typing import Any, Literal, get_args
@@ -14,6 +15,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
+from ckptfmt._base import dtypes
 from ckptfmt._base.adapters import refused
 from ckptfmt._base.arguments import check_choice, check_order, invalid, wrong
 from ckptfmt._base.arrays import as_source
@@ -21,6 +23,7 @@ from ckptfmt._base.casting import cast
 from ckptfmt._base.hints import near
 from ckptfmt._base.names import path_text
 from ckptfmt.bundle.indexing import box_of
+from ckptfmt.bundle.meanings import meant
 from ckptfmt.bundle.reader import Reader
 from ckptfmt.bundle.reader import open as open_checkpoint
 from ckptfmt.bundle.tensor import TensorHandle
@@ -28,7 +31,7 @@ from ckptfmt.errors import InvalidError, TensorNotFoundError
 from ckptfmt.files.temporary import open_directory, replacing_file
 from ckptfmt.formats import safetensors
 from ckptfmt.formats.convert import format_of
-from ckptfmt.formats.tensors import Kind
+from ckptfmt.formats.tensors import Box, Kind
 
 __all__ = ["load_file", "safe_open", "save_file"]
 
@@ -112,7 +115,8 @@ class safe_open:  # noqa: N801 (the name that users know)
     def _find(self, name: str) -> Any:
         if name not in self._tensors:
             raise TensorNotFoundError(f"no such tensor{near(name, self._tensors)}", tensor=name)
-        return self._tensors[name]
+        found = self._tensors[name]
+        return meant(found) if isinstance(found, TensorHandle) else found
 
 
 class _Slice:
@@ -151,6 +155,11 @@ def _converter(framework: Framework, device: str) -> Any:
         import torch  # noqa: PLC0415 (only for this framework)
 
         def to_torch(array: NDArray[Any]) -> Any:
+            if array.dtype.name == dtypes.FP4:
+                if not safetensors.has_pairs(array.shape):
+                    raise InvalidError(f"torch has pairs of {array.dtype} in the last dimension")
+                pairs = torch.from_numpy(dtypes.packed_fp4(array))
+                return pairs.view(torch.float4_e2m1fn_x2).to(device)
             dtype = getattr(torch, "bool" if array.dtype.name == "bool" else array.dtype.name)
             raw = torch.from_numpy(np.ascontiguousarray(array).reshape(-1).view(np.uint8))
             return raw.view(dtype).reshape(array.shape).to(device)
@@ -201,7 +210,7 @@ def save_file(
     for one in (text for pair in (metadata or {}).items() for text in pair):
         if not isinstance(one, str):
             raise wrong("a name or value in metadata", "a str", one, "metadata")
-    arrays = {name: as_source(value) for name, value in tensors.items()}
+    arrays = {name: _source(value) for name, value in tensors.items()}
     for name, array in arrays.items():
         if not safetensors.holds(array.dtype.newbyteorder("=")):
             raise InvalidError(f"safetensors cannot hold {array.dtype}", tensor=name)
@@ -218,3 +227,22 @@ def save_file(
             metadata or {},
             lambda name, box: arrays[name][box].astype(arrays[name].dtype.newbyteorder("=")),
         )
+
+
+class _Pairs:
+    """The values of torch's pairs of FP4."""
+
+    def __init__(self, pairs: NDArray[np.uint8]) -> None:
+        self._pairs, self.dtype = pairs, dtypes.narrow_dtype(dtypes.FP4)
+        self.shape = (*pairs.shape[:-1], 2 * pairs.shape[-1])
+
+    def __getitem__(self, box: Box) -> NDArray[Any]:
+        if len(box) == len(self.shape):  # of pairs: a part of a row begins and ends at even places
+            box = (*box[:-1], slice(box[-1].start // 2, box[-1].stop // 2))
+        return dtypes.unpacked_fp4(self._pairs[box])
+
+
+def _source(value: Any) -> Any:
+    if str(getattr(value, "dtype", "")) == "torch.float4_e2m1fn_x2" and value.ndim:
+        return _Pairs(as_source(value.view(sys.modules["torch"].uint8)))
+    return as_source(value)

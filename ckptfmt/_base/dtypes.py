@@ -22,6 +22,7 @@ from ckptfmt._core import DtypeInfo
 from ckptfmt.errors import StorageError
 
 STRING, VARIANT = "string", "variant"
+FP4 = "float4_e2m1fn"
 
 _TABLE = {info.code: info for info in _core.dtype_table()}
 _BY_NAME = {info.name: info for info in _TABLE.values()}
@@ -206,3 +207,16 @@ def little_endian(array: NDArray[Any], code: int) -> NDArray[np.uint8]:
     if np.little_endian or unit <= 1:
         return raw
     return raw.view(f"u{unit}").byteswap().view(np.uint8)
+
+
+def packed_fp4(values: NDArray[Any]) -> NDArray[np.uint8]:
+    """Return float4_e2m1fn as torch and safetensors store it: two of the last dimension in a byte,
+    the first in its low bits."""
+    bits = values.view(np.uint8)
+    return bits[..., ::2] | bits[..., 1::2] << np.uint8(4)
+
+
+def unpacked_fp4(pairs: NDArray[np.uint8]) -> NDArray[Any]:
+    """Return the values of `packed_fp4`, twice as many in the last dimension."""
+    bits = np.stack([pairs & 0xF, pairs >> 4], axis=-1)
+    return bits.reshape(*pairs.shape[:-1], 2 * pairs.shape[-1]).view(narrow_dtype(FP4))

@@ -191,8 +191,7 @@ class Meant(TensorHandle):
             pairs = np.ascontiguousarray(bits, np.float32)
             return pairs.view(np.complex64).reshape(bits.shape[:-1])
         if self._kind == FP4:
-            halves = np.stack([bits & 0xF, bits >> 4], axis=-1)
-            bits = halves.reshape(*bits.shape[:-1], 2 * bits.shape[-1])
+            return dtypes.unpacked_fp4(bits)
         if self._kind not in _QUANTIZED:
             return bits.view(self.dtype or bits.dtype)
         return self._dequantize(dtypes.plain_quantized(bits), start)
@@ -227,13 +226,6 @@ class Meant(TensorHandle):
             tensor=self.name,
             path=self._reader.prefix,
         )
-
-
-def packed(values: NDArray[Any]) -> NDArray[Any]:
-    """Return the stored elements of FP4, of pairs of values in the last dimension."""
-    halves: NDArray[Any] = values.view(np.uint8)
-    found: NDArray[Any] = halves[..., ::2] | halves[..., 1::2] << 4
-    return found
 
 
 def alike(one: TensorHandle, other: TensorHandle) -> bool:

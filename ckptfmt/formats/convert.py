@@ -41,7 +41,7 @@ from ckptfmt.bundle.choosing import Cast, Choice
 from ckptfmt.bundle.comparing import pieces
 from ckptfmt.bundle.graph import OBJECT_GRAPH_KEY
 from ckptfmt.bundle.graph_keys import missing_tensors
-from ckptfmt.bundle.meanings import COMPLEX, E8M0, FP4, Meant, meant, notes_of, packed
+from ckptfmt.bundle.meanings import COMPLEX, E8M0, FP4, Meant, meant
 from ckptfmt.bundle.reader import Reader
 from ckptfmt.bundle.rewriting import (
     HELD_MAX,
@@ -54,7 +54,6 @@ from ckptfmt.bundle.rewriting import (
     rewrite,
 )
 from ckptfmt.bundle.selecting import Rename
-from ckptfmt.bundle.state_tree import KEY
 from ckptfmt.bundle.tensor import TensorHandle
 from ckptfmt.bundle.writer import Writer, check_shards, metadata_json
 from ckptfmt.errors import InvalidError, LimitError, masked_repr, storage_errors
@@ -489,7 +488,7 @@ class _Bits:
             return self._tensor.read(box).view(np.uint8)
         if len(box) == len(self.shape):
             box = (*box[:-1], slice(2 * box[-1].start, 2 * box[-1].stop))
-        return packed(self._tensor.read(box))
+        return dtypes.packed_fp4(self._tensor.read(box))
 
 
 def _import(
@@ -508,7 +507,7 @@ def _import(
         dropped += _take_unread(tensors)
         casts = _casts_of(choice, tensors)
         has_notes = made.options.level != "v2"
-        notes = _take_bits(tensors, casts, metadata, source) if has_notes else {}
+        notes = _take_bits(tensors, casts) if has_notes else {}
         kinds = _kinds_of(tensors, casts, _ours_holds, "a TensorFlow checkpoint")
         _check_output(tensors, most, source)
         for kind in kinds:
@@ -555,23 +554,17 @@ def _import(
     )
 
 
-def _take_bits(
-    tensors: dict[str, Tensor],
-    casts: Mapping[str, np.dtype[Any]],
-    metadata: Mapping[str, Any],
-    path: str,
-) -> dict[str, str]:
+def _take_bits(tensors: dict[str, Tensor], casts: Mapping[str, np.dtype[Any]]) -> dict[str, str]:
     """Replace tensors of dtypes of torch that a checkpoint lacks by their bits; return the dtypes.
-    FP4 is only one of them where the metadata say so: a checkpoint has its values as well."""
+    A checkpoint has FP4 as well, a value to a byte, which stays so."""
     found = {}
     for name, tensor in tensors.items():
         if name in casts or (isinstance(tensor, _Handle) and tensor.is_stored):
             continue
         if tensor.dtype.name == E8M0:
             found[name] = E8M0
-        elif tensor.dtype.name == "float4_e2m1fn" and tensor.shape and not tensor.shape[-1] % 2:
-            noted = notes_of(metadata, path).get(name, {}) if KEY in metadata else {}
-            found |= {name: FP4} if noted.get("dtype") == FP4 else {}
+        elif tensor.dtype.name == dtypes.FP4 and not isinstance(tensor, _Handle):
+            found |= {name: FP4} if safetensors.has_pairs(tensor.shape) else {}
     tensors.update({name: _Bits(tensors[name]) for name in found})
     return found
 

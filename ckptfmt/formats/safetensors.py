@@ -65,10 +65,11 @@ _NAMES = {
     "F8_E4M3FNUZ": "float8_e4m3fnuz",
     "F8_E5M2FNUZ": "float8_e5m2fnuz",
     "F8_E8M0": "float8_e8m0fnu",
+    "F4": dtypes.FP4,
 }
 _CODES = {name: code for code, name in _NAMES.items()}
-# Bits of an element of the dtypes without a numpy dtype.
-_OTHER_BITS = {"F6_E2M3": 6, "F6_E3M2": 6, "F4": 4}
+# Bits of an element of the dtypes that take less than a byte; those of 6 have no numpy dtype.
+_BITS = {"F6_E2M3": 6, "F6_E3M2": 6, "F4": 4}
 
 
 @functools.cache
@@ -86,6 +87,20 @@ def _dtype_of(code: str) -> np.dtype[Any] | None:
 def code_of(dtype: np.dtype[Any]) -> str | None:
     """Return the name that safetensors has for a numpy dtype; None if it has none."""
     return _CODES.get(dtype.name)
+
+
+def _bits(dtype: np.dtype[Any]) -> int:
+    """Return the bits of an element in a file."""
+    return _BITS.get(code_of(dtype) or "", 8 * dtype.itemsize)
+
+
+def _nbytes(kind: Kind) -> int:
+    return math.prod(kind.shape) * _bits(kind.dtype) // 8
+
+
+def has_pairs(shape: tuple[int, ...]) -> bool:
+    """Return whether the last dimension has pairs of elements, as F4 needs in torch too."""
+    return bool(shape) and not shape[-1] % 2
 
 
 def holds(dtype: np.dtype[Any]) -> bool:
@@ -124,9 +139,9 @@ class FileTensor:
     def dtype(self) -> np.dtype[Any]:
         """The numpy dtype. Raises UnsupportedError if there is none."""
         dtype = _dtype_of(self.code)
-        if dtype is None:
+        if dtype is None or (self.code == "F4" and not has_pairs(self.shape)):
             raise UnsupportedError(
-                f"dtype {self.code} cannot be read as an array",
+                f"dtype {self.code} cannot be read as an array of shape {self.shape}",
                 path=self._file.path,
                 tensor=self.name,
             )
@@ -140,10 +155,21 @@ class FileTensor:
             CorruptError, StorageError: the bytes cannot be read.
         """
         dtype, shape = self.dtype, self.shape
+        if self.code == "F4":
+            return self._read_pairs(box)
         found = self._file.read_box(self.offset, dtype, shape, box)
         if not np.little_endian:
             found.byteswap(inplace=True)
         return found
+
+    def _read_pairs(self, box: Box) -> NDArray[Any]:
+        first, stop = 0, self.shape[-1]
+        if len(box) == len(self.shape):
+            first, stop = box[-1].start, box[-1].stop
+            box = (*box[:-1], slice(first // 2, -(-stop // 2)))
+        shape = (*self.shape[:-1], self.shape[-1] // 2)
+        pairs = self._file.read_box(self.offset, np.dtype(np.uint8), shape, box)
+        return dtypes.unpacked_fp4(pairs)[..., first % 2 : first % 2 + stop - first]
 
     def check(self, places: Places) -> int | None:
         """Return None: there are no checksums, and `open_tensors` has checked the rest."""
@@ -294,14 +320,14 @@ def _tensor(file: ByteFile, name: str, about: Any, begin: int) -> FileTensor:
     def unsupported(message: str) -> UnsupportedError:
         return UnsupportedError(message, path=file.path, tensor=name)
 
-    if not isinstance(code, str) or (code not in _NAMES and code not in _OTHER_BITS):
+    if not isinstance(code, str) or (code not in _NAMES and code not in _BITS):
         raise unsupported(f"dtype {code!r:.80} is unknown")
     dtype = _dtype_of(code)
     shape = checked_shape(about["shape"], damaged, unsupported)
     offsets = checked_shape(offsets, damaged, unsupported)
     if len(offsets) != 2:
         raise damaged("data_offsets must be where the bytes begin and end")
-    bits = math.prod(shape) * (_OTHER_BITS[code] if dtype is None else 8 * dtype.itemsize)
+    bits = math.prod(shape) * (_BITS[code] if dtype is None else _bits(dtype))
     if bits % 8 or offsets[1] - offsets[0] != bits // 8:
         raise damaged(f"{code}{list(shape)} does not take bytes {offsets[0]} to {offsets[1]}")
     checked_shape(shape, damaged, unsupported, 1 if dtype is None else dtype.itemsize)
@@ -330,8 +356,9 @@ def write(path: str, kinds: Sequence[Kind], metadata: Mapping[str, str], read: R
         for kind in ordered:
             for box in pieces(kind.shape, kind.dtype.itemsize):
                 array = np.ascontiguousarray(read(kind.name, box))
-                ordered_bytes = array if np.little_endian else array.byteswap()
-                file.write(ordered_bytes.reshape(-1).view(np.uint8).data)
+                array = array if np.little_endian else array.byteswap()
+                raw = array.reshape(-1).view(np.uint8)
+                file.write((dtypes.packed_fp4(raw) if code_of(kind.dtype) == "F4" else raw).data)
 
 
 def header_of(kinds: Sequence[Kind], metadata: Mapping[str, str]) -> tuple[bytes, list[Kind]]:
@@ -341,7 +368,7 @@ def header_of(kinds: Sequence[Kind], metadata: Mapping[str, str]) -> tuple[bytes
     Raises:
         InvalidError: a name or text that the header cannot have; a header that loaders refuse.
     """
-    ordered = sorted(kinds, key=lambda kind: (-kind.dtype.itemsize, kind.name))
+    ordered = sorted(kinds, key=lambda kind: (-_bits(kind.dtype), kind.name))
     header: dict[str, Any] = {METADATA: dict(metadata)} if metadata else {}
     end = 0
     for kind in ordered:
@@ -349,12 +376,16 @@ def header_of(kinds: Sequence[Kind], metadata: Mapping[str, str]) -> tuple[bytes
             raise InvalidError("safetensors uses this name for metadata", tensor=METADATA)
         if not _is_utf8(kind.name):
             raise InvalidError("safetensors names must be UTF-8", tensor=kind.name)
+        if code_of(kind.dtype) == "F4" and not has_pairs(kind.shape):
+            raise InvalidError(
+                f"F4 has pairs in the last dimension of {kind.shape}", tensor=kind.name
+            )
         header[kind.name] = {
             "dtype": code_of(kind.dtype),
             "shape": list(kind.shape),
-            "data_offsets": [end, end + kind.nbytes],
+            "data_offsets": [end, end + _nbytes(kind)],
         }
-        end += kind.nbytes
+        end += _nbytes(kind)
     try:
         text = json.dumps(header, ensure_ascii=False, separators=(",", ":")).encode()
     except UnicodeEncodeError:
@@ -381,11 +412,11 @@ def split(kinds: Sequence[Kind], most: int) -> list[list[Kind]]:
     files: list[list[Kind]] = [[]]
     size = 0
     for kind in kinds:
-        if files[-1] and size + kind.nbytes > most:
+        if files[-1] and size + _nbytes(kind) > most:
             files.append([])
             size = 0
         files[-1].append(kind)
-        size += kind.nbytes
+        size += _nbytes(kind)
     return files
 
 
@@ -431,7 +462,7 @@ def refuse_beside(path: str, *, is_split: bool) -> None:
 
 def index_json(files: Mapping[str, Sequence[Kind]]) -> bytes:
     """Return the index of a model of several files."""
-    total = sum(kind.nbytes for kinds in files.values() for kind in kinds)
+    total = sum(_nbytes(kind) for kinds in files.values() for kind in kinds)
     places = {kind.name: name for name, kinds in files.items() for kind in kinds}
     index = {"metadata": {"total_size": total}, "weight_map": dict(sorted(places.items()))}
     return json.dumps(index, indent=2, ensure_ascii=False).encode() + b"\n"

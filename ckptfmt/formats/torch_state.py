@@ -14,6 +14,7 @@ from typing import Any
 
 from ckptfmt._base.hints import some
 from ckptfmt.bundle import state_tree
+from ckptfmt.bundle.meanings import E8M0, FP4
 from ckptfmt.bundle.selecting import Rename, renamed
 from ckptfmt.bundle.state_tree import KEY
 from ckptfmt.errors import UnsupportedError
@@ -100,9 +101,13 @@ def _named(ties: Mapping[str, str]) -> list[str]:
 
 
 def _is_flat(metadata: Mapping[str, Any], tensors: Iterable[str], ties: Mapping[str, str]) -> bool:
-    """Return whether a state is a dict of tensors with these ties."""
+    """Return whether a state is a dict of tensors with these ties, and of dtypes that are in a
+    header of safetensors."""
     try:
         whole = state_tree.parse(metadata[KEY])
+        for one in state_tree.leaves(whole["state"]):
+            if len(one.node) == 2 and one.node.get("dtype") in (E8M0, FP4):
+                del one.node["dtype"]
     except (UnsupportedError, *state_tree.DAMAGED):
         return False
     return bool(whole == json.loads(state_tree.text_of(state=_state(tensors, ties))))

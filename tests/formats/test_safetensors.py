@@ -24,7 +24,7 @@ from ckptfmt.cli import main
 from ckptfmt.formats import safetensors as format_
 from ckptfmt.safetensors import load_file, safe_open, save_file
 
-CODES = [dtypes.code_of(name) for code, name in format_._NAMES.items() if code != "F8_E8M0"]
+CODES = [dtypes.code_of(name) for name in format_._NAMES.values() if "e8m0" not in name]
 
 
 def file_of(path: Path, header: Any, data: bytes) -> Path:
@@ -42,7 +42,7 @@ def samples() -> dict[str, np.ndarray[Any, Any]]:
     found = {}
     for code in CODES:
         dtype = dtypes.numpy_dtype(code)
-        found[f"d/{dtypes.name_of(code)}"] = np.arange(6).reshape(2, 3).astype(dtype)
+        found[f"d/{dtypes.name_of(code)}"] = np.arange(8).reshape(2, 4).astype(dtype)
     return found | {
         "scalar": np.array(2.5, np.float32),
         "none": np.zeros((0, 4), np.int16),
@@ -202,15 +202,21 @@ def test_header_of_too_many_tensors(
 
 def test_types_without_arrays(tmp_path: Path) -> None:
     """They are listed, and refused when they are read."""
-    header = {"f": about("F4", [4], 0, 2), "s": about("F6_E2M3", [4], 2, 5)}
-    path = file_of(tmp_path / "x.safetensors", header, b"12345")
+    header = {"f": about("F4", [2, 3], 0, 3), "s": about("F6_E2M3", [4], 3, 6)}
+    path = file_of(tmp_path / "x.safetensors", header, b"123456")
     with safe_open(path) as file:
-        assert file.get_slice("f").get_shape() == [4]
+        assert file.get_slice("f").get_shape() == [2, 3]
         assert file.get_slice("f").get_dtype() == "F4"
-        with pytest.raises(ckptfmt.UnsupportedError, match="F6_E2M3"):
-            file.get_tensor("s")
-    with pytest.raises(ckptfmt.UnsupportedError, match="F4"):
+        for name in header:
+            with pytest.raises(ckptfmt.UnsupportedError) as caught:
+                file.get_tensor(name)
+            assert caught.value.tensor == name
+    with pytest.raises(ckptfmt.UnsupportedError):
         ckptfmt.convert(path, tmp_path / "ck")
+    for shape in ((2, 3), ()):
+        with pytest.raises(ckptfmt.InvalidError) as refused:
+            save_file({"x": np.zeros(shape, ml_dtypes.float4_e2m1fn)}, tmp_path / "y.safetensors")
+        assert refused.value.tensor == "x"
 
 
 def test_f8_e8m0(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -259,7 +265,8 @@ def test_several_files(tmp_path: Path) -> None:
     )
     assert done.path == str(tmp_path / "out" / "model.safetensors.index.json")
     index = json.loads(Path(done.path).read_text())
-    assert index["metadata"] == {"total_size": done.nbytes}
+    # The file has two of FP4 to a byte.
+    assert index["metadata"] == {"total_size": done.nbytes - tensors["d/float4_e2m1fn"].size // 2}
     assert index["weight_map"].keys() == tensors.keys()
     files = {name for name in os.listdir(tmp_path / "out") if name.endswith(".safetensors")}
     assert files == set(index["weight_map"].values())

@@ -21,8 +21,8 @@ TORCH = [
     *("float16", "bfloat16", "float32", "float64", "complex64"),
     *("float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz"),
 ]
-# Read and written, but a checkpoint lacks it.
-E8M0 = "float8_e8m0fnu"
+# Of torch's dtypes, those of which a checkpoint has the bits.
+OF_TORCH = ["float8_e8m0fnu", "float4_e2m1fn_x2"]
 
 
 def tensors() -> dict[str, torch.Tensor]:
@@ -57,21 +57,38 @@ def test_every_dtype_both_ways(tmp_path: Path) -> None:
                 assert bytes_of(ours) == bytes_of(tensor)
 
 
-def test_e8m0(tmp_path: Path) -> None:
-    """The library's file is read as its dtype, and its bits are stored in a checkpoint."""
-    scales = torch.arange(8, dtype=torch.uint8).view(getattr(torch, E8M0))
-    theirs, ours = tmp_path / "theirs.safetensors", tmp_path / "ours.safetensors"
-    safetensors.torch.save_file({"a": torch.ones(3), "s": scales}, theirs)
-    assert torch.equal(safe_open(theirs, framework="pt").get_tensor("s"), scales)
-    assert ckptfmt.convert(theirs, tmp_path / "ck").bits == {"s": (E8M0, "uint8")}
-    stored = ckptfmt.load(tmp_path / "ck")["s"]
-    assert (stored.dtype.name, stored.tobytes()) == (E8M0, bytes_of(scales))
+@pytest.mark.parametrize("metadata", [None, {"format": "pt"}])
+@pytest.mark.parametrize("name", OF_TORCH)
+def test_dtypes_of_torch(tmp_path: Path, name: str, metadata: dict[str, str] | None) -> None:
+    """The library's file is read as its dtype, a checkpoint stores the bits with it, and the way
+    back gives the same file."""
+    given = torch.arange(48, dtype=torch.uint8).reshape(3, 2, 8).view(getattr(torch, name))
+    theirs, ours, back = (tmp_path / f"{one}.safetensors" for one in ("theirs", "ours", "back"))
+    state = {"a": torch.ones(3), "s": given, "none": given[:0]}
+    safetensors.torch.save_file(state, theirs, metadata)
+    with safe_open(theirs, framework="pt") as file:
+        found = file.get_tensor("s")
+        assert (found.dtype, bytes_of(found)) == (given.dtype, bytes_of(given))
+    whole = load_file(theirs)["s"]
+    assert whole.dtype.name == name.removesuffix("_x2")
+    with safe_open(theirs) as file:
+        for key in ((1, 1), (..., 3), (slice(1, 3), 0, slice(3, 8)), (0, 1, slice(5, 2, -1))):
+            assert file.get_slice("s")[key].tobytes() == whole[key].tobytes()
+    done = ckptfmt.convert(theirs, tmp_path / "ck")
+    assert done.bits == dict.fromkeys(("s", "none"), (name, "uint8"))
+    assert ckptfmt.load(tmp_path / "ck")["s"].dtype.name == name.removesuffix("_x2")
+    assert load_file(tmp_path / "ck")["s"].tobytes() == whole.tobytes()
     loaded = ckptfmt.torch.load(tmp_path / "ck")["s"]
-    assert (loaded.dtype, bytes_of(loaded)) == (scales.dtype, bytes_of(scales))
+    assert (loaded.dtype, bytes_of(loaded)) == (given.dtype, bytes_of(given))
     for source in (theirs, tmp_path / "ck"):
-        ckptfmt.convert(source, ours)
-        found = safetensors.torch.load_file(ours)["s"]
-        assert (found.dtype, bytes_of(found)) == (scales.dtype, bytes_of(scales))
+        ckptfmt.convert(source, back)
+        if source == theirs or metadata:
+            assert back.read_bytes() == theirs.read_bytes()
+        assert bytes_of(safetensors.torch.load_file(back)["s"]) == bytes_of(given)
+    save_file(state, ours, metadata)
+    assert ours.read_bytes() == theirs.read_bytes()
+    done = ckptfmt.convert(theirs, tmp_path / "two.safetensors", max_shard_bytes=80)
+    assert load_file(done.path)["s"].tobytes() == load_file(theirs)["s"].tobytes()
 
 
 def test_same_interface(tmp_path: Path) -> None:

@@ -87,10 +87,8 @@ def test_readers(tmp_path: Path, export: str) -> None:
     safetensors.torch.save_model(model, str(tmp_path / "theirs.safetensors"), {"format": "pt"})
     assert metadata_of(tmp_path / "theirs.safetensors") == {"format": "pt", **ties}
     metadata = metadata_of(file)
-    metadata.pop("ckptfmt.torch", None)
+    assert (metadata.pop("ckptfmt.torch", None) is None) == (export == "a dict of tensors")
     assert metadata == {"format": "pt", **ties}
-    if export == "a dict of tensors":
-        assert file.read_bytes() == (tmp_path / "theirs.safetensors").read_bytes()
 
 
 def test_a_pretrained_model(tmp_path: Path) -> None:

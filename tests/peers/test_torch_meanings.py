@@ -211,7 +211,7 @@ CAST: dict[str, Callable[..., Any]] = {
     **{f"convert to {name}": converted(*how, casts=True) for name, how in CONVERTED.items()},
 }
 # Formats that lack a dtype; without a cast it is refused.
-LACK = {"e8m0": ("npz", "hdf5"), "fp4": ("npz", "safetensors")}
+LACK = {"e8m0": ("npz", "hdf5"), "fp4": ("npz",)}
 
 
 def cell(door: Callable[..., Any], path: Path, wanted: np.ndarray[Any, Any]) -> str:
