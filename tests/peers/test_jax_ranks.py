@@ -94,6 +94,7 @@ print(refused(InvalidError, ckptfmt.jax.save, "bad", state, durability=["full", 
 wrong = {**state, "other": object()} if rank else state
 print(refused(InvalidError, ckptfmt.jax.save, "bad", wrong))
 print(refused(InvalidError, ckptfmt.jax.save_async, "bad", wrong))
+print(refused(InvalidError, ckptfmt.jax.save, "bad", state, alignment=-1 if rank else None))
 shardings = dict.fromkeys(state) | {"both": on("a", "b", None)} if rank else None
 print(refused(InvalidError, ckptfmt.jax.load, "saved", state, sharding=shardings))
 print(refused(InvalidError, ckptfmt.jax.load, 5 if rank else "saved", state))
@@ -114,10 +115,11 @@ print(refused(CkptfmtError, ckptfmt.jax.save, "file", state)[:20])
     text = "a leaf must be an array, a Python scalar, str or bytes, not object"
     assert second[3:5] == [text] * 2
     assert first[3:5] == [f"process 1 of 2 failed: {text}" for text in second[3:5]]
-    assert second[5].startswith("sharding does not fit these leaves: 'both' of shape (8, 8): ")
-    assert second[6].startswith("load(path, like): path must be str, bytes or os.PathLike, not int")
-    assert second[7] == "missing in the checkpoint (1): 'more'"
-    assert first[5:8] == [f"process 1 of 2 failed: {text}" for text in second[5:8]]
+    assert second[5].startswith("alignment -1 is not ")
+    assert second[6].startswith("sharding does not fit these leaves: 'both' of shape (8, 8): ")
+    assert second[7].startswith("load(path, like): path must be str, bytes or os.PathLike, not int")
+    assert second[8] == "missing in the checkpoint (1): 'more'"
+    assert first[5:9] == [f"process 1 of 2 failed: {text}" for text in second[5:9]]
     assert sorted(path.name for path in tmp_path.iterdir() if "temp" in path.name) == []
 
     # One process loads it, onto another mesh.

@@ -13,6 +13,7 @@ from support.options import ADAPTERS, CORE, calls, check_calls, options_of, tabl
 
 import ckptfmt
 from ckptfmt import InvalidError
+from ckptfmt._base.save_options import SaveOptions
 
 
 def test_an_option_is_the_same_in_every_call() -> None:
@@ -72,3 +73,41 @@ def test_swapped_arguments_are_recognised(name: str, tmp_path: Path) -> None:
         SWAPPED[name](str(tmp_path / "ck"))
     assert caught.value.argument == name.partition(" ")[0]
     assert not list(tmp_path.iterdir())
+
+
+def _write(at: str) -> None:
+    with ckptfmt.Writer(at) as writer:
+        writer.add("x", X["x"])
+
+
+def _write_shards(at: str) -> None:
+    policy = ckptfmt.tf.MaxShardSizePolicy(8)
+    options = ckptfmt.tf.CheckpointOptions(experimental_sharding_callback=policy)
+    ckptfmt.Checkpoint(**X).write(at, options)
+
+
+ALONE = ckptfmt.sharded.SingleProcess()
+SAVES: dict[str, Any] = {
+    "save": lambda at: ckptfmt.save(at, X),
+    "save(base=)": lambda at: ckptfmt.save(f"{at}-1", X, base=at),
+    "save(shards=)": lambda at: ckptfmt.save(at, X | {"y": X["x"]}, shards=2),
+    "save_async": lambda at: ckptfmt.save_async(at, X).result(),
+    "save_tree": lambda at: ckptfmt.save_tree(at, X),
+    "save_v2": lambda at: ckptfmt.save_v2(at, ["x"], [""], [X["x"]]),
+    "Writer": _write,
+    "Checkpoint.write": _write_shards,
+    "sharded.save": lambda at: ckptfmt.sharded.save(at, X, {"x": None}, ALONE),
+}
+
+
+@pytest.mark.parametrize("name", SAVES)
+def test_one_save_checks_its_options_once(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prefix = str(tmp_path / "ck")
+    ckptfmt.save(prefix, X)  # the base
+    made = []
+    check = SaveOptions.__post_init__
+    monkeypatch.setattr(SaveOptions, "__post_init__", lambda one: made.append(check(one)))
+    SAVES[name](prefix)
+    assert len(made) == 1
