@@ -32,6 +32,8 @@ from ckptfmt.errors import UnsupportedError
 
 # The member of the metadata, and its version.
 KEY, VERSION = "ckptfmt.torch", 1
+# Metadata of a checkpoint of a state dict that the planner of DCP did not flatten.
+WHOLE = "ckptfmt.torch.dcp.whole"
 # Beside the state: by path of an optimizer, the names of its parameters.
 PARAMETERS = "parameters"
 # Leaves in the note of a quantized tensor.

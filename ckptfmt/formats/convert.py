@@ -456,14 +456,14 @@ def _nbytes(kinds: list[Kind]) -> int:
     return sum(kind.nbytes for kind in kinds)
 
 
-def _take_unread(tensors: dict[str, Any]) -> list[str]:
+def _take_unread(tensors: dict[str, Any], metadata: Mapping[str, Any]) -> list[str]:
     """Remove what cannot be read; return the names and classes in words."""
     kinds = {name: getattr(one, "left_out", None) for name, one in tensors.items()}
     found = {name: kind for name, kind in kinds.items() if kind is not None}
     for name in found:
         del tensors[name]
     texts = [f"'{names.printable(name)}', a {kind}" for name, kind in found.items()]
-    if texts and not tensors:
+    if texts and not tensors and not metadata:
         raise InvalidError(f"no tensor is left: {texts[0]}, cannot be read")
     return texts
 
@@ -504,7 +504,7 @@ def _import(
     """Convert a file of another format to a TensorFlow checkpoint."""
     with opened as (tensors, metadata):
         dropped = ["TensorFlow's object graph"] if tensors.pop(_GRAPH, None) else []
-        dropped += _take_unread(tensors)
+        dropped += _take_unread(tensors, metadata)
         casts = _casts_of(choice, tensors)
         has_notes = made.options.level != "v2"
         notes = _take_bits(tensors, casts) if has_notes else {}
@@ -622,7 +622,7 @@ class _Export:
             tensors = {name: one for name, one in found.items() if name != _GRAPH}
             if _GRAPH in found:
                 dropped.append("TensorFlow's object graph")
-            dropped += _take_unread(tensors)
+            dropped += _take_unread(tensors, metadata)
             casts = _casts_of(choice, tensors)
             kinds = _kinds_of(tensors, casts, self._module.holds, self._format)
             _check_output(tensors, most, self._source)
@@ -789,6 +789,8 @@ def _opened(
     with contextlib.ExitStack() as stack:
         if kind != "tensorflow":
             tensors, metadata = stack.enter_context(module_of(kind).open_tensors(source))
+            if kind == "dcp" and is_stored:
+                metadata = module_of(kind).take_state(tensors)
             if kind == "hdf5" and tensors.has_attributes:
                 dropped.append("the attributes of groups and datasets")
             if kind == "safetensors":

@@ -29,7 +29,7 @@ import zipfile
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,7 +38,9 @@ from ckptfmt._base import dtypes
 from ckptfmt._base.names import printable
 from ckptfmt._base.untrusted import Window, check_pickle, checked_shape
 from ckptfmt._core import NUMPY_RANK_MAX
+from ckptfmt.bundle import state_tree
 from ckptfmt.bundle.meanings import E8M0
+from ckptfmt.bundle.state_tree import KEY, WHOLE
 from ckptfmt.errors import CkptfmtError, CorruptError, InvalidError, LimitError, UnsupportedError
 from ckptfmt.formats.tensors import Box, ByteFile, Places
 
@@ -56,6 +58,8 @@ KIND_MAX = 200
 # Values of a pickle that are stored as JSON, at most so many for each of its bytes: one list may be
 # in another many times.
 VALUES_PER_BYTE, VALUES_FLOOR = 8, 1 << 18
+# Of a path in the state dict.
+DEPTH_MAX = 100
 # What the zipfile module raises for damaged archives; OSError for positions outside of the place.
 _ZIP_ERRORS = (
     *(zipfile.BadZipFile, zlib.error, struct.error, EOFError, OSError, ValueError, LookupError),
@@ -588,6 +592,26 @@ class _Value:
         places.add(file.path, file.size, place.offset, place.length, self.name)
         return self.nbytes
 
+    def node(self) -> tuple[Any, dict[str, _Array]]:
+        """Return the value in the grammar of states, and the arrays in it, by their paths."""
+        place, arrays = self._place, dict[str, _Array]()
+        with _archive(place) as (archive, folder):
+            value = _described(archive, folder, place)
+            _check_values(value, max(VALUES_PER_BYTE * place.length, VALUES_FLOOR), place)
+            return _node(value, self.name, arrays), arrays
+
+
+class _Array:
+    """An array in a value."""
+
+    def __init__(self, name: str, array: NDArray[Any]) -> None:
+        self.name, self.dtype, self.shape, self._array = name, array.dtype, array.shape, array
+        self.nbytes = array.nbytes
+
+    def read(self, box: Box = ()) -> NDArray[Any]:
+        """Return a box of the array."""
+        return self._array[box] if box else self._array
+
 
 def _check_values(value: Any, most: int, place: _Place) -> None:
     """Refuse a value that has, with what it contains several times, more parts than that, where a
@@ -679,6 +703,42 @@ def _made(call: _Call) -> Any:
     raise _UnlistedError(kind)
 
 
+def _node(value: Any, path: str, arrays: dict[str, _Array]) -> Any:
+    """Return a value in the grammar of states, and add the arrays in it. Raises as `_array_of`."""
+
+    def below(values: Any) -> list[Any]:
+        return [_node(one, f"{path}.{at}", arrays) for at, one in enumerate(values)]
+
+    def pairs(values: dict[Any, Any]) -> list[Any]:
+        return [[key, _node(one, f"{path}.{key}", arrays)] for key, one in values.items()]
+
+    kind = value.kind if isinstance(value, _Call) else type(value).__name__
+    if isinstance(value, _Torch):
+        return {"$dtype": str(value)}
+    if value is None or isinstance(value, (bool, int, str)):
+        return value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else {"$float": repr(value)}
+    if isinstance(value, list):
+        return below(value)
+    if isinstance(value, dict):
+        return state_tree.dict_node(pairs(value))
+    if isinstance(value, tuple):
+        return {"$tuple": below(value)}
+    made: Any = value if isinstance(value, bytes) else _made(value)
+    if kind in ("ndarray", "scalar"):
+        arrays[path] = _Array(path, made)
+        return {"$array" if kind == "ndarray" else "$scalar": True}
+    if kind in ("set", "frozenset"):
+        return {f"${kind}": below(made)}
+    if kind == "deque":
+        return {"$deque": below(made), "maxlen": value.arguments[1]}
+    if kind == "Counter":
+        return {"$counter": pairs(made)}
+    tag = f"${kind}" if kind in ("complex", "path", "device") else "$bytes"
+    return {tag: state_tree.TAGS[tag].write(made)}
+
+
 def _bytes(given: Any = b"") -> bytes:
     """Return the bytes that a pickle gives as such, or as a text of such characters."""
     if isinstance(given, _Call) and given.kind == "bytes":
@@ -702,11 +762,91 @@ def _array(
     return found.astype(stored.newbyteorder("="), order="C")
 
 
+# ---- the state dict --------------------------------------------------------------------------
+
+
+class Tensors(dict[str, Any]):
+    """What is in a directory, by name.
+
+    Attributes:
+        paths: of each name the keys of dicts and the positions in lists that lead to it in the
+            state dict; None if the directory does not say.
+    """
+
+    paths: dict[Any, Any] | None = None
+
+
+def take_state(tensors: Tensors) -> dict[str, Any]:
+    """Return the metadata that ckptfmt.torch stores of such a state dict: its nesting, and its
+    values, which are removed. Those that cannot be read stay, and are not in it. None of a state
+    dict of tensors alone, or whose names are not its keys joined by dots."""
+    paths = {name: (name,) for name in tensors} if tensors.paths is None else tensors.paths
+    values = {name: one for name, one in tensors.items() if isinstance(one, _Value)}
+    is_plain = not values and all(len(path) == 1 for path in paths.values())
+    if is_plain or not all(map(_is_path, paths, paths.values())):
+        return {}
+    state: dict[Any, Any] = {}
+    taken: dict[str, dict[str, _Array]] = {}
+    for name in sorted(tensors, key={name: at for at, name in enumerate(paths)}.__getitem__):
+        node: Any = {"$tensor": True}
+        if isinstance(tensors[name], _Unread):
+            continue
+        if name in values:
+            try:
+                with values[name]._place.errors():
+                    node, taken[name] = values[name].node()
+            except UnsupportedError:
+                continue
+        if not _put(state, paths[name], _Node(node)):
+            return {}
+    if not state:
+        return {}
+    for name, arrays in taken.items():
+        del tensors[name]
+        if not arrays.keys().isdisjoint(tensors):
+            raise InvalidError("a part of the value has the name of another", tensor=name)
+        tensors.update(arrays)
+    text = state_tree.text_of(state=_nested(state))
+    return {KEY: text} if tensors.paths is not None else {KEY: text, WHOLE: True}
+
+
+def _is_path(name: Any, path: Any) -> bool:
+    return (
+        isinstance(path, tuple)
+        and 0 < len(path) <= DEPTH_MAX
+        and all(type(key) in (str, int) for key in path)
+        and ".".join(map(str, path)) == name
+    )
+
+
+class _Node(NamedTuple):
+    json: Any
+
+
+def _put(state: dict[Any, Any], path: tuple[Any, ...], node: _Node) -> bool:
+    """Put a node at a path; False where another one is there or above."""
+    for key in path[:-1]:
+        state = state.setdefault(key, {})
+        if not isinstance(state, dict):
+            return False
+    return state.setdefault(path[-1], node) is node
+
+
+def _nested(found: Any) -> Any:
+    """Return the JSON of what was put: positions are those of a list, in which what is missing is
+    None."""
+    if isinstance(found, _Node):
+        return found.json
+    if {*map(type, found)} == {int} and min(found) >= 0 and max(found) < 2 * len(found) + 8:
+        return [_nested(found[at]) if at in found else None for at in range(max(found) + 1)]
+    return state_tree.dict_node([[key, _nested(one)] for key, one in found.items()])
+
+
 # ---- opening -------------------------------------------------------------------------------------
 
 
 @contextlib.contextmanager
-def open_tensors(path: str) -> Iterator[tuple[dict[str, Any], dict[str, str]]]:
+def open_tensors(path: str) -> Iterator[tuple[Tensors, dict[str, str]]]:
     """Open a directory, or its `.metadata`, for the time of a `with` block.
 
     Raises:
@@ -732,19 +872,22 @@ def open_tensors(path: str) -> Iterator[tuple[dict[str, Any], dict[str, str]]]:
         yield _tensors(file, data_file), {}
 
 
-def _tensors(file: ByteFile, data_file: Callable[[str], ByteFile]) -> dict[str, Any]:
+def _tensors(file: ByteFile, data_file: Callable[[str], ByteFile]) -> Tensors:
     def damaged(message: str) -> CorruptError:
         return CorruptError(message, failure="BAD_HEADER", path=file.path)
 
-    found: dict[str, Any] = {}
+    found = Tensors()
     chunks, values = 0, Places()
     try:
         metadata = _unpickled(file.read(file.size, 0), damaged)
-        described, stored = _fields(metadata, "Metadata", "state_dict_metadata", "storage_data")
+        described, stored, planner_data = _fields(
+            metadata, "Metadata", "state_dict_metadata", "storage_data", "planner_data"
+        )
         places = {
             tuple(_fields(index, "MetadataIndex", "fqn", "offset")): info
             for index, info in stored.items()
         }
+        found.paths = planner_data if isinstance(planner_data, dict) else None
         for name, about in described.items():
             if type(name) is not str or not name:
                 raise ValueError(f"{reprlib.repr(name)} is not a name")

@@ -48,15 +48,13 @@ from ckptfmt.bundle import reader as reading
 from ckptfmt.bundle.batch import select_batch
 from ckptfmt.bundle.merge import check_seen
 from ckptfmt.bundle.staging import Staging
-from ckptfmt.bundle.state_tree import KEY, dict_node, text_of
+from ckptfmt.bundle.state_tree import KEY, WHOLE, dict_node, text_of
 from ckptfmt.bundle.writer import BATCH_BYTES, Writer, metadata_json
 from ckptfmt.errors import InvalidError, about
 from ckptfmt.torch import tensors
 from ckptfmt.torch.making import New
 from ckptfmt.torch.structure import Packed, Stored, structure_of
 
-# Metadata of a checkpoint whose state dict the planner did not flatten.
-WHOLE = "ckptfmt.torch.dcp.whole"
 Path = str | os.PathLike[str]
 
 
