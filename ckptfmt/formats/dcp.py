@@ -592,13 +592,14 @@ class _Value:
         places.add(file.path, file.size, place.offset, place.length, self.name)
         return self.nbytes
 
-    def node(self) -> tuple[Any, dict[str, _Array]]:
-        """Return the value in the grammar of states, and the arrays in it, by their paths."""
+    def node(self, most: int) -> tuple[Any, dict[str, _Array], int]:
+        """Return the value in the grammar of states, the arrays in it, by their paths, and how many
+        of at most so many parts are left for others."""
         place, arrays = self._place, dict[str, _Array]()
-        with _archive(place) as (archive, folder):
+        with place.errors(), _archive(place) as (archive, folder):
             value = _described(archive, folder, place)
-            _check_values(value, max(VALUES_PER_BYTE * place.length, VALUES_FLOOR), place)
-            return _node(value, self.name, arrays), arrays
+            left = _check_values(value, most + VALUES_PER_BYTE * place.length, place)
+            return _node(value, self.name, arrays), arrays, left
 
 
 class _Array:
@@ -613,8 +614,8 @@ class _Array:
         return self._array[box] if box else self._array
 
 
-def _check_values(value: Any, most: int, place: _Place) -> None:
-    """Refuse a value that has, with what it contains several times, more parts than that, where a
+def _check_values(value: Any, most: int, place: _Place) -> int:
+    """Return how many parts are left. Refuse a value that has, with what it contains several times, more parts than that, where a
     byte or character of a text is a part; or with what JSON text cannot have."""
     waiting = [value]
     while waiting:
@@ -634,6 +635,7 @@ def _check_values(value: Any, most: int, place: _Place) -> None:
             waiting += itertools.islice(itertools.chain(one, one.values()), most + 1)
         elif isinstance(one, _Call):
             waiting += (*one.arguments, *(one.items or ()), one.state)
+    return most
 
 
 def _array_of(value: Any) -> NDArray[Any]:
@@ -787,14 +789,14 @@ def take_state(tensors: Tensors) -> dict[str, Any]:
         return {}
     state: dict[Any, Any] = {}
     taken: dict[str, dict[str, _Array]] = {}
+    left = VALUES_FLOOR
     for name in sorted(tensors, key={name: at for at, name in enumerate(paths)}.__getitem__):
         node: Any = {"$tensor": True}
         if isinstance(tensors[name], _Unread):
             continue
         if name in values:
             try:
-                with values[name]._place.errors():
-                    node, taken[name] = values[name].node()
+                node, taken[name], left = values[name].node(left)
             except UnsupportedError:
                 continue
         if not _put(state, paths[name], _Node(node)):

@@ -66,9 +66,9 @@ def test_pointers_to_our_own_calls(tmp_path: Path, name: str) -> None:
     path = made.make(tmp_path)
     if made.converts:
         assert main(["convert", "-q", str(path), str(tmp_path / "result")]) == 0
-        assert ckptfmt.load(tmp_path / "result")
         assert main(["diff", "-q", str(path), str(tmp_path / "result")]) == 0
-        name = next(iter(ckptfmt.load(tmp_path / "result")))
+        assert main(["convert", "-q", "--drop-metadata", str(path), str(tmp_path / "plain")]) == 0
+        name = next(iter(ckptfmt.load(tmp_path / "plain")))
         for words in (["inspect"], ["verify"], ["report", "-q", "-o", str(tmp_path / "x.html")]):
             assert main([*words, str(path)]) == 0
         assert main(["show", str(path), name]) == 0
