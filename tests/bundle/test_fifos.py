@@ -28,6 +28,10 @@ def test_a_fifo_does_not_block(tmp_path: Path, file: str) -> None:
     (tmp_path / file).unlink()
     os.mkfifo(tmp_path / file)
     done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, tmp_path / "m"], capture_output=True, text=True, check=True
+        [sys.executable, "-c", PROGRAM, tmp_path / "m"],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
     )
     assert done.stdout in ("StorageError\n", "CheckpointNotFoundError\n")
