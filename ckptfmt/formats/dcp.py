@@ -42,7 +42,7 @@ from ckptfmt.bundle import state_tree
 from ckptfmt.bundle.meanings import E8M0
 from ckptfmt.bundle.state_tree import KEY, WHOLE
 from ckptfmt.errors import CkptfmtError, CorruptError, InvalidError, LimitError, UnsupportedError
-from ckptfmt.formats.tensors import Box, ByteFile, Places
+from ckptfmt.formats.tensors import Box, ByteFile, Places, read_chunks
 
 METADATA = ".metadata"
 # Bytes of the pickles, which are small beside the tensors that they describe.
@@ -447,26 +447,7 @@ class _Tensor:
             CorruptError: a chunk is damaged, or chunks are missing.
             StorageError, UnsupportedError.
         """
-        spread = [*box, *(slice(0, n) for n in self.shape[len(box) :])]
-        found = np.empty([one.stop - one.start for one in spread], self.dtype)
-        left = found.size
-        for chunk in self.chunks:
-            common = [
-                (max(one.start, start), min(one.stop, start + n))
-                for one, start, n in zip(spread, chunk.start, chunk.shape, strict=True)
-            ]
-            if any(low >= high for low, high in common):
-                continue
-            inner = tuple(
-                slice(low - start, high - start)
-                for (low, high), start in zip(common, chunk.start, strict=True)
-            )
-            outer = tuple(
-                slice(low - one.start, high - one.start)
-                for (low, high), one in zip(common, spread, strict=True)
-            )
-            found[outer] = chunk.read(inner)
-            left -= math.prod(high - low for low, high in common)
+        found, left = read_chunks(self.chunks, self.shape, self.dtype, box)
         self._check_covered(left)
         return found
 
@@ -615,8 +596,9 @@ class _Array:
 
 
 def _check_values(value: Any, most: int, place: _Place) -> int:
-    """Return how many parts are left. Refuse a value that has, with what it contains several times, more parts than that, where a
-    byte or character of a text is a part; or with what JSON text cannot have."""
+    """Return how many parts are left. Refuse a value that has, with what it contains several times,
+    more parts than that, where a byte or character of a text is a part; or with what JSON text
+    cannot have."""
     waiting = [value]
     while waiting:
         one = waiting.pop()

@@ -57,7 +57,7 @@ def open_tensors(
 def files_of(kind: Format, path: str) -> list[str]:
     """Return the files that hold the tensors of a format other than "tensorflow"."""
     if kind == "safetensors":
-        return sorted(safetensors.shards(path)) or [safetensors.located(path)]
+        return sorted(safetensors.shards(path)) or [path]
     if kind == "dcp":
         folder = path if os.path.isdir(path) else os.path.dirname(path)
         return sorted(os.path.join(folder, name) for name in names_in(folder or "."))

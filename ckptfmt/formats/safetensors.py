@@ -3,7 +3,9 @@
 
 A file is the size of its header (8 bytes, little-endian), a JSON header that names dtype, shape and
 data offsets of each tensor, and the bytes of the tensors without gaps, row-major and little-endian.
-`<name>.safetensors.index.json` maps tensor names to the files of a model.
+`<name>.safetensors.index.json` maps tensor names to the files of a model. A directory without an
+index is a model of all its files; those that torch.distributed.checkpoint writes have slices of
+tensors, and their metadata say where each begins in its tensor.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ import math
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,14 +31,22 @@ from ckptfmt.errors import (
     CorruptError,
     InvalidError,
     LimitError,
+    ShardMissingError,
     UnsupportedError,
     shortened,
 )
 from ckptfmt.files.locate import kind_of_file
-from ckptfmt.formats.tensors import READ_BYTES, Box, ByteFile, Kind, Places, Read
+from ckptfmt.formats.tensors import READ_BYTES, Box, ByteFile, Kind, Places, Read, read_chunks
 
 INDEX = ".safetensors.index.json"
 METADATA = "__metadata__"
+# In the metadata of files that torch.distributed.checkpoint writes: JSON, by names of tensors.
+SHARDING = "DCP_SHARDING_INFO"
+# Names of files that belong together: the rank of DCP, the name of the model, number and count.
+_NUMBERED = re.compile(
+    r"(?:shard-\d{5,}-)?(.*)-(\d{5,})-of-(\d{5,})\.safetensors", re.ASCII | re.DOTALL
+)
+_OF_A_RANK = re.compile(r"shard-\d{5,}-.*", re.ASCII | re.DOTALL)
 # The limit of the safetensors library.
 HEADER_MAX = 100_000_000
 # The library aligns the data so that all dtypes can be mapped.
@@ -176,23 +186,86 @@ class FileTensor:
         return None
 
 
+class _Slice(NamedTuple):
+    """A chunk of a tensor: a tensor of a file, and where it begins."""
+
+    start: tuple[int, ...]
+    tensor: FileTensor
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.tensor.shape
+
+    def read(self, box: Box) -> NDArray[Any]:
+        return self.tensor.read(box)
+
+
+class _Joined(FileTensor):
+    """A tensor in slices.
+
+    Raises:
+        CorruptError: they do not make up one tensor.
+        UnsupportedError: elements of less than a byte; a shape that an array cannot have.
+    """
+
+    def __init__(self, slices: list[_Slice]) -> None:
+        self._slices = slices
+        first = slices[0].tensor
+        self.name, self.code, self._file = first.name, first.code, first._file
+        self.offset, self.nbytes = first.offset, sum(one.tensor.nbytes for one in slices)
+        self.unknown = set[str]().union(*(one.tensor.unknown for one in slices))
+        unsupported = functools.partial(UnsupportedError, path=self._folder, tensor=self.name)
+        if any(one.tensor.code != self.code for one in slices):
+            raise self._damaged("its slices have several dtypes")
+        if any(len(one.shape) != len(first.shape) for one in slices):
+            raise self._damaged("its slices have several numbers of dimensions")
+        if self.code in _BITS:
+            raise unsupported(f"slices of {self.code} cannot be joined")
+        starts = np.array([one.start for one in slices], np.uint64)
+        ends = starts + np.array([one.shape for one in slices], np.uint64)
+        shape = ends.max(axis=0).tolist()
+        self.shape = checked_shape(shape, self._damaged, unsupported, 1)
+        full = (ends > starts).all(axis=1)
+        starts, ends = starts[full], ends[full]
+        for at, (start, end) in enumerate(zip(starts, ends, strict=True)):
+            if ((starts[:at] < end) & (ends[:at] > start)).all(axis=1).any():
+                raise self._damaged("its slices overlap")
+        if math.prod(self.shape) != sum(math.prod(one.shape) for one in slices):
+            raise self._damaged(f"its slices do not cover all of {list(self.shape)}")
+
+    @property
+    def _folder(self) -> str:
+        return os.path.dirname(self._file.path)
+
+    def _damaged(self, message: str) -> CorruptError:
+        return CorruptError(message, failure="BAD_SLICE", path=self._folder, tensor=self.name)
+
+    def read(self, box: Box = ()) -> NDArray[Any]:
+        """Return a box as a new array; errors as `FileTensor.read`."""
+        return read_chunks(self._slices, self.shape, self.dtype, box)[0]
+
+
 @contextlib.contextmanager
 def open_tensors(path: str) -> Iterator[tuple[dict[str, FileTensor], dict[str, str]]]:
-    """Open a file, an index of several files, or a directory with either, for the time of a `with`
-    block. Gives the tensors by name, in the order of their bytes, and the metadata.
+    """Open a file, an index of several files, or a directory with an index or with files that have
+    different tensors, or slices of tensors, for the time of a `with` block. Gives the tensors by
+    name, in the order of their bytes, and the metadata.
 
     Raises:
         CheckpointNotFoundError, StorageError: a file cannot be opened.
         CorruptError: a file is not safetensors, damaged, or is not what the index says.
         LimitError: a header of more than 100 MB.
-        UnsupportedError: an unknown dtype.
-        InvalidError: an index that names a file outside of its directory.
+        UnsupportedError: an unknown dtype; a file of slices without the others of its directory.
+        InvalidError: an index that names a file outside of its directory; a directory without an
+            index in which two files have a tensor.
+        ShardMissingError: of numbered files in a directory without an index one is missing.
     """
-    path = located(path)
+    path = _located(path)
     with contextlib.ExitStack() as stack:
         if not path.endswith(INDEX):
-            file = stack.enter_context(contextlib.closing(ByteFile(path)))
-            yield _header(file)
+            paths = _files_in(path) or [path]
+            files = [stack.enter_context(contextlib.closing(ByteFile(one))) for one in paths]
+            yield _joined(path, files) if os.path.isdir(path) else _whole(files[0])
             return
         places = _index(path)
         found: dict[str, FileTensor] = {}
@@ -200,7 +273,7 @@ def open_tensors(path: str) -> Iterator[tuple[dict[str, FileTensor], dict[str, s
         for name in sorted(set(places.values())):
             shard = os.path.join(os.path.dirname(path), name)
             file = stack.enter_context(contextlib.closing(ByteFile(shard)))
-            tensors, text = _header(file)
+            tensors, text = _whole(file)
             for tensor in tensors:
                 # Loaders read all tensors of a file, listed or not, and one of several copies.
                 if places.get(tensor, name) != name or tensor in found:
@@ -224,25 +297,84 @@ def open_tensors(path: str) -> Iterator[tuple[dict[str, FileTensor], dict[str, s
 
 
 def shards(path: str) -> list[str]:
-    """Return the files that an index, or the index in a directory, names; none of a single file."""
-    path = located(path)
+    """Return the files that an index, or the index in a directory, names, and without one all of a
+    directory; none of a single file."""
+    path = _located(path)
     if not path.endswith(INDEX):
-        return []
+        return _files_in(path)
     return [os.path.join(os.path.dirname(path), name) for name in set(_index(path).values())]
 
 
-def located(path: str) -> str:
-    """Return the index or the only file of a directory; other paths as they are."""
-    if not os.path.isdir(path):
-        return path
-    names = sorted(os.listdir(path))
-    for end in (INDEX, ".safetensors"):
-        found = [name for name in names if name.endswith(end)]
-        if len(found) == 1:
-            return os.path.join(path, found[0])
-        if found:
-            raise InvalidError(f"the directory has several: {', '.join(found[:8])}", path=path)
-    return path
+def _located(path: str) -> str:
+    """Return the index in a directory; other paths as they are."""
+    found = _files_in(path, INDEX)
+    if len(found) > 1:
+        names = ", ".join(map(os.path.basename, found[:8]))
+        raise InvalidError(f"the directory has several: {names}", path=path)
+    return found[0] if found else path
+
+
+def _files_in(path: str, end: str = ".safetensors") -> list[str]:
+    """Return the files of a directory with this ending; none if `path` is not a directory."""
+    names = os.listdir(path) if os.path.isdir(path) else []
+    return [os.path.join(path, name) for name in sorted(names) if name.endswith(end)]
+
+
+def _whole(file: ByteFile) -> tuple[dict[str, FileTensor], dict[str, str]]:
+    """Return the tensors and the metadata of a file. Raises UnsupportedError if it has slices."""
+    tensors, metadata, starts = _header(file)
+    folder, name = os.path.split(file.path)
+    if starts and (_OF_A_RANK.fullmatch(name) or any(map(any, starts.values()))):
+        raise UnsupportedError(
+            "the file has slices of tensors, as torch.distributed.checkpoint saves those of one "
+            f"rank: give the directory with the files of all, {folder or '.'!r}",
+            path=file.path,
+        )
+    return tensors, metadata
+
+
+def _joined(path: str, files: list[ByteFile]) -> tuple[dict[str, FileTensor], dict[str, str]]:
+    """Return the tensors and the metadata of all files of a directory."""
+    _check_numbers(path, files)
+    whole: dict[str, FileTensor] = {}
+    slices: dict[str, list[_Slice]] = {}
+    metadata: dict[str, str] = {}
+    for file in files:
+        tensors, text, starts = _header(file)
+        metadata |= text
+        for name, tensor in tensors.items():
+            other = whole.get(name) or (slices[name][0].tensor if name in slices else None)
+            if other is not None and (name in whole or starts is None):
+                raise InvalidError(
+                    f"{os.path.basename(other._file.path)} and {os.path.basename(file.path)} both "
+                    "have this tensor: give one file, or move the other away",
+                    path=path,
+                    tensor=name,
+                )
+            if starts is None:
+                whole[name] = tensor
+            else:
+                slices.setdefault(name, []).append(_Slice(starts[name], tensor))
+    for name, parts in slices.items():
+        is_whole = len(parts) == 1 and not any(parts[0].start)
+        whole[name] = parts[0].tensor if is_whole else _Joined(parts)
+    return whole, metadata
+
+
+def _check_numbers(path: str, files: list[ByteFile]) -> None:
+    """Raise ShardMissingError if one of the files <name>-<number>-of-<count> is missing."""
+    found: dict[tuple[str, int], set[int]] = {}
+    for file in files:
+        match = _NUMBERED.fullmatch(os.path.basename(file.path))
+        if match is not None:
+            found.setdefault((match[1], int(match[3])), set()).add(int(match[2]))
+    for (stem, count), numbers in found.items():
+        missing = next(n for n in range(1, count + 2) if n not in numbers)
+        if missing <= count:
+            raise ShardMissingError(
+                f"there is no {stem}-{missing:05}-of-{count:05}.safetensors, nor an index",
+                path=path,
+            )
 
 
 def _index(path: str) -> dict[str, str]:
@@ -270,8 +402,11 @@ def _json(file: ByteFile, text: bytes) -> Any:
     return parsed_json(text, functools.partial(_bad, file), unique=True)
 
 
-def _header(file: ByteFile) -> tuple[dict[str, FileTensor], dict[str, str]]:
-    """Return the tensors in the order of their bytes, and the metadata."""
+def _header(
+    file: ByteFile,
+) -> tuple[dict[str, FileTensor], dict[str, str], dict[str, tuple[int, ...]] | None]:
+    """Return the tensors in the order of their bytes, the metadata, and of a file that may have
+    slices where each begins in its tensor."""
     if file.size < 8:
         raise CorruptError(
             f"not a safetensors file: {file.size} bytes", failure="TRUNCATED", path=file.path
@@ -308,7 +443,24 @@ def _header(file: ByteFile) -> tuple[dict[str, FileTensor], dict[str, str]]:
             failure=failure,
             path=file.path,
         )
-    return {one.name: one for one in found}, metadata
+    tensors = {one.name: one for one in found}
+    sharding = metadata.pop(SHARDING, None)
+    return tensors, metadata, None if sharding is None else _starts(file, sharding, tensors)
+
+
+def _starts(
+    file: ByteFile, sharding: str, tensors: Mapping[str, FileTensor]
+) -> dict[str, tuple[int, ...]]:
+    listed = _json(file, sharding.encode("utf-8", "surrogatepass"))
+    found = {}
+    for name, tensor in tensors.items():
+        damaged = functools.partial(_bad, file, tensor=name)
+        about = listed.get(name) if isinstance(listed, dict) else None
+        offsets = about.get("saved_offsets") if isinstance(about, dict) else None
+        found[name] = checked_shape(offsets, damaged, damaged)
+        if len(found[name]) != len(tensor.shape):
+            raise damaged(f"{SHARDING} must have an offset for each dimension")
+    return found
 
 
 def _tensor(file: ByteFile, name: str, about: Any, begin: int) -> FileTensor:

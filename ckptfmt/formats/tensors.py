@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -71,6 +71,52 @@ class FileTensor(Tensor, Protocol):
         """Check what opening the file has not, and add to `places` where the bytes are; return how
         many were compared with checksums, or None if there are none."""
         ...
+
+
+class Chunk(Protocol):
+    """A box of a tensor that is stored by itself."""
+
+    @property
+    def start(self) -> tuple[int, ...]:
+        """Where it begins in the tensor."""
+        ...
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Sizes of its dimensions."""
+        ...
+
+    def read(self, box: Box) -> NDArray[Any]:
+        """Return a box of the chunk."""
+        ...
+
+
+def read_chunks(
+    chunks: Sequence[Chunk], shape: tuple[int, ...], dtype: np.dtype[Any], box: Box
+) -> tuple[NDArray[Any], int]:
+    """Return a box of a tensor of this shape from its chunks, and how many of its elements are in
+    none (less than 0: how many more there are)."""
+    spread = [*box, *(slice(0, n) for n in shape[len(box) :])]
+    found = np.empty([one.stop - one.start for one in spread], dtype)
+    left = found.size
+    for chunk in chunks:
+        common = [
+            (max(one.start, start), min(one.stop, start + n))
+            for one, start, n in zip(spread, chunk.start, chunk.shape, strict=True)
+        ]
+        if any(low >= high for low, high in common):
+            continue
+        inner = tuple(
+            slice(low - start, high - start)
+            for (low, high), start in zip(common, chunk.start, strict=True)
+        )
+        outer = tuple(
+            slice(low - one.start, high - one.start)
+            for (low, high), one in zip(common, spread, strict=True)
+        )
+        found[outer] = chunk.read(inner)
+        left -= math.prod(high - low for low, high in common)
+    return found, left
 
 
 class Places:

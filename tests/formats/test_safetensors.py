@@ -308,6 +308,131 @@ def test_wrong_index(tmp_path: Path, places: Any, error: Any, message: str) -> N
         safe_open(index)
 
 
+def slices_of(directory: Path, files: list[dict[str, tuple[Any, Any]]]) -> tuple[Path, list[Path]]:
+    """Files with slices, as torch.distributed.checkpoint writes them: name -> (offsets, array)."""
+    directory.mkdir()
+    paths = []
+    for rank, tensors in enumerate(files):
+        offsets = {name: {"saved_offsets": start} for name, (start, _) in tensors.items()}
+        paths.append(directory / f"shard-{rank + 1:05}-model-00001-of-00001.safetensors")
+        metadata = {"DCP_SHARDING_INFO": json.dumps(offsets), "format": "pt"}
+        save_file({name: array for name, (_, array) in tensors.items()}, paths[-1], metadata)
+    return directory, paths
+
+
+def test_slices(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Slices of all files of a directory make up the tensors; a file alone has none of them."""
+    whole, scalar, empty = np.arange(42.0).reshape(6, 7), np.array(2.5), np.zeros((0, 3))
+    quarter = {"w": ([0, 0], whole[:4, :5]), "rows": ([0, 0], whole[:0])}
+    files = [
+        quarter | {"empty": ([0, 0], empty)},
+        {"w": ([4, 0], whole[4:, :5]), "rows": ([0, 0], whole[:5]), "scalar": ([], scalar)},
+        {"w": ([0, 5], whole[:, 5:]), "rows": ([5, 0], whole[5:]), "empty": ([0, 0], empty)},
+    ]
+    directory, paths = slices_of(tmp_path / "several", files)
+    expected = {"w": whole, "rows": whole, "scalar": scalar, "empty": empty}
+    ckptfmt.convert(directory, tmp_path / "ck")
+    done = ckptfmt.convert(directory, tmp_path / "one.safetensors")
+    assert done.nbytes == sum(one.nbytes for one in expected.values())
+    for path in (directory, tmp_path / "ck", tmp_path / "one.safetensors"):
+        loaded = load_file(path)
+        assert loaded.keys() == expected.keys()
+        assert all(same(loaded[name], expected[name]) for name in expected)
+    with safe_open(directory) as file, safe_open(tmp_path / "one.safetensors") as one:
+        assert file.metadata() == one.metadata() == {"format": "pt"}
+        assert file.get_slice("w").get_dtype() == "F64"
+        assert same(file.get_slice("w")[3:5, 4:6], whole[3:5, 4:6])
+    assert main(["inspect", "--json", str(directory)]) == 0
+    tensors = {one["name"]: one for one in json.loads(capsys.readouterr().out)["tensors"]}
+    assert tensors["w"]["shape"] == [6, 7]
+    assert main(["diff", str(directory), str(tmp_path / "ck")]) == 0
+    for path in paths:
+        for use in (load_file, lambda path: ckptfmt.convert(path, tmp_path / "part")):
+            with pytest.raises(ckptfmt.UnsupportedError, match=str(directory)) as caught:
+                use(path)
+            assert caught.value.path == str(path)
+        for words in (["inspect"], ["show"], ["diff", str(directory)]):
+            assert main([*words, str(path), *(["w"] if words == ["show"] else [])]) == 2
+    paths[1].rename(tmp_path / "renamed.safetensors")
+    with pytest.raises(ckptfmt.UnsupportedError):
+        load_file(tmp_path / "renamed.safetensors")
+    with pytest.raises(ckptfmt.CorruptError) as damaged:
+        load_file(directory)
+    assert damaged.value.failure == "BAD_SLICE"
+
+
+@pytest.mark.parametrize(
+    ("slices", "failure"),
+    [
+        ([([1], np.ones(2))], "BAD_SLICE"),
+        ([([0], np.ones(2)), ([3], np.ones(2))], "BAD_SLICE"),
+        ([([0], np.ones(2)), ([1], np.ones(2))], "BAD_SLICE"),
+        ([([0], np.ones(2)), ([0], np.ones(2))], "BAD_SLICE"),
+        ([([], np.ones(())), ([], np.ones(()))], "BAD_SLICE"),
+        ([([0], np.ones(2)), ([1], np.ones(2)), ([4], np.ones(1))], "BAD_SLICE"),  # 5 in 5
+        ([([0], np.ones(2)), ([2], np.ones(2, "f4"))], "BAD_SLICE"),
+        ([([0], np.ones(2)), ([2, 0], np.ones((2, 2)))], "BAD_SLICE"),
+        ([([0], np.ones(2)), ([(1 << 63) - 1], np.ones(2))], "UNSUPPORTED"),
+        ([([0], np.ones(2)), ([1 << 61], np.ones(2))], "BAD_SLICE"),
+        ([([0, 0], np.ones((0, 2))), ([1 << 62, 1 << 62], np.ones((0, 2)))], "UNSUPPORTED"),
+        ([([0], np.ones(2, ml_dtypes.float4_e2m1fn))] * 2, "UNSUPPORTED"),
+        ([([0, 0], np.ones(2))], "BAD_HEADER"),
+        ([([-1], np.ones(2))], "BAD_HEADER"),
+        ([([1 << 64], np.ones(2))], "BAD_HEADER"),
+        ([(None, np.ones(2))], "BAD_HEADER"),
+    ],
+)
+def test_wrong_slices(tmp_path: Path, slices: list[tuple[Any, Any]], failure: str) -> None:
+    directory, _ = slices_of(tmp_path / "several", [{"x": one} for one in slices])
+    for use in (load_file, lambda path: ckptfmt.convert(path, tmp_path / "ck")):
+        with pytest.raises(ckptfmt.CkptfmtError) as caught:
+            use(directory)
+        assert (caught.value.failure, caught.value.tensor) == (failure, "x")
+    assert os.listdir(tmp_path) == ["several"]
+
+
+@pytest.mark.parametrize("text", ["[]", "{", '{"x": 1}', "{}", "[" * 9999, "\ud800"])
+def test_wrong_offsets(tmp_path: Path, text: str) -> None:
+    header = {"__metadata__": {"DCP_SHARDING_INFO": text}, "x": about("U8", [1], 0, 1)}
+    path = file_of(tmp_path / "x.safetensors", header, b"1")
+    for one in (path, tmp_path):
+        with pytest.raises(ckptfmt.CorruptError) as caught:
+            load_file(one)
+        assert (caught.value.failure, caught.value.path) == ("BAD_HEADER", str(path))
+
+
+def test_a_directory_without_an_index(tmp_path: Path) -> None:
+    """All files are the model, unless two have a tensor, or one is missing by their names."""
+    several = tmp_path / "several"
+    several.mkdir()
+    save_file({"a": np.arange(2)}, several / "x.safetensors", {"of": "x"})
+    assert load_file(several).keys() == {"a"}
+    save_file({"b": np.ones(3)}, several / "y.safetensors")
+    ckptfmt.convert(several, tmp_path / "one.safetensors")
+    for path in (several, tmp_path / "one.safetensors"):
+        assert {name: one.tolist() for name, one in load_file(path).items()} == {
+            "a": [0, 1],
+            "b": [1, 1, 1],
+        }
+    with pytest.raises(ckptfmt.InvalidError):
+        ckptfmt.convert(several, several / "y.safetensors")
+    sharding = {"DCP_SHARDING_INFO": '{"a": {"saved_offsets": [2]}}'}
+    for metadata in ({}, sharding):
+        for name in ("w", "z"):
+            save_file({"a": np.arange(2)}, several / f"{name}.safetensors", metadata)
+            with pytest.raises(ckptfmt.InvalidError, match=r"x\.safe") as caught:
+                load_file(several)
+            assert f"{name}.safetensors" in str(caught.value)
+            assert (caught.value.path, caught.value.tensor) == (str(several), "a")
+            (several / f"{name}.safetensors").unlink()
+    for number in (1, 3, 2):
+        save_file({f"c{number}": [1]}, several / f"z-{number:05}-of-00003.safetensors")
+        if number != 2:
+            with pytest.raises(ckptfmt.errors.ShardMissingError, match="z-00002-of-00003"):
+                load_file(several)
+    assert load_file(several).keys() == {"a", "b", "c1", "c2", "c3"}
+
+
 @property_test(40, 5000, st.data())
 def test_boxes(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
     """Any box has the elements that the array has there."""

@@ -28,6 +28,7 @@ from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 
 import ckptfmt
 from ckptfmt.cli import main
+from ckptfmt.safetensors import load_file
 
 DTYPES = [
     *("bool", "uint8", "int8", "uint16", "int16", "uint32", "int32", "uint64", "int64"),
@@ -43,9 +44,12 @@ rank, store, path = int(sys.argv[1]), sys.argv[2], sys.argv[3]
 dist.init_process_group("gloo", init_method="file://" + store, rank=rank, world_size=2)
 mesh = init_device_mesh("cpu", (2,))
 whole = torch.arange(35, dtype=torch.float32).reshape(7, 5)
-dcp.save({"rows": distribute_tensor(whole, mesh, [Shard(0)]),
-          "columns": distribute_tensor(whole, mesh, [Shard(1)]),
-          "all": distribute_tensor(whole, mesh, [Replicate()])}, checkpoint_id=path)
+state = {"rows": distribute_tensor(whole, mesh, [Shard(0)]),
+         "columns": distribute_tensor(whole, mesh, [Shard(1)]),
+         "all": distribute_tensor(whole, mesh, [Replicate()])}
+dcp.save(state, checkpoint_id=path)
+writer = dcp.HuggingFaceStorageWriter(path + "-slices", save_distributed=True)
+dcp.save(state, storage_writer=writer)
 dist.barrier()
 dist.destroy_process_group()
 """
@@ -119,12 +123,17 @@ def test_several_processes(tmp_path: Path) -> None:
         for rank in range(2)
     ]
     assert [rank.wait(120) for rank in ranks] == [0, 0]
-    ckptfmt.convert(tmp_path / "dcp", tmp_path / "x.safetensors")
-    ckptfmt.convert(tmp_path / "dcp", tmp_path / "ck")
     whole = np.arange(35, dtype=np.float32).reshape(7, 5)
-    assert {name: one.tolist() for name, one in ckptfmt.load(tmp_path / "ck").items()} == {
-        name: whole.tolist() for name in ("all", "columns", "rows")
-    }
+    for source in ("dcp", "dcp-slices"):
+        ckptfmt.convert(tmp_path / source, tmp_path / f"{source}.safetensors")
+        ckptfmt.convert(tmp_path / source, tmp_path / "ck")
+        for path in (tmp_path / "ck", tmp_path / f"{source}.safetensors"):
+            assert {name: one.tolist() for name, one in load_file(path).items()} == {
+                name: whole.tolist() for name in ("all", "columns", "rows")
+            }
+    for path in (tmp_path / "dcp-slices").iterdir():
+        with pytest.raises(ckptfmt.UnsupportedError):
+            load_file(path)
 
 
 def test_without_torch(tmp_path: Path) -> None:

@@ -150,6 +150,17 @@ def _safetensors_index(directory: Path) -> Path:
     return path
 
 
+def _safetensors_slices(directory: Path) -> Path:
+    about = {"dtype": "F32", "shape": [2, 3], "data_offsets": [0, 24]}
+    (directory / "slices").mkdir(exist_ok=True)
+    for row in (2, 0):
+        sharding = {"DCP_SHARDING_INFO": json.dumps({"x": {"saved_offsets": [row, 0]}})}
+        path = directory / "slices" / f"{row}.safetensors"
+        header = json.dumps({"__metadata__": sharding, "x": about})
+        path.write_bytes(safetensors(header.encode(), bytes(24)))
+    return path
+
+
 def _json_bombs() -> dict[str, bytes]:
     return {
         "deep": b"[" * 100_000,
@@ -435,6 +446,7 @@ OPENERS = {
     "safetensors index": Opener(
         _safetensors_index, _convert("m.safetensors.index.json"), _json_bombs
     ),
+    "safetensors slices": Opener(_safetensors_slices, _convert("slices"), _safetensors_bombs),
     "DCP metadata": Opener(_dcp, _convert("dcp"), _pickle_bombs),
     "DCP value": Opener(
         _dcp_value,
