@@ -816,14 +816,25 @@ def _put(state: dict[Any, Any], path: tuple[Any, ...], node: _Node) -> bool:
     return state.setdefault(path[-1], node) is node
 
 
-def _nested(found: Any) -> Any:
+def _nested(found: Any, numbers: Mapping[Any, int] | None = None) -> Any:
     """Return the JSON of what was put: positions are those of a list, in which what is missing is
-    None."""
+    None. `numbers` are keys that DCP made text."""
     if isinstance(found, _Node):
         return found.json
-    if {*map(type, found)} == {int} and min(found) >= 0 and max(found) < 2 * len(found) + 8:
+    is_list = not numbers and {*map(type, found)} == {int} and min(found) >= 0
+    if is_list and max(found) < 2 * len(found) + 8:
         return [_nested(found[at]) if at in found else None for at in range(max(found) + 1)]
-    return state_tree.dict_node([[key, _nested(one)] for key, one in found.items()])
+    more = {"state": _parameters(found.get("param_groups"))}
+    pairs = [[(numbers or {}).get(key, key), _nested(found[key], more.get(key))] for key in found]
+    return state_tree.dict_node(pairs)
+
+
+def _parameters(groups: Any) -> dict[Any, int]:
+    """Return the parameters that the groups of an optimizer number, by the text of the number."""
+    each = groups.values() if isinstance(groups, dict) else ()
+    lists = [one.get("params") for one in each if isinstance(one, dict)]
+    nodes = [one.json for one in lists if isinstance(one, _Node) and isinstance(one.json, list)]
+    return {str(one): one for node in nodes for one in node if type(one) is int}
 
 
 # ---- opening -------------------------------------------------------------------------------------
