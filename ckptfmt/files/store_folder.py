@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """StoreFolder: LocalFolder for a URL. A store has no locks: one process at a time saves into a
-directory, and what a killed writer leaves stays until it is removed by hand."""
+directory, and what a killed writer leaves stays until `leftovers` removes it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class StoreFolder:
     )
 
     def __init__(self, url: str) -> None:
-        self.path = url.rstrip("/")
+        self.path = url if url.endswith("://") else url.rstrip("/")
         self.identity = (0, hash(self.path))
         self._begin = url if url.endswith("/") else f"{url}/"
 

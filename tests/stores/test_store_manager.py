@@ -68,3 +68,9 @@ def test_killed_anywhere(client: DictClient) -> None:
             again.save()
         number += 1
     assert number > 8
+
+
+def test_a_checkpoint_at_the_top_of_a_store_is_removed() -> None:
+    ckptfmt.save("memory://top", {"w": np.zeros(4)})
+    ckptfmt.tf.remove_checkpoint("memory://top")
+    assert not ckptfmt.tf.checkpoint_exists("memory://top")
