@@ -254,12 +254,16 @@ def get_checkpoint_mtimes(checkpoint_prefixes: Iterable[Path]) -> list[float]:
 
     The times are whole seconds since 1970, as TensorFlow's. Checkpoints that do not exist are left
     out: the list may be shorter than `checkpoint_prefixes`.
+
+    Raises:
+        StorageError: one cannot be looked up now.
+        UnsupportedError: its store does not say when it was written.
     """
     found = []
     for given in listed("checkpoint_prefixes", checkpoint_prefixes, "prefixes"):
         prefix = path_text(given, "checkpoint_prefixes", urls=True)
         for path in (names.index_name(prefix), prefix):
-            with contextlib.suppress(OSError):
+            if is_there(path):
                 found.append(float(modified(path)))
                 break
     return found

@@ -52,16 +52,21 @@ def ties_of(metadata: Mapping[str, Any], rename: Rename | None = None) -> dict[s
 
 def with_ties(tensors: Iterable[str], metadata: Mapping[str, Any]) -> dict[str, Any]:
     """Return the metadata of a safetensors file with a state in the place of the names of tied
-    tensors."""
+    tensors. In a file with a state, or with other metadata than torch's, texts only look like such
+    names."""
+    if KEY in metadata:
+        known = ties_of(metadata)
+        return {one: text for one, text in metadata.items() if known.get(one) != text}
     stored = set(tensors)
     ties = {
         one: name
         for one, name in metadata.items()
         if isinstance(name, str) and name in stored and one not in stored and one not in FORMAT
     }
+    # safetensors.torch.save_model writes nothing else.
+    if not ties or not (metadata.items() >= FORMAT.items() or len(ties) == len(metadata)):
+        return dict(metadata)
     rest = {one: text for one, text in metadata.items() if one not in ties}
-    if not ties or KEY in metadata:
-        return rest
     return {**rest, KEY: state_tree.text_of(state=_state(tensors, ties))}
 
 
@@ -79,9 +84,11 @@ def exported(
         return dict(metadata), []
     ties = ties_of(metadata, rename)
     own = {one: text for one, text in metadata.items() if one != KEY}
-    if not _is_flat(metadata, tensors, ties):
+    # A text that is the name of a tensor would be read as a tie without the state.
+    if not _is_flat(metadata, tensors, ties) or not {*tensors}.isdisjoint(map(str, own.values())):
         own[KEY] = metadata[KEY]
-    return FORMAT | ties | own, _named({one: of for one, of in ties.items() if one in own})
+    texts = FORMAT | own
+    return ties | texts, _named({one: of for one, of in ties.items() if one in texts})
 
 
 def left_out(tensors: Iterable[str], metadata: Mapping[str, Any]) -> list[str]:

@@ -168,3 +168,15 @@ def test_texts_that_name_no_tie(tmp_path: Path, tie: dict[str, str]) -> None:
     ckptfmt.convert(file, tmp_path / "ck")
     with ckptfmt.open(tmp_path / "ck") as reader:
         assert reader.metadata == {"format": "pt", **tie}
+
+
+@pytest.mark.parametrize("state", [{"w": torch.ones(2)}, {"model": {"w": torch.ones(2)}, "n": 3}])
+def test_texts_that_name_a_tensor(tmp_path: Path, state: dict[str, Any]) -> None:
+    """Metadata of a user are no ties: they come back, and no tensor comes with them."""
+    (name,) = ["w"] if "w" in state else ["model.w"]
+    ct.save(state, tmp_path / "ck", metadata={"best": name})
+    ckptfmt.convert(tmp_path / "ck", tmp_path / "x.safetensors")
+    ckptfmt.convert(tmp_path / "x.safetensors", tmp_path / "back")
+    assert ct.load(tmp_path / "back").keys() == state.keys()
+    with ckptfmt.open(tmp_path / "back") as reader:
+        assert reader.metadata["best"] == name and list(reader) == [name]
