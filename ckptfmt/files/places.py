@@ -239,7 +239,7 @@ class _Disk:
 
         with contextlib.ExitStack() as stack:
             file: io.BufferedReader | None = None
-            with contextlib.suppress(OSError):  # whoever reads it reports why
+            with contextlib.suppress(OSError):  # the reader of the checkpoint reports why
                 file = stack.enter_context(open(open_regular(path), "rb"))
 
             def digest() -> bytes | None:

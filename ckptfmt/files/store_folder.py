@@ -59,7 +59,7 @@ class StoreFolder:
         """Do nothing: a store has no directories."""
 
     def sweep_before_save(self, name: str, *, numbered: bool = False) -> None:
-        """Remove nothing: without locks nobody knows which writers are alive."""
+        """Remove nothing: without locks nothing shows which writers are alive."""
 
     def sweep(self, checkpoint_name: str | None = "ckpt", **_options: Any) -> list[str]:
         """Remove nothing, as before a save."""
