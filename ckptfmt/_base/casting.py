@@ -103,6 +103,8 @@ def of_kind(
         message = f"cast={text!r} casts {KINDS.get(kind, 'no')} tensors with at least one dimension"
         if scalars:
             message += f", and only 0-d ones match: cast={{{scalars[0]!r}: {text!r}}} casts one"
+        elif all(one is None for one in stored):
+            message += ", and none of these tensors can be cast: load them without it"
         else:
             message += ", and none matches: a mapping from names to dtypes casts others"
         raise invalid("cast", message)

@@ -127,6 +127,12 @@ class Batch:
         noted = ((place, notes.get(self.names[place])) for place in places)
         return {place: Meant(self.handle(place), note) for place, note in noted if note is not None}
 
+    def refuse_meant(self) -> None:
+        """Raise UnsupportedError if a tensor is the bits of another dtype: for what gives out the
+        stored elements as values."""
+        for one in self.meant.values():
+            raise one.unread()
+
     def meant_dtypes(self) -> list[np.dtype[Any] | None]:
         """Return the dtypes of the values, by position; None for those that numpy does not have."""
         changed = {place: one.dtype for place, one in self.meant.items()}

@@ -154,6 +154,13 @@ class Meant(TensorHandle):
             )
         return found
 
+    def unread(self) -> UnsupportedError:
+        """Return the error of what reads stored elements alone."""
+        return self._unsupported(
+            f"it has the bits of {self._kind}: ckptfmt.torch.load returns it as it was saved, and "
+            "ckptfmt.load, load_into and load_tree what NumPy has of it"
+        )
+
     # ---- reading
 
     def read(self, *, verify: Verify | None = None) -> NDArray[Any]:

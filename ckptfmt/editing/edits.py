@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -37,11 +38,13 @@ from ckptfmt.bundle.choosing import Cast
 from ckptfmt.bundle.completeness import check_complete, check_covered
 from ckptfmt.bundle.graph import OBJECT_GRAPH_KEY, ObjectGraph, encode_graph
 from ckptfmt.bundle.graph_keys import graph_of, missing_keys
+from ckptfmt.bundle.meanings import notes_of
 from ckptfmt.bundle.reader import Reader
 from ckptfmt.bundle.selecting import Rename, check_distinct, of_stored, renamed
+from ckptfmt.bundle.state_tree import KEY
 from ckptfmt.bundle.writer import metadata_json
 from ckptfmt.editing.linking import Rewrite, Rewritten, cast_losses, rewrite
-from ckptfmt.errors import InvalidError, TensorNotFoundError, masked_repr, warn
+from ckptfmt.errors import CkptfmtError, InvalidError, TensorNotFoundError, masked_repr, warn
 from ckptfmt.files.locate import locate
 from ckptfmt.files.places import is_file
 from ckptfmt.naming.graphs import edited_graph, paths_differ, relocate_keys
@@ -246,7 +249,7 @@ def edit(
             rest,
             {name: to for name, (_, to) in casts.items()},
             texts,
-            metadata if new_metadata is None else new_metadata,
+            _checked_metadata(reader, rest, metadata, new_metadata),
             compact,
             options,
             allow_loss,
@@ -396,6 +399,36 @@ def _check_saved_model(source: str, target: str, is_changed: bool, strips: bool)
             f"'{target}' cannot replace the variables of the SavedModel '{source}', which needs "
             "the state of its optimizer to be loaded"
         )
+
+
+def _checked_metadata(
+    reader: Reader,
+    kept: Mapping[str, str],
+    given: Mapping[str, Any] | None,
+    edited: Mapping[str, Any] | None,
+) -> Mapping[str, Any] | None:
+    """Return the metadata of the result, None if they stay; refuse those that are given without the
+    notes of what the bits of tensors are, which would be numbers."""
+    metadata = given if edited is None else edited
+    if given is None or metadata is None:
+        return metadata
+    # Of damaged metadata nothing is known.
+    noted = {} if isinstance(reader._noted, CkptfmtError) else reader._noted
+    bits = [name for name in noted if name in kept and reader[name].meaning is not None]
+    left = {}
+    if bits:
+        with contextlib.suppress(CkptfmtError):
+            left = notes_of(metadata, reader.prefix)
+    for name in bits:
+        if kept[name] not in left:
+            raise invalid(
+                "metadata",
+                f"it has the bits of {reader[name].meaning}, which only the metadata {KEY!r} say: "
+                "keep them, drop the tensor, or load the state with ckptfmt.torch.load and save "
+                "what you need",
+                tensor=name,
+            )
+    return metadata
 
 
 def _left_out(

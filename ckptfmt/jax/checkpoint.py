@@ -381,6 +381,7 @@ def _matched(
     kept = frozenset(left_out.values())
     impls = _impls_of(reader)
     read = [origin[name] for name in leaves if name in origin]
+    select_batch(reader, list(map(tensor_bytes, read))).refuse_meant()
     handles = {old: reader[old] for old in read}
     casts = choice.casts(
         read,

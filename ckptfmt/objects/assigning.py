@@ -465,6 +465,7 @@ class _Part:
         self.assignments = assignments
         keys = [names.tensor_bytes(wanted.key) for one in assignments for wanted in one.wanted]
         self.batch = select_batch(reader, keys)
+        self.batch.refuse_meant()
         self.targets: list[Target | None] = []
         self.misfits: list[Misfit] = []
         self._names = list(map(conversion.name_of, self.batch.names))

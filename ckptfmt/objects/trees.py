@@ -271,9 +271,15 @@ def load_tree(
         arrays = [i for i, key in enumerate(stored.keys) if key not in stored.scalars]
         chosen = batch.only(arrays)
         casts = choice.casts(
-            [stored.name_of(stored.keys[i]) for i in arrays], chosen.dtypes, chosen.shapes
+            [stored.name_of(stored.keys[i]) for i in arrays],
+            chosen.meant_dtypes(),
+            chosen.meant_shapes,
         )
+        is_cast = {arrays[position] for position in casts}
+        meant = {i: one.taken(is_cast=i in is_cast) for i, one in batch.meant.items()}
         tensors = dict(zip(stored.keys, batch.read(None), strict=True))
+        for i, one in meant.items():
+            tensors[stored.keys[i]] = one.values(tensors[stored.keys[i]])
     mark_variants(batch, tensors)
     for position, dtype in casts.items():
         key = stored.keys[arrays[position]]

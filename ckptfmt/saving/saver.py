@@ -579,6 +579,7 @@ def _read(reader: Reader, items: Sequence[_Item]) -> list[Any]:
         found = iter(_read(reader, [item for item in items if not item.spec.is_empty]))
         return [_nothing(item.spec) if item.spec.is_empty else next(found) for item in items]
     batch = select_batch(reader, [names.tensor_bytes(item.key) for item in items])
+    batch.refuse_meant()
     check_dtypes(batch, [item.spec.dtype for item in items])
     for position, item in enumerate(items):
         if item.slice_spec:

@@ -522,7 +522,9 @@ def _read(reader: reading.Reader, request: _Request) -> dict[str, Any]:
     """Read the arrays of this process."""
     wanted = list(request.layouts)
     # Look up all names, also those without a part here, so that all processes fail alike.
-    selection = select_batch(reader, [names.tensor_bytes(name) for name in wanted]).selection
+    batch = select_batch(reader, [names.tensor_bytes(name) for name in wanted])
+    batch.refuse_meant()
+    selection = batch.selection
     shapes, codes = selection.shapes(), selection.rows["dtype"].tolist()
     result: dict[str, Any] = {}
     # What is read: rows, names, boxes by position (not of whole tensors), and where it is put.

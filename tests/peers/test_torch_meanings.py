@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import h5py
+import jax
 import ml_dtypes
 import numpy as np
 import pytest
@@ -20,10 +21,12 @@ import torch
 import torch.distributed.checkpoint as dcp
 
 import ckptfmt
+import ckptfmt.jax
+import ckptfmt.sharded
 import ckptfmt.torch as ct
 from ckptfmt.bundle.comparing import compare
 from ckptfmt.cli import main
-from ckptfmt.editing import average
+from ckptfmt.editing import average, edit
 from ckptfmt.report.collect import checkpoint_data, comparison_data
 from ckptfmt.report.measuring import Budget
 from ckptfmt.safetensors import load_file
@@ -193,6 +196,7 @@ PLAIN: dict[str, Callable[..., Any]] = {
     "load": lambda path, _: ckptfmt.load(path, ["s"])["s"],
     "load all": lambda path, _: ckptfmt.load(path)["s"],
     "load with a transform": lambda path, _: ckptfmt.load(path, ["s"], rename=REVERSED)["s"][::-1],
+    "load_tree": lambda path, _: ckptfmt.load_tree(path)["s"],
     "load_into": into(zeros),
     "show": shown(...),
     "show a part": shown((1, ..., slice(-2, 3, -1))),
@@ -201,6 +205,7 @@ PLAIN: dict[str, Callable[..., Any]] = {
 }
 CAST: dict[str, Callable[..., Any]] = {
     "load": lambda path, like: ckptfmt.load(path, ["s"], cast={"s": like.dtype})["s"],
+    "load_tree": lambda path, like: ckptfmt.load_tree(path, cast={"s": like.dtype})["s"],
     "load_into": into(zeros, cast=True),
     "load_into a view": into(lambda like: np.zeros(like.T.shape, like.dtype).T, cast=True),
     "load_into torch": into(torch_zeros, cast=True),
@@ -248,6 +253,51 @@ def test_doors(tmp_path: Path, kind: str) -> None:
     classes = {"UnsupportedError", "InvalidError"}
     assert {name for name, one in found.items() if one in classes} == refused
     assert {name for name, one in found.items() if one == "right"} == found.keys() - refused, found
+
+
+@pytest.mark.parametrize("kind", ALL)
+def test_doors_to_stored_elements(tmp_path: Path, kind: str) -> None:
+    """They refuse bits, which would be numbers in variables of the stored dtype."""
+    path = tmp_path / "ck"
+    ct.save({"s": ALL[kind], "w": torch.ones(2)}, path)
+    with ckptfmt.open(path) as reader:
+        stored = reader["s"].read()
+    like = {"s": np.zeros_like(stored), "w": np.zeros(2, "f4")}
+    shapes = {name: jax.ShapeDtypeStruct(one.shape, one.dtype) for name, one in like.items()}
+    for door in (
+        lambda: ckptfmt.load_tree_into(path, like),
+        lambda: ckptfmt.Checkpoint(**like).read(path),
+        lambda: ckptfmt.jax.load(path, shapes),
+        lambda: ckptfmt.sharded.restore(path, {"s": None}, ckptfmt.sharded.SingleProcess()),
+    ):
+        with pytest.raises(ckptfmt.UnsupportedError) as caught:
+            door()
+        assert caught.value.tensor == "s"
+    assert not like["s"].any() and not like["w"].any()
+    ckptfmt.load_tree_into(path, like, names=["w"])
+    assert like["w"].all()
+
+
+@pytest.mark.parametrize("kind", ALL)
+def test_edits_of_the_metadata_keep_the_notes(tmp_path: Path, kind: str) -> None:
+    """Without them the bits would be numbers."""
+    path, result = tmp_path / "ck", tmp_path / "to"
+    ct.save({"s": ALL[kind], "w": torch.ones(2)}, path)
+    with ckptfmt.open(path) as reader:
+        metadata = dict(reader.metadata)
+    for given in ({}, {"step": 1}, {"ckptfmt.torch": "{}"}):
+        with pytest.raises(ckptfmt.InvalidError) as caught:
+            edit(path, result, metadata=given)
+        assert (caught.value.argument, caught.value.tensor) == ("metadata", "s")
+    assert main(["edit", "--set-metadata", "ckptfmt.torch=", str(path), str(result)]) == 2
+    assert not list(tmp_path.glob("to*"))
+    edit(path, result, metadata={}, keep=["w"], drop_weights=True)
+    edit(path, result, metadata=metadata | {"step": 1})
+    assert ct.load(result)["s"].dtype is ALL[kind].dtype
+    with pytest.raises(ckptfmt.InvalidError) as refused:
+        ct.save({"s": ALL[kind]}, path)
+        ct.load(path, cast=torch.float32)
+    assert "mapping" not in str(refused.value)
 
 
 def flipped(one: torch.Tensor) -> torch.Tensor:
