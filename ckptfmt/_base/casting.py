@@ -74,7 +74,8 @@ def can_cast(stored: Any, wanted: Any) -> bool:
 
 def check_castable(name: str, stored: Any, wanted: np.dtype[Any]) -> None:
     """Refuse a cast from or to a dtype that is not of numbers; None is one that NumPy lacks."""
-    if stored != wanted and not can_cast(stored, wanted):
+    # NumPy compares None equal to float64.
+    if (stored is None or stored != wanted) and not can_cast(stored, wanted):
         kind = "a dtype that NumPy lacks" if stored is None else dtype_text(stored)
         raise invalid("cast", f"cannot cast {kind} to {dtype_text(wanted)}", tensor=name)
 

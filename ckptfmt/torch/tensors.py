@@ -198,7 +198,7 @@ def _quantized(
 def of_array(array: np.ndarray[Any, Any], dtype: torch.dtype) -> torch.Tensor:
     """Return a tensor of this dtype over the memory of a contiguous array with elements of the same
     size."""
-    if array.dtype.isbuiltin != 1 or array.dtype.names:
+    if array.dtype.isbuiltin == 2 or array.dtype.names:  # not a dtype of NumPy itself
         array = array.view(f"u{array.dtype.itemsize}")
     tensor = torch.from_numpy(array)
     return tensor if tensor.dtype is dtype else tensor.view(dtype)

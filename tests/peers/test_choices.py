@@ -175,15 +175,19 @@ def test_keys_of_other_types_are_kept(tmp_path: Path) -> None:
 def test_what_else_torch_stores_is_cast_or_refused(tmp_path: Path) -> None:
     """Arrays and scalars of NumPy in a state, those of other dtypes than NumPy's own too."""
     state = {"a": np.arange(3.0), "s": np.float64(0.5), "b": np.ones(2, ml_dtypes.bfloat16)}
-    ckptfmt.torch.save({**state, "h": torch.ones(2, dtype=torch.complex32)}, tmp_path / "ck")
+    more = {"h": torch.ones(2, dtype=torch.complex32), "w": torch.ones(2)}
+    ckptfmt.torch.save({**state, **more}, tmp_path / "ck")
     plain = ckptfmt.torch.load(tmp_path / "ck")
     assert {name: plain[name].dtype for name in state} == {k: v.dtype for k, v in state.items()}
     loaded = ckptfmt.torch.load(tmp_path / "ck", cast="float16")
     assert {loaded[name].dtype for name in "ab"} == {np.dtype(np.float16)}
     assert type(loaded["s"]) is np.float64 and loaded["a"].tolist() == [0, 1, 2]
-    with pytest.raises(ckptfmt.InvalidError) as caught:
-        ckptfmt.torch.load(tmp_path / "ck", cast={"h": "float32"})
-    assert (caught.value.argument, caught.value.tensor) == ("cast", "h")
+    wide = ckptfmt.torch.load(tmp_path / "ck", cast={"w": "complex128"})["w"]
+    assert wide.dtype == torch.complex128 and wide.tolist() == [1, 1]
+    for dtype in ("float32", "float64"):  # NumPy compares float64 equal to None
+        with pytest.raises(ckptfmt.InvalidError) as caught:
+            ckptfmt.torch.load(tmp_path / "ck", cast={"h": dtype})
+        assert (caught.value.argument, caught.value.tensor) == ("cast", "h")
 
 
 class Tied(torch.nn.Module):
