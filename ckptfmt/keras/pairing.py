@@ -13,7 +13,9 @@ from numpy.typing import NDArray
 from ckptfmt._base.casting import can_cast
 from ckptfmt.bundle.choosing import Choice
 from ckptfmt.bundle.load import MatchReport, Mismatch, refuse
+from ckptfmt.bundle.meanings import meant
 from ckptfmt.bundle.selecting import Transform, transformed, transformed_kind
+from ckptfmt.bundle.tensor import TensorHandle
 from ckptfmt.keras.model import Value
 
 
@@ -69,6 +71,10 @@ class Pairing:
     together: frozenset[str] = frozenset()
     begin: Callable[[], object] = lambda: None
 
+    def _values(self, old: str) -> Any:
+        found = self.stored[old]
+        return meant(found) if isinstance(found, TensorHandle) else found
+
     def load(self, path: str, choice: Choice) -> MatchReport:
         """Compare everything, then load the values that fit, one at a time.
 
@@ -78,7 +84,7 @@ class Pairing:
         left_out = replace(choice, rename=None).chosen(list(self.stored), path).left_out
         read = [old for old, new in self.new_names.items() if new in self.places]
         read = [old for old in read if old not in left_out]
-        handles = [self.stored[old] for old in read]
+        handles = [self._values(old) for old in read]
         wanted = choice.casts(
             read, [one.dtype for one in handles], lambda: [h.shape for h in handles]
         )
@@ -86,7 +92,7 @@ class Pairing:
         matched, unexpected, filtered = list[str](), list[str](), list[str]()
         shapes, kinds = list[Mismatch](), list[Mismatch]()
         for old, new in self.new_names.items():
-            place, handle = self.places.get(new), self.stored[old]
+            place, handle = self.places.get(new), self._values(old)
             if old in left_out:
                 filtered += [new] * (place is not None)
                 continue
@@ -123,7 +129,7 @@ class Pairing:
             refuse(path, report)
 
         def value(old: str) -> NDArray[Any]:
-            place, array = self.places[self.new_names[old]], self.stored[old].read()
+            place, array = self.places[self.new_names[old]], self._values(old).read()
             if old in casts:
                 array = choice.converted(array, casts[old], old)
             if old in self.transforms:
@@ -136,7 +142,7 @@ class Pairing:
         changed = {
             old: value(old)
             for old in matched
-            if self.stored[old].dtype != self.places[self.new_names[old]].dtype or old in casts
+            if self._values(old).dtype != self.places[self.new_names[old]].dtype or old in casts
         }
         if any(self.new_names[old] in self.together for old in matched):
             self.begin()

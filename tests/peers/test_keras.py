@@ -19,12 +19,14 @@ os.environ.setdefault("KERAS_BACKEND", "torch")
 
 import h5py
 import keras
+import torch
 from keras import layers
 from support import keras_models
 from support.keras_models import SHAPES, built, made, values
 from support.pages import run_page
 
 import ckptfmt
+import ckptfmt.torch
 from ckptfmt.keras import load_weights, save_weights
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -551,3 +553,16 @@ def test_two_variables_of_one_path(tmp_path: Path) -> None:
 
 def test_the_page(tmp_path: Path) -> None:
     assert "matched: 14 of 14 tensors" in run_page("docs/keras.md", tmp_path)
+
+
+def test_bits_of_a_torch_state(tmp_path: Path) -> None:
+    """Variables get the numbers that they stand for."""
+    model = keras.Sequential([keras.Input((1,)), layers.Dense(2, name="d")], name="m")
+    scales = torch.tensor([126, 128], dtype=torch.uint8).view(torch.float8_e8m0fnu)
+    ckptfmt.torch.save({"m/d/kernel": torch.ones(1, 2), "m/d/bias": scales}, tmp_path / "ck")
+    with pytest.raises(ckptfmt.InvalidError):
+        load_weights(model, tmp_path / "ck")
+    for cast in (True, {"m/d/bias": "float32"}):
+        load_weights(model, tmp_path / "ck", cast=cast)
+        assert keras.ops.convert_to_numpy(model.variables[1]).tolist() == [0.5, 2]
+        model.variables[1].assign([0, 0])
