@@ -766,8 +766,9 @@ def take_state(tensors: Tensors) -> dict[str, Any]:
     dict of tensors alone, or whose names are not its keys joined by dots."""
     paths = {name: (name,) for name in tensors} if tensors.paths is None else tensors.paths
     values = {name: one for name, one in tensors.items() if isinstance(one, _Value)}
-    is_plain = not values and all(len(path) == 1 for path in paths.values())
-    if is_plain or not all(map(_is_path, paths, paths.values())):
+    if not tensors.keys() <= paths.keys() or not all(map(_is_path, paths, paths.values())):
+        return {}
+    if not values and all(len(path) == 1 for path in paths.values()):
         return {}
     state: dict[Any, Any] = {}
     taken: dict[str, dict[str, _Array]] = {}

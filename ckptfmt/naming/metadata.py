@@ -14,10 +14,12 @@ from typing import Any
 
 import numpy as np
 
+from ckptfmt._base.arguments import invalid
 from ckptfmt._base.casting import dtype_text
+from ckptfmt._base.hints import some
 from ckptfmt.bundle import state_tree
 from ckptfmt.bundle.state_tree import KEY, OPTIMIZER, Path, below, path_key, stored_name
-from ckptfmt.errors import InvalidError, UnsupportedError
+from ckptfmt.errors import InvalidError, UnsupportedError, warn
 from ckptfmt.naming.roles import OPTIMIZER_STATES, below_paths
 
 PRNG_KEYS = "jax_prng_impls"  # a member of the metadata of ckptfmt.jax
@@ -164,10 +166,12 @@ class NamedInMetadata:
 
         Raises:
             InvalidError: a quantized tensor would stay without its scales; no paths have the
-                renamed state of optimizers, and only that, below them.
+                renamed state of optimizers, and only that, below them; a new name is one of a tied
+                tensor. Tied names that go with a dropped tensor cause a CkptfmtWarning.
         """
         changed = dict(self._all)
         if self._whole:
+            self._check_ties(new_names)
             outside = {one.name for one in self._leaves if cut and not one.where}
             tree = _Tree(new_names, cut=cut, outside=outside)
             state = self._reading(lambda: tree.edit(self._whole["state"]))
@@ -189,6 +193,20 @@ class NamedInMetadata:
             if keys and not changed[PRNG_KEYS]:
                 del changed[PRNG_KEYS]
         return changed if changed != self._all else None
+
+    def _check_ties(self, new_names: Mapping[str, str | None]) -> None:
+        leaves = [one for one in self._leaves if not one.is_part]
+        counts = Counter(one.name for one in leaves)
+        tied = [one for one in leaves if counts[one.name] > 1 and one.path != one.name]
+        ties = {one.path: one.name for one in tied}
+        for old, new in new_names.items():
+            if new is not None and ties.get(new, old) != old:
+                message = f"{new!r} is a name of the tied tensor {ties[new]!r}"
+                raise invalid("rename", message, tensor=old)
+        gone = {path: of for path, of in ties.items() if new_names.get(of, of) is None}
+        if gone:
+            pairs = [f"{path!r} ({of!r})" for path, of in gone.items()]
+            warn(f"names of dropped tensors that are tied go with them: {some(pairs, quote='')}")
 
     def _paths(self, paths: list[Any], new_names: Mapping[str, str | None]) -> list[Any]:
         """Return paths that have the new names of the state of optimizers below them, and no other

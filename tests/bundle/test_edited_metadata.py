@@ -45,6 +45,7 @@ def edited(tmp_path: Path, **options: Any) -> Any:
         return whole["state"]
 
 
+@pytest.mark.filterwarnings("ignore:names of dropped tensors")
 @pytest.mark.parametrize(
     ("options", "changes"),
     [
@@ -104,6 +105,7 @@ def test_an_optimizer_of_which_a_tensor_stays(tmp_path: Path) -> None:
     assert edited(tmp_path, strip_optimizer=True) == {"w": ONE, "o": {"n": 1}}
 
 
+@pytest.mark.filterwarnings("ignore:names of dropped tensors")
 def test_a_tree_that_names_missing_tensors(tmp_path: Path) -> None:
     save(tmp_path / "a", names=NAMES[1:])
     with pytest.raises(InvalidError, match=r"'ckptfmt.torch' refer.*'a.w'.*drop_missing"):

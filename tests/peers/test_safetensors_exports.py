@@ -19,6 +19,7 @@ from support.strategies import property_test
 
 import ckptfmt
 import ckptfmt.torch as ct
+from ckptfmt import editing
 from ckptfmt.cli import main
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -168,6 +169,20 @@ def test_texts_that_name_no_tie(tmp_path: Path, tie: dict[str, str]) -> None:
     ckptfmt.convert(file, tmp_path / "ck")
     with ckptfmt.open(tmp_path / "ck") as reader:
         assert reader.metadata == {"format": "pt", **tie}
+
+
+def test_edits_of_tied_names(tmp_path: Path) -> None:
+    """A name that goes with a dropped tensor is said; two tensors never get one name."""
+    tied = torch.ones(2)
+    ct.save({"emb": tied, "head": tied, "other": torch.zeros(2)}, tmp_path / "ck")
+    for to in ("x.safetensors", "to"):
+        with pytest.warns(ckptfmt.CkptfmtWarning, match="'head'"):
+            ckptfmt.convert(tmp_path / "ck", tmp_path / to, drop="emb", rename=lambda name: name)
+        with pytest.raises(ckptfmt.InvalidError) as caught:
+            ckptfmt.convert(tmp_path / "ck", tmp_path / to, rename={"other": "head"})
+        assert caught.value.tensor == "other"
+    with pytest.warns(ckptfmt.CkptfmtWarning, match="'head'"):
+        editing.edit(tmp_path / "ck", tmp_path / "edited", drop="emb", drop_weights=True)
 
 
 @pytest.mark.parametrize("state", [{"w": torch.ones(2)}, {"model": {"w": torch.ones(2)}, "n": 3}])
