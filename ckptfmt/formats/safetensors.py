@@ -36,7 +36,16 @@ from ckptfmt.errors import (
     shortened,
 )
 from ckptfmt.files.locate import kind_of_file
-from ckptfmt.formats.tensors import READ_BYTES, Box, ByteFile, Kind, Places, Read, read_chunks
+from ckptfmt.formats.tensors import (
+    READ_BYTES,
+    Box,
+    ByteFile,
+    Kind,
+    Places,
+    Read,
+    overlap,
+    read_chunks,
+)
 
 INDEX = ".safetensors.index.json"
 METADATA = "__metadata__"
@@ -225,11 +234,8 @@ class _Joined(FileTensor):
         ends = starts + np.array([one.shape for one in slices], np.uint64)
         shape = ends.max(axis=0).tolist()
         self.shape = checked_shape(shape, self._damaged, unsupported, 1)
-        full = (ends > starts).all(axis=1)
-        starts, ends = starts[full], ends[full]
-        for at, (start, end) in enumerate(zip(starts, ends, strict=True)):
-            if ((starts[:at] < end) & (ends[:at] > start)).all(axis=1).any():
-                raise self._damaged("its slices overlap")
+        if overlap(slices):
+            raise self._damaged("its slices overlap")
         if math.prod(self.shape) != sum(math.prod(one.shape) for one in slices):
             raise self._damaged(f"its slices do not cover all of {list(self.shape)}")
 

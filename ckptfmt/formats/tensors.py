@@ -95,10 +95,10 @@ def read_chunks(
     chunks: Sequence[Chunk], shape: tuple[int, ...], dtype: np.dtype[Any], box: Box
 ) -> tuple[NDArray[Any], int]:
     """Return a box of a tensor of this shape from its chunks, and how many of its elements are in
-    none (less than 0: how many more there are)."""
+    none; -1 if one is in several."""
     spread = [*box, *(slice(0, n) for n in shape[len(box) :])]
     found = np.empty([one.stop - one.start for one in spread], dtype)
-    left = found.size
+    taken = np.zeros(found.shape, np.bool_)
     for chunk in chunks:
         common = [
             (max(one.start, start), min(one.stop, start + n))
@@ -114,9 +114,24 @@ def read_chunks(
             slice(low - one.start, high - one.start)
             for (low, high), one in zip(common, spread, strict=True)
         )
-        found[outer] = chunk.read(inner)
-        left -= math.prod(high - low for low, high in common)
-    return found, left
+        if taken[outer].any():
+            return found, -1
+        found[outer], taken[outer] = chunk.read(inner), True
+    return found, taken.size - int(np.count_nonzero(taken))
+
+
+def overlap(chunks: Sequence[Chunk]) -> bool:
+    """Return whether an element is in several chunks."""
+    if len(chunks) < 2:
+        return False
+    starts = np.array([one.start for one in chunks], np.uint64)
+    ends = starts + np.array([one.shape for one in chunks], np.uint64)
+    full = (ends > starts).all(axis=1)
+    starts, ends = starts[full], ends[full]
+    return any(
+        ((starts[:at] < ends[at]) & (ends[:at] > starts[at])).all(axis=1).any()
+        for at in range(len(starts))
+    )
 
 
 class Places:

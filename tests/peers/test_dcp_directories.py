@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import datetime
 import enum
 import io
@@ -288,6 +289,30 @@ def test_every_kind_of_value(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert main(["verify", path]) == 0
     assert main(["diff", path, path]) == 0
     assert capsys.readouterr().err.count("left out") == 2 * len(UNREAD)
+
+
+def test_chunks_that_overlap(tmp_path: Path) -> None:
+    """As many elements as the tensor has, one of them twice: one would have no value."""
+    save({"a": torch.arange(2), "b": torch.arange(2)}, tmp_path / "dcp")
+    path = tmp_path / "dcp" / ".metadata"
+    metadata = pickle.loads(path.read_bytes())
+    about = metadata.state_dict_metadata.pop("b")
+    (chunk,) = about.chunks
+    places = {index.fqn: place for index, place in metadata.storage_data.items()}
+    index = next(iter(metadata.storage_data))
+    whole = metadata.state_dict_metadata["a"]
+    whole.size = torch.Size([4])
+    whole.chunks = [chunk, dataclasses.replace(chunk, offsets=torch.Size([1]))]
+    metadata.storage_data = {
+        dataclasses.replace(index, fqn="a", offset=torch.Size([at]), index=at): places[name]
+        for at, name in enumerate("ab")
+    }
+    metadata.planner_data.pop("b")
+    path.write_bytes(pickle.dumps(metadata))
+    with pytest.raises(ckptfmt.CorruptError) as caught:
+        ckptfmt.convert(tmp_path / "dcp", tmp_path / "ck")
+    assert (caught.value.failure, caught.value.tensor) == ("BAD_SLICE", "a")
+    assert main(["verify", str(tmp_path / "dcp")]) == 1
 
 
 def test_a_save_that_did_not_finish(tmp_path: Path) -> None:
