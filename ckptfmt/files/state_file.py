@@ -116,12 +116,14 @@ def get_checkpoint_state(
         return None
     if not state.model_checkpoint_path:
         raise InvalidError(f"Invalid checkpoint state loaded from {directory}", path=path)
+
+    def joined(path: str) -> str:
+        return path if names.is_url(path) else os.path.join(directory, path)
+
     return replace(
         state,
-        model_checkpoint_path=os.path.join(directory, state.model_checkpoint_path),
-        all_model_checkpoint_paths=tuple(
-            os.path.join(directory, named) for named in state.all_model_checkpoint_paths
-        ),
+        model_checkpoint_path=joined(state.model_checkpoint_path),
+        all_model_checkpoint_paths=tuple(map(joined, state.all_model_checkpoint_paths)),
     )
 
 
@@ -212,6 +214,10 @@ def update_checkpoint_state(
 
 
 def _as_written(path: str, directory: str, relative: bool) -> str:
+    if names.is_url(path):
+        return path.removeprefix(os.path.join(directory, ""))
+    if names.is_url(directory):
+        return path
     if os.path.isabs(path):
         return os.path.relpath(path, directory) if relative else path
     return path if os.path.isabs(directory) else os.path.relpath(path, directory or ".")

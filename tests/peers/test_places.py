@@ -106,6 +106,11 @@ def test_functions_of_tensorflow(place: str) -> None:
     assert len(times) == 2 and begun - 1 <= times[0] <= times[1] <= time.time() + 1
     tf.update_checkpoint_state(place, one, [two, one])
     assert tf.latest_checkpoint(place) == one
+    tf.update_checkpoint_state(place, "s3://bucket/elsewhere/ckpt-1", [one, two])
+    state = tf.get_checkpoint_state(place)
+    assert state is not None and state.all_model_checkpoint_paths[:2] == (one, two)
+    assert state.model_checkpoint_path == "s3://bucket/elsewhere/ckpt-1"
+    tf.update_checkpoint_state(place, one, [two, one])
     tf.remove_checkpoint(one)
     tf.remove_checkpoint(one)
     with pytest.warns(ckptfmt.CkptfmtWarning):
