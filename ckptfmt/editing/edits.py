@@ -242,7 +242,9 @@ def edit(
                 rest = _relocated(rest, relocate_keys(graph, changed, rest.values()))
             texts[OBJECT_GRAPH_KEY] = encode_graph(changed)
             moved = paths_differ(graph, changed)
-        new_metadata = described.edited({**new_names, **rest, **gone}, cut=strip_optimizer)
+        new_metadata = described.edited(
+            {**new_names, **rest, **gone}, cut=strip_optimizer, rename=rename
+        )
         changed_objects = moved or bool(casts) or len(rest) < len(stored)
         _check_saved_model(reader.prefix, target, changed_objects, strip_optimizer)
         plan = Rewrite(

@@ -64,7 +64,7 @@ def renamed_tensors(
             check_distinct(list(kept), list(kept.values()))
             all_names = dict(zip(stored, new_names, strict=True))
             described = NamedInMetadata(stored, metadata, path, way_out=WAY_OUT)
-            edited = described.edited(all_names, cut=False)
+            edited = described.edited(all_names, cut=False, rename=rename)
             metadata = metadata if edited is None else edited
             last: dict[str, NDArray[Any]] = {}
             for old in transforms.keys() & kept.keys():

@@ -41,7 +41,9 @@ def ties_of(metadata: Mapping[str, Any], rename: Rename | None = None) -> dict[s
         return {}
     found: dict[str, str] = {}
     for name, all_paths in paths.items():
-        given = [new for new in renamed(all_paths, rename)[0] if new is not None]
+        # Where the path of the stored name has its new name, those of the others have theirs.
+        rule = None if name in all_paths else rename
+        given = [new for new in renamed(all_paths, rule)[0] if new is not None]
         if name not in given:  # after an edit that has moved the tensor alone
             above = next((one.removesuffix(name) for one in given if one.endswith(f".{name}")), "")
             given = [one.removeprefix(above) for one in given]

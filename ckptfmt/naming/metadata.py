@@ -18,6 +18,7 @@ from ckptfmt._base.arguments import invalid
 from ckptfmt._base.casting import dtype_text
 from ckptfmt._base.hints import some
 from ckptfmt.bundle import state_tree
+from ckptfmt.bundle.selecting import Rename, renamed
 from ckptfmt.bundle.state_tree import KEY, OPTIMIZER, Path, below, path_key, stored_name
 from ckptfmt.errors import InvalidError, UnsupportedError, warn
 from ckptfmt.naming.roles import OPTIMIZER_STATES, below_paths
@@ -151,7 +152,13 @@ class NamedInMetadata:
         more = {key: one for key, one in whole.items() if key != "version"}
         return {**self._all, KEY: state_tree.text_of(**more)}
 
-    def edited(self, new_names: Mapping[str, str | None], *, cut: bool) -> dict[str, Any] | None:
+    def edited(
+        self,
+        new_names: Mapping[str, str | None],
+        *,
+        cut: bool,
+        rename: Rename | None = None,
+    ) -> dict[str, Any] | None:
         """Return the metadata after tensors were renamed and dropped; None if nothing changes.
 
         In a state of `ckptfmt.torch`, a dropped tensor is removed from its dict or set, and is None
@@ -161,6 +168,7 @@ class NamedInMetadata:
         Args:
             new_names: new name of every stored tensor, and of missing ones that are dropped; None
                 for those that are dropped.
+            rename: what gave the names, which gives new ones to tied paths.
             cut: whether to remove "state" and "param_groups" of every optimizer of which no tensor
                 stays.
 
@@ -171,9 +179,11 @@ class NamedInMetadata:
         """
         changed = dict(self._all)
         if self._whole:
-            self._check_ties(new_names)
+            ties = self.ties
+            tied = dict(zip(ties, renamed([*ties], rename)[0], strict=True))
+            _check_ties(ties, new_names, tied)
             outside = {one.name for one in self._leaves if cut and not one.where}
-            tree = _Tree(new_names, cut=cut, outside=outside)
+            tree = _Tree(new_names, tied, cut=cut, outside=outside)
             state = self._reading(lambda: tree.edit(self._whole["state"]))
             if state != self._whole["state"]:
                 whole = {**self._whole, "state": state}
@@ -194,19 +204,14 @@ class NamedInMetadata:
                 del changed[PRNG_KEYS]
         return changed if changed != self._all else None
 
-    def _check_ties(self, new_names: Mapping[str, str | None]) -> None:
+    @property
+    def ties(self) -> dict[str, str]:
+        """The paths of tensors of the state that are stored under the name of another path, with
+        that name."""
         leaves = [one for one in self._leaves if not one.is_part]
         counts = Counter(one.name for one in leaves)
         tied = [one for one in leaves if counts[one.name] > 1 and one.path != one.name]
-        ties = {one.path: one.name for one in tied}
-        for old, new in new_names.items():
-            if new is not None and ties.get(new, old) != old:
-                message = f"{new!r} is a name of the tied tensor {ties[new]!r}"
-                raise invalid("rename", message, tensor=old)
-        gone = {path: of for path, of in ties.items() if new_names.get(of, of) is None}
-        if gone:
-            pairs = [f"{path!r} ({of!r})" for path, of in gone.items()]
-            warn(f"names of dropped tensors that are tied go with them: {some(pairs, quote='')}")
+        return {one.path: one.name for one in tied}
 
     def _paths(self, paths: list[Any], new_names: Mapping[str, str | None]) -> list[Any]:
         """Return paths that have the new names of the state of optimizers below them, and no other
@@ -280,13 +285,33 @@ def _new_paths(path: str, stays: Mapping[str, str]) -> Iterable[str]:
     return sorted(found)
 
 
+def _check_ties(
+    ties: Mapping[str, str], new_names: Mapping[str, str | None], tied: Mapping[str, str | None]
+) -> None:
+    """Refuse a name of a tied tensor for another one; warn of names that go with a tensor."""
+    taken = {tied[path]: of for path, of in ties.items()}
+    for old, new in new_names.items():
+        if new is not None and taken.get(new, old) != old:
+            message = f"{new!r} is a name of the tied tensor {taken[new]!r}"
+            raise invalid("rename", message, tensor=old)
+    gone = {path: of for path, of in ties.items() if new_names.get(of, of) is None}
+    if gone:
+        pairs = [f"{path!r} ({of!r})" for path, of in gone.items()]
+        warn(f"names of dropped tensors that are tied go with them: {some(pairs, quote='')}")
+
+
 class _Tree:
     """An edit of the tree of `ckptfmt.torch`, which can be read."""
 
     def __init__(
-        self, new_names: Mapping[str, str | None], *, cut: bool, outside: Iterable[str]
+        self,
+        new_names: Mapping[str, str | None],
+        tied: Mapping[str, str | None],
+        *,
+        cut: bool,
+        outside: Iterable[str],
     ) -> None:
-        self._new_names = new_names
+        self._new_names, self._tied = new_names, tied
         self._cut = cut
         self._outside = outside
         self._stays = 0  # leaves that stay and that only optimizers have
@@ -359,9 +384,10 @@ class _Tree:
         found: dict[str, str] = {}
         for key, one in pairs:
             name = below(path, key) if isinstance(key, str) else None
-            if name is None or stored_name(one, name) != name:
+            stored = None if name is None else stored_name(one, name)
+            if name is None or stored is None:
                 continue
-            new = self._new_names.get(name, name)
+            new = self._new_names.get(name, name) if stored == name else self._tied.get(name, name)
             if new is not None and new != name and new.startswith(start):
                 found[key] = new.removeprefix(start)
         counts = Counter(found.get(key, key) for key, _ in pairs if isinstance(key, str))

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -169,6 +170,21 @@ def test_texts_that_name_no_tie(tmp_path: Path, tie: dict[str, str]) -> None:
     ckptfmt.convert(file, tmp_path / "ck")
     with ckptfmt.open(tmp_path / "ck") as reader:
         assert reader.metadata == {"format": "pt", **tie}
+
+
+@pytest.mark.parametrize("rename", [("^", "pre."), ("weight", "kernel"), ("$", ".x")])
+@pytest.mark.parametrize("above", ["", "m."])
+def test_renamed_ties(tmp_path: Path, above: str, rename: tuple[str, str]) -> None:
+    """A rename is one of all names: in a flat state of its keys, too."""
+    tied = torch.ones(2)
+    state = {"emb.weight": tied, "head.weight": tied, "other": torch.zeros(2)}
+    ct.save({"m": state} if above else state, tmp_path / "ck")
+    emb, head, other = (re.sub(*rename, f"{above}{name}", count=1) for name in state)
+    ckptfmt.convert(tmp_path / "ck", tmp_path / "x.safetensors", rename=[rename])
+    assert metadata_of(tmp_path / "x.safetensors").get(head) == emb
+    for make in () if above else (ckptfmt.convert, editing.edit):
+        make(tmp_path / "ck", tmp_path / "to", rename=[rename])
+        assert ct.load(tmp_path / "to").keys() == {emb, head, other}
 
 
 def test_edits_of_tied_names(tmp_path: Path) -> None:
