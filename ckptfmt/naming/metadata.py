@@ -181,7 +181,9 @@ class NamedInMetadata:
         if self._whole:
             ties = self.ties
             tied = dict(zip(ties, renamed([*ties], rename)[0], strict=True))
-            _check_ties(ties, new_names, tied)
+            gone = _gone_with_others(ties, new_names, tied)
+            if gone and not cut:
+                warn(f"names of dropped tensors that are tied go with them: {gone}")
             outside = {one.name for one in self._leaves if cut and not one.where}
             tree = _Tree(new_names, tied, cut=cut, outside=outside)
             state = self._reading(lambda: tree.edit(self._whole["state"]))
@@ -285,19 +287,17 @@ def _new_paths(path: str, stays: Mapping[str, str]) -> Iterable[str]:
     return sorted(found)
 
 
-def _check_ties(
+def _gone_with_others(
     ties: Mapping[str, str], new_names: Mapping[str, str | None], tied: Mapping[str, str | None]
-) -> None:
-    """Refuse a name of a tied tensor for another one; warn of names that go with a tensor."""
+) -> str:
+    """Return in words which tied names go with dropped tensors. Refuse one for another tensor."""
     taken = {tied[path]: of for path, of in ties.items()}
     for old, new in new_names.items():
         if new is not None and taken.get(new, old) != old:
             message = f"{new!r} is a name of the tied tensor {taken[new]!r}"
             raise invalid("rename", message, tensor=old)
-    gone = {path: of for path, of in ties.items() if new_names.get(of, of) is None}
-    if gone:
-        pairs = [f"{path!r} ({of!r})" for path, of in gone.items()]
-        warn(f"names of dropped tensors that are tied go with them: {some(pairs, quote='')}")
+    gone = [f"{path!r} ({of!r})" for path, of in ties.items() if new_names.get(of, of) is None]
+    return some(gone, quote="") if gone else ""
 
 
 class _Tree:
