@@ -14,6 +14,7 @@ from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 from hypothesis.internal.conjecture import providers
 from hypothesis.internal.constants_ast import Constants
 from support import strategies
@@ -28,6 +29,8 @@ BEGAN = pytest.StashKey[float]()
 # Hypothesis also draws numbers and texts that it finds in the modules loaded by then, which depend
 # on the tests that ran before in the same process: one seed would draw this here and that there.
 providers._get_local_constants = Constants
+# Where the environment says that this is CI, it would take another profile, which has no seed.
+settings.load_profile("default")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

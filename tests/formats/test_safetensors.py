@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import errno
 import json
+import math
 import os
 import stat
 from pathlib import Path
@@ -440,6 +441,10 @@ def test_boxes(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) ->
     if not format_.holds(array.dtype):
         array = np.zeros(array.shape, np.int32)
     path = tmp_path_factory.getbasetemp() / "box.safetensors"
+    if array.dtype == ml_dtypes.float4_e2m1fn and math.prod(array.shape[-1:]) % 2:
+        with pytest.raises(ckptfmt.InvalidError):
+            save_file({"x": array}, path)
+        return
     save_file({"x": array}, path)
     ends = [sorted(data.draw(st.tuples(*[st.integers(0, n)] * 2))) for n in array.shape]
     box = tuple(slice(*both) for both in ends)

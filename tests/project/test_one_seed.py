@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import os
 import runpy
+import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -38,3 +40,19 @@ def test_draws_do_not_depend_on_loaded_modules(
     module.__dict__.update(runpy.run_path(str(path)), __file__=str(path))
     monkeypatch.setitem(sys.modules, "loaded", module)
     assert drawn() == before
+
+
+def test_ci_draws_what_everybody_draws() -> None:
+    program = "import conftest, hypothesis; print(hypothesis.settings.default)"
+    tests = Path(__file__).parents[1]
+    printed = {
+        subprocess.run(
+            [sys.executable, "-c", program],
+            env={"PATH": os.environ["PATH"], "PYTHONPATH": str(tests), name: "true"},
+            check=True,
+            capture_output=True,
+            text=True,
+        ).stdout
+        for name in ("NOT_CI", "CI", "GITHUB_ACTIONS")
+    }
+    assert len(printed) == 1
