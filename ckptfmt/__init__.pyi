@@ -12,9 +12,6 @@ from ckptfmt import tf as tf
 from ckptfmt import types as types
 from ckptfmt._base.names import sharded_filename as sharded_filename
 from ckptfmt._base.slices import SaveSliceInfo as SaveSliceInfo
-from ckptfmt.bundle.load import load as load
-from ckptfmt.bundle.load import load_into as load_into
-from ckptfmt.bundle.load import restore_v2 as restore_v2
 from ckptfmt.bundle.merge import merge as merge
 from ckptfmt.bundle.merge import merge_v2_checkpoints as merge_v2_checkpoints
 from ckptfmt.bundle.reader import Reader as Reader
@@ -32,7 +29,6 @@ from ckptfmt.errors import InvalidError as InvalidError
 from ckptfmt.errors import StorageError as StorageError
 from ckptfmt.errors import TensorNotFoundError as TensorNotFoundError
 from ckptfmt.errors import UnsupportedError as UnsupportedError
-from ckptfmt.formats.convert import convert as convert
 from ckptfmt.manager.latest import latest_checkpoint as latest_checkpoint
 from ckptfmt.manager.manager import CheckpointManager as CheckpointManager
 from ckptfmt.manager.retention import KeepBest as KeepBest
@@ -42,6 +38,10 @@ from ckptfmt.objects.trees import load_tree as load_tree
 from ckptfmt.objects.trees import load_tree_into as load_tree_into
 from ckptfmt.objects.trees import save_tree as save_tree
 from ckptfmt.objects.trees import save_tree_async as save_tree_async
+from ckptfmt.recipe.convert import convert as convert
+from ckptfmt.recipe.load import load as load
+from ckptfmt.recipe.load import load_into as load_into
+from ckptfmt.recipe.load import restore_v2 as restore_v2
 from ckptfmt.saving.saver import Saver as Saver
 from ckptfmt.saving.specs import SaveSpec as SaveSpec
 

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ckptfmt.bundle.selecting import Rule
+from ckptfmt._base.renaming import Rule
 
 __all__ = ["ALBERT", "BERT", "ELECTRA", "ELECTRA_GENERATOR", "T5"]
 

@@ -30,8 +30,8 @@ from ckptfmt.bundle.tensor import TensorHandle
 from ckptfmt.errors import InvalidError, TensorNotFoundError
 from ckptfmt.files.temporary import open_directory, replacing_file
 from ckptfmt.formats import safetensors
-from ckptfmt.formats.convert import format_of
 from ckptfmt.formats.tensors import Box, Kind
+from ckptfmt.recipe.convert import format_of
 
 __all__ = ["load_file", "safe_open", "save_file"]
 

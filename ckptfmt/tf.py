@@ -22,7 +22,6 @@ from ckptfmt._base import dtypes, names
 from ckptfmt._base.arguments import invalid
 from ckptfmt._base.names import path_text, sharded_filename
 from ckptfmt._base.slices import SaveSliceInfo, parse_spec
-from ckptfmt.bundle.load import restore_v2
 from ckptfmt.bundle.merge import merge_v2_checkpoints
 from ckptfmt.bundle.reader import Reader, missing
 from ckptfmt.bundle.saving import save_v2
@@ -47,6 +46,7 @@ from ckptfmt.manager.latest import checkpoints_iterator
 from ckptfmt.manager.manager import CheckpointManager
 from ckptfmt.manager.training_state import TrainingState
 from ckptfmt.objects.checkpoint import Checkpoint
+from ckptfmt.recipe.load import restore_v2
 from ckptfmt.saving.options import CheckpointOptions
 from ckptfmt.saving.parallel import ParallelVariable, independent_buffers
 from ckptfmt.saving.policies import (

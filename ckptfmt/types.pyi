@@ -4,21 +4,21 @@
 from ckptfmt._base.background import SaveFuture as SaveFuture
 from ckptfmt._base.slices import SliceSpec as SliceSpec
 from ckptfmt._core import DtypeInfo as DtypeInfo
-from ckptfmt.bundle.load import MatchReport as MatchReport
 from ckptfmt.bundle.reader import Header as Header
 from ckptfmt.bundle.tensor import StoredSlice as StoredSlice
 from ckptfmt.bundle.tensor import TensorHandle as TensorHandle
 from ckptfmt.bundle.verify import Finding as Finding
 from ckptfmt.bundle.verify import Report as Report
-from ckptfmt.editing.averages import Average as Average
-from ckptfmt.editing.edits import Edit as Edit
-from ckptfmt.formats.convert import Conversion as Conversion
 from ckptfmt.manager.restoring import Rejected as Rejected
 from ckptfmt.manager.restoring import Restored as Restored
 from ckptfmt.objects.nodes import TreeNode as TreeNode
 from ckptfmt.objects.status import InitializationOnlyStatus as InitializationOnlyStatus
 from ckptfmt.objects.status import LoadStatus as LoadStatus
 from ckptfmt.objects.status import NameBasedSaverStatus as NameBasedSaverStatus
+from ckptfmt.recipe.average import Average as Average
+from ckptfmt.recipe.convert import Conversion as Conversion
+from ckptfmt.recipe.edit import Edit as Edit
+from ckptfmt.recipe.load import MatchReport as MatchReport
 
 __all__ = [
     "Average",

@@ -3,6 +3,7 @@
 
 names.py       paths as users give them, names of files and of tensors
 patterns.py    which names a glob, regular expression or function means
+renaming.py    the forms of `rename`
 hints.py       names in messages, and those nearest to a missing one
 arguments.py   checks of arguments
 save_options.py  how a checkpoint is written: SaveOptions

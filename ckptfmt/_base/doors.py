@@ -14,7 +14,7 @@ NAMES = {
     "ckptfmt": {
         "_base.names": "sharded_filename",
         "_base.slices": "SaveSliceInfo",
-        "bundle.load": "load load_into restore_v2",
+        "recipe.load": "load load_into restore_v2",
         "bundle.merge": "merge merge_v2_checkpoints",
         "bundle.reader": "Reader open",
         "bundle.saving": "save save_async save_v2",
@@ -24,7 +24,7 @@ NAMES = {
             "CheckpointNotFoundError CkptfmtError CkptfmtWarning CorruptError InvalidError "
             "StorageError TensorNotFoundError UnsupportedError"
         ),
-        "formats.convert": "convert",
+        "recipe.convert": "convert",
         "manager.latest": "latest_checkpoint",
         "manager.manager": "CheckpointManager",
         "manager.retention": "KeepBest",
@@ -38,13 +38,13 @@ NAMES = {
         "_base.background": "SaveFuture",
         "_base.slices": "SliceSpec",
         "_core": "DtypeInfo",
-        "bundle.load": "MatchReport",
+        "recipe.load": "MatchReport",
         "bundle.reader": "Header",
         "bundle.tensor": "StoredSlice TensorHandle",
         "bundle.verify": "Finding Report",
-        "editing.averages": "Average",
-        "editing.edits": "Edit",
-        "formats.convert": "Conversion",
+        "recipe.average": "Average",
+        "recipe.edit": "Edit",
+        "recipe.convert": "Conversion",
         "manager.restoring": "Rejected Restored",
         "objects.nodes": "TreeNode",
         "objects.status": "InitializationOnlyStatus LoadStatus NameBasedSaverStatus",
@@ -55,8 +55,8 @@ NAMES = {
         "sharded.sharded": "restore save save_async",
     },
     "ckptfmt.editing": {
-        "editing.averages": "average",
-        "editing.edits": "edit",
+        "recipe.average": "average",
+        "recipe.edit": "edit",
     },
 }
 # Modules that users import.

@@ -11,9 +11,6 @@ meanings.py      what stored bits stand for: dtypes of torch that the format lac
 indexing.py      numpy indexing as a box to read
 batch.py         many tensors in one batch
 notebook.py      readers and handles in notebooks
-choosing.py      which tensors are loaded, under what names, as what dtypes
-selecting.py     the forms of `rename`
-load.py          load, load_into, restore_v2
 writer.py        Writer
 saving.py        save, save_async, save_v2
 snapshot.py      copies of arrays that may change
@@ -21,8 +18,6 @@ incremental.py   what a save shares with its base
 codec.py         compressed values
 merge.py         merge: one checkpoint from the indexes of many
 staging.py       parts in a temporary directory, then a merge
-rewriting.py     a checkpoint written again with changes
-convert.py       between levels of the format
 verify.py        verify: every byte, and the object graph
 findings.py      findings for people
 completeness.py  whether a checkpoint is complete, and sound

@@ -19,8 +19,8 @@ from ckptfmt.cli.output import Output, complain
 from ckptfmt.cli.progress import Progress
 from ckptfmt.files.locate import locate
 from ckptfmt.files.places import names_in
-from ckptfmt.formats.convert import format_of
 from ckptfmt.formats.safetensors import INDEX
+from ckptfmt.recipe.convert import format_of
 
 # Tables of ckptfmt.huggingface.
 TABLES = {

@@ -18,8 +18,8 @@ from ckptfmt.cli.output import COLORS, Output
 from ckptfmt.cli.progress import Progress
 from ckptfmt.cli.renaming import renames
 from ckptfmt.errors import masked
-from ckptfmt.formats.opening import open_any
 from ckptfmt.naming.tensor_names import TensorNames
+from ckptfmt.recipe.opening import open_any
 from ckptfmt.types import TensorHandle
 
 EPILOG = """

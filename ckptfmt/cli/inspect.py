@@ -33,8 +33,8 @@ from ckptfmt.cli.contents import (
 from ckptfmt.cli.options import count, name_filter
 from ckptfmt.cli.output import COLORS, Output, colored, complain
 from ckptfmt.files.locate import locate
-from ckptfmt.formats.opening import kind_of
 from ckptfmt.naming.tensor_names import TensorNames
+from ckptfmt.recipe.opening import kind_of
 from ckptfmt.types import Finding
 
 EPILOG = r"""

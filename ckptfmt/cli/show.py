@@ -22,8 +22,8 @@ from ckptfmt.cli.destination import writing_output
 from ckptfmt.cli.output import Output
 from ckptfmt.errors import masked
 from ckptfmt.formats import npz
-from ckptfmt.formats.opening import open_any
 from ckptfmt.naming.tensor_names import TensorNames
+from ckptfmt.recipe.opening import open_any
 from ckptfmt.report.statistics import statistics_of
 from ckptfmt.types import TensorHandle
 

@@ -20,9 +20,9 @@ from ckptfmt.cli.progress import Progress
 from ckptfmt.errors import masked
 from ckptfmt.files.locate import locate_all
 from ckptfmt.files.places import is_directory
-from ckptfmt.formats.convert import Format
-from ckptfmt.formats.opening import kind_of, open_tensors
 from ckptfmt.formats.tensors import Places
+from ckptfmt.recipe.convert import Format
+from ckptfmt.recipe.opening import kind_of, open_tensors
 from ckptfmt.types import Finding, Report
 
 EPILOG = """

@@ -3,12 +3,9 @@
 
 The module of a format has `open_tensors(path)`, a context manager that gives its tensors and text
 metadata, and `holds(dtype)`; one that is written has `write(path, kinds, metadata, read)` as well.
-`tensors` says what these are, `convert` uses them.
+`tensors` says what these are.
 
 tensors.py      tensors that are read box by box, and files of bytes
-opening.py      a checkpoint or a file of another format, to read only
-convert.py      convert
-renaming.py     the tensors of an open file under other names and in other layouts
 safetensors.py  safetensors, and models of several such files
 torch_state.py  a state of torch in safetensors: tied names
 npz.py          NumPy's .npz

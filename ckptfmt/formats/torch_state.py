@@ -13,9 +13,9 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from ckptfmt._base.hints import some
+from ckptfmt._base.renaming import Rename, renamed
 from ckptfmt.bundle import state_tree
 from ckptfmt.bundle.meanings import E8M0, FP4
-from ckptfmt.bundle.selecting import Rename, renamed
 from ckptfmt.bundle.state_tree import KEY
 from ckptfmt.errors import UnsupportedError
 

@@ -26,12 +26,10 @@ from ckptfmt._base.names import (
     tensor_bytes,
 )
 from ckptfmt._base.patterns import Filter
+from ckptfmt._base.renaming import Rename, Transform, transformed, transformed_kind
 from ckptfmt._base.save_options import SaveOptions, of_part, shared
 from ckptfmt.bundle import reader as reading
 from ckptfmt.bundle.batch import BATCH_BYTES, select_batch
-from ckptfmt.bundle.choosing import Cast, Choice, Names
-from ckptfmt.bundle.load import MatchReport, Mismatch, refuse, without_bookkeeping
-from ckptfmt.bundle.selecting import Rename, Transform, transformed, transformed_kind
 from ckptfmt.bundle.snapshot import Snapshot
 from ckptfmt.bundle.writer import metadata_json, write_sources
 from ckptfmt.errors import CorruptError, InvalidError, about
@@ -41,6 +39,8 @@ from ckptfmt.jax.coordinator import JaxCoordinator
 from ckptfmt.jax.pytrees import Box, Wanted, check_pytree, check_shardings, named_leaves, wanted
 from ckptfmt.jax.saving import IMPLS, compare_contents, content_of
 from ckptfmt.naming.roles import OPTIMIZER_STATES
+from ckptfmt.recipe.changes import Cast, Choice, Names
+from ckptfmt.recipe.load import MatchReport, Mismatch, refuse, without_bookkeeping
 from ckptfmt.sharded.coordinator import Coordinator, SingleProcess
 from ckptfmt.sharded.rounds import Team
 from ckptfmt.sharded.sharded import compare_seen, fail

@@ -6,11 +6,10 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from ckptfmt.bundle.choosing import Choice
+from ckptfmt._base.renaming import Rename
 from ckptfmt.bundle.graph import VARIABLE_VALUE, Node, ObjectGraph, leaf_name
 from ckptfmt.bundle.graph_keys import reached
 from ckptfmt.bundle.reader import Reader
-from ckptfmt.bundle.selecting import Rename
 from ckptfmt.bundle.tensor import TensorHandle
 from ckptfmt.errors import InvalidError
 from ckptfmt.keras.generators import has_seeds
@@ -20,6 +19,7 @@ from ckptfmt.keras.pairing import Pairing, Place
 from ckptfmt.objects.choice import value_names
 from ckptfmt.objects.matching import Restoration
 from ckptfmt.objects.traversal import View
+from ckptfmt.recipe.changes import Choice
 
 # Below these edges are what a SavedModel adds, the counter of a Checkpoint, and the optimizer.
 NOT_WEIGHTS = frozenset({"keras_api", "save_counter", OPTIMIZER})

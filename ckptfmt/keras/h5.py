@@ -12,12 +12,12 @@ from numpy.typing import NDArray
 
 from ckptfmt._base import dtypes
 from ckptfmt._base.arguments import Durability
-from ckptfmt.bundle.choosing import Choice
 from ckptfmt.formats.datasets import write_datasets
 from ckptfmt.keras.layers import saveables
 from ckptfmt.keras.model import OPTIMIZER
 from ckptfmt.keras.optimizers import OwnOptimizer
 from ckptfmt.keras.pairing import Pairing, Place
+from ckptfmt.recipe.changes import Choice
 
 # Where Keras 2 stores the variables of metrics.
 METRICS = "metrics/"

@@ -11,12 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ckptfmt._base.casting import can_cast
-from ckptfmt.bundle.choosing import Choice
-from ckptfmt.bundle.load import MatchReport, Mismatch, refuse
+from ckptfmt._base.renaming import Transform, transformed, transformed_kind
 from ckptfmt.bundle.meanings import meant
-from ckptfmt.bundle.selecting import Transform, transformed, transformed_kind
 from ckptfmt.bundle.tensor import TensorHandle
 from ckptfmt.keras.model import Value
+from ckptfmt.recipe.changes import Choice
+from ckptfmt.recipe.load import MatchReport, Mismatch, refuse
 
 
 @dataclass

@@ -13,15 +13,12 @@ import numpy as np
 from ckptfmt._base.arguments import Durability, Level, check_choice, check_order, check_switch
 from ckptfmt._base.names import path_text, prefix_text
 from ckptfmt._base.patterns import Filter
+from ckptfmt._base.renaming import Rename
 from ckptfmt.bundle import reader as reading
-from ckptfmt.bundle.choosing import Cast, Choice, Names
 from ckptfmt.bundle.graph_keys import graph_of
-from ckptfmt.bundle.load import MatchReport
 from ckptfmt.bundle.reader import Reader
 from ckptfmt.bundle.saving import save
-from ckptfmt.bundle.selecting import Rename
 from ckptfmt.errors import InvalidError
-from ckptfmt.formats.convert import format_of
 from ckptfmt.formats.datasets import is_variable_name, open_datasets
 from ckptfmt.keras.checkpoint import by_graph, by_path
 from ckptfmt.keras.generators import (
@@ -42,6 +39,9 @@ from ckptfmt.keras.model import OPTIMIZER, Objects
 from ckptfmt.keras.optimizers import CLASS, class_of
 from ckptfmt.keras.pairing import Pairing
 from ckptfmt.objects.trees import save_tree
+from ckptfmt.recipe.changes import Cast, Choice, Names
+from ckptfmt.recipe.convert import format_of
+from ckptfmt.recipe.load import MatchReport
 
 Path = str | bytes | os.PathLike[Any]
 By = Literal["graph", "path", "h5"]

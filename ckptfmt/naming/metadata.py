@@ -17,8 +17,8 @@ import numpy as np
 from ckptfmt._base.arguments import invalid
 from ckptfmt._base.casting import dtype_text
 from ckptfmt._base.hints import some
+from ckptfmt._base.renaming import Rename, renamed
 from ckptfmt.bundle import state_tree
-from ckptfmt.bundle.selecting import Rename, renamed
 from ckptfmt.bundle.state_tree import KEY, OPTIMIZER, Path, below, path_key, stored_name
 from ckptfmt.errors import InvalidError, UnsupportedError, warn
 from ckptfmt.naming.roles import OPTIMIZER_STATES, below_paths

@@ -33,6 +33,7 @@ from numpy.typing import NDArray
 from ckptfmt._base import dtypes, names
 from ckptfmt._base.arrays import as_source
 from ckptfmt._base.casting import can_cast, is_widening, kind_of
+from ckptfmt._base.renaming import Transform, transformed, transformed_kind
 from ckptfmt._base.targets import (
     Target,
     as_target,
@@ -42,17 +43,16 @@ from ckptfmt._base.targets import (
     variable_kind,
 )
 from ckptfmt.bundle.batch import box_of_text, select_batch
-from ckptfmt.bundle.choosing import Choice
 from ckptfmt.bundle.graph import PY_STATE, VARIABLE_VALUE, Node, attribute_key
-from ckptfmt.bundle.load import Mismatch
 from ckptfmt.bundle.reader import Reader
-from ckptfmt.bundle.selecting import Transform, transformed, transformed_kind
 from ckptfmt.errors import InvalidError, TensorNotFoundError, about
 from ckptfmt.objects.choice import refuse_casts_of_scalars
 from ckptfmt.objects.nodes import TreeNode
 from ckptfmt.objects.serializing import own_tensors
 from ckptfmt.objects.trackable import Trackable
 from ckptfmt.objects.traversal import Local, Role, described, is_array, is_value
+from ckptfmt.recipe.changes import Choice
+from ckptfmt.recipe.load import Mismatch
 from ckptfmt.saving.mesh import Layout
 from ckptfmt.saving.registration import get_registered_saver, validate_restore_function
 from ckptfmt.saving.specs import SaveSpec

@@ -20,10 +20,9 @@ from ckptfmt._base.background import SaveFuture, SaveQueue, Work, wait_for_saves
 from ckptfmt._base.hints import some
 from ckptfmt._base.names import absolute, check_extension, path_text, prefix_text
 from ckptfmt._base.patterns import Filter
+from ckptfmt._base.renaming import Rename
 from ckptfmt._base.targets import is_immutable
 from ckptfmt.bundle import reader as reading
-from ckptfmt.bundle.choosing import Cast, Choice, Names
-from ckptfmt.bundle.selecting import Rename
 from ckptfmt.errors import CkptfmtWarning, InvalidError
 from ckptfmt.files.state_file import update_checkpoint_state
 from ckptfmt.objects.layouts import layouts_by_path
@@ -39,6 +38,7 @@ from ckptfmt.objects.traversal import (
     refuse_coordinated,
     role_of,
 )
+from ckptfmt.recipe.changes import Cast, Choice, Names
 from ckptfmt.saving.mesh import Layout
 from ckptfmt.saving.options import CheckpointOptions
 from ckptfmt.sharded.rounds import Team

@@ -7,7 +7,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from ckptfmt._base.arguments import invalid
-from ckptfmt.bundle.choosing import Choice
+from ckptfmt._base.renaming import (
+    Transform,
+)
 from ckptfmt.bundle.graph import (
     ATTRIBUTES,
     OPTIMIZER_SLOT,
@@ -21,10 +23,8 @@ from ckptfmt.bundle.graph import (
     mark_checkpoint_values,
     unescape,
 )
-from ckptfmt.bundle.selecting import (
-    Transform,
-)
 from ckptfmt.errors import InvalidError
+from ckptfmt.recipe.changes import Choice
 from ckptfmt.saving.parallel import OTHERS, is_further_component
 
 

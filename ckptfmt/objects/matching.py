@@ -27,7 +27,6 @@ from typing import Any
 
 from ckptfmt._base.hints import some
 from ckptfmt._base.targets import is_immutable
-from ckptfmt.bundle.choosing import Choice
 from ckptfmt.bundle.graph import (
     VARIABLE_VALUE,
     Attribute,
@@ -54,6 +53,7 @@ from ckptfmt.objects.traversal import (
     refuse_coordinated,
     slot_of,
 )
+from ckptfmt.recipe.changes import Choice
 from ckptfmt.saving.mesh import Layout
 from ckptfmt.saving.parallel import is_further_component
 

@@ -8,15 +8,15 @@ from dataclasses import dataclass
 from typing import Self
 
 from ckptfmt._base.hints import some
-from ckptfmt.bundle.choosing import Choice
 from ckptfmt.bundle.graph_keys import graph_of
-from ckptfmt.bundle.load import MatchReport, refuse
 from ckptfmt.bundle.reader import Reader
 from ckptfmt.errors import MatchError
 from ckptfmt.objects.assigning import Misfit
 from ckptfmt.objects.matching import Match, NamedRestoration, Prepared, Restoration
 from ckptfmt.objects.serializing import own_tensors, slot_locals
 from ckptfmt.objects.traversal import Local, Role, View
+from ckptfmt.recipe.changes import Choice
+from ckptfmt.recipe.load import MatchReport, refuse
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,15 +30,13 @@ from ckptfmt._base.background import SaveFuture, SaveQueue, wait_for_saves
 from ckptfmt._base.names import prefix_text
 from ckptfmt._base.patterns import Filter
 from ckptfmt._base.progress import Progress
+from ckptfmt._base.renaming import Rename, transformed
 from ckptfmt.bundle import reader as reading
 from ckptfmt.bundle.batch import Batch, select_batch
-from ckptfmt.bundle.choosing import Cast, Choice, Names
 from ckptfmt.bundle.graph import OBJECT_GRAPH_KEY, ObjectGraph, decode_graph, leaf_name
 from ckptfmt.bundle.graph_keys import reachable, read_graph_bytes, stored_keys
-from ckptfmt.bundle.load import MatchReport
 from ckptfmt.bundle.reader import Reader
 from ckptfmt.bundle.saving import collect, save_sources_async
-from ckptfmt.bundle.selecting import Rename, transformed
 from ckptfmt.bundle.writer import metadata_json, write_sources
 from ckptfmt.errors import CorruptError, GenerationGoneError
 from ckptfmt.objects.build import build, from_names, to_names
@@ -49,6 +47,8 @@ from ckptfmt.objects.saves import Together
 from ckptfmt.objects.serializing import content_of
 from ckptfmt.objects.status import restored
 from ckptfmt.objects.traversal import TreeView, View
+from ckptfmt.recipe.changes import Cast, Choice, Names
+from ckptfmt.recipe.load import MatchReport
 from ckptfmt.saving.mesh import Layout
 from ckptfmt.saving.options import CheckpointOptions
 from ckptfmt.saving.parallel import is_further_component

@@ -18,7 +18,7 @@ from ckptfmt.bundle.completeness import missing_data
 from ckptfmt.bundle.reader import Reader
 from ckptfmt.errors import about, masked
 from ckptfmt.files.outputs import checkpoint_files, output_path, writing_file
-from ckptfmt.formats.opening import open_any
+from ckptfmt.recipe.opening import open_any
 from ckptfmt.report.collect import WARNED_MAX, Progress, checkpoint_data, comparison_data
 from ckptfmt.report.measuring import Budget
 

@@ -12,10 +12,10 @@ import numpy as np
 import torch
 
 from ckptfmt._base.arguments import invalid
-from ckptfmt.bundle.choosing import Choice
+from ckptfmt._base.renaming import CastFirst, Transform
 from ckptfmt.bundle.reader import Reader
-from ckptfmt.bundle.selecting import CastFirst, Transform
 from ckptfmt.naming.metadata import moved_versions
+from ckptfmt.recipe.changes import Choice
 from ckptfmt.torch.parameters import SEQUENCES
 from ckptfmt.torch.structure import Stored, alike, leaves, path_name, versions_of
 

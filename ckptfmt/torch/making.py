@@ -14,10 +14,10 @@ from ckptfmt._base import dtypes
 from ckptfmt._base.arrays import batches
 from ckptfmt._base.names import tensor_bytes
 from ckptfmt._base.progress import Meter, Progress, part_of
+from ckptfmt._base.renaming import CastFirst, Transform, transformed, transformed_kind
 from ckptfmt._base.targets import as_target
 from ckptfmt.bundle.batch import Batch, select_batch
 from ckptfmt.bundle.reader import Reader
-from ckptfmt.bundle.selecting import CastFirst, Transform, transformed, transformed_kind
 from ckptfmt.bundle.state_tree import PARTS
 from ckptfmt.bundle.tensor import TensorHandle
 from ckptfmt.errors import InvalidError

@@ -17,13 +17,13 @@ from ckptfmt._base.arguments import invalid
 from ckptfmt._base.arrays import describe
 from ckptfmt._base.hints import some
 from ckptfmt._base.names import tensor_bytes
+from ckptfmt._base.renaming import transformed_kind
 from ckptfmt._base.targets import Target, torch_refusal
 from ckptfmt.bundle.batch import select_batch
-from ckptfmt.bundle.choosing import Choice
-from ckptfmt.bundle.load import MatchReport, Mismatch, without_bookkeeping
 from ckptfmt.bundle.reader import Reader
-from ckptfmt.bundle.selecting import transformed_kind
 from ckptfmt.errors import CkptfmtError, InvalidError
+from ckptfmt.recipe.changes import Choice
+from ckptfmt.recipe.load import MatchReport, Mismatch, without_bookkeeping
 from ckptfmt.torch import tensors
 from ckptfmt.torch.making import New
 from ckptfmt.torch.parameters import SEQUENCES, Groups, Parameters, order, stored_names

@@ -17,13 +17,13 @@ from ckptfmt._base.arguments import Durability, Level, Verify, check_order, inva
 from ckptfmt._base.background import SaveFuture
 from ckptfmt._base.patterns import Filter
 from ckptfmt._base.progress import Progress
+from ckptfmt._base.renaming import Rename
 from ckptfmt.bundle import reader as reading
 from ckptfmt.bundle import saving
-from ckptfmt.bundle.choosing import Cast, Choice, Names
-from ckptfmt.bundle.load import MatchReport, refuse, rename_remedy
-from ckptfmt.bundle.selecting import Rename
 from ckptfmt.bundle.state_tree import KEY
 from ckptfmt.errors import warn
+from ckptfmt.recipe.changes import Cast, Choice, Names
+from ckptfmt.recipe.load import MatchReport, refuse, rename_remedy
 from ckptfmt.torch import tensors
 from ckptfmt.torch.choosing import chosen_state, chosen_tensors
 from ckptfmt.torch.making import New

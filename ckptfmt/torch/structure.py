@@ -19,9 +19,9 @@ import torch
 
 from ckptfmt._base import dtypes
 from ckptfmt._base.arguments import invalid, wrong
+from ckptfmt._base.renaming import CastFirst, Transform
 from ckptfmt.bundle import state_tree
 from ckptfmt.bundle.reader import Reader
-from ckptfmt.bundle.selecting import CastFirst, Transform
 from ckptfmt.bundle.state_tree import KEY, PARAMETERS
 from ckptfmt.errors import CorruptError, InvalidError, UnsupportedError, about
 from ckptfmt.torch import tensors

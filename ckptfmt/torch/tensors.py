@@ -13,8 +13,8 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from ckptfmt._base import dtypes
 from ckptfmt.bundle import state_tree
-from ckptfmt.bundle.choosing import Choice
 from ckptfmt.errors import CorruptError, InvalidError
+from ckptfmt.recipe.changes import Choice
 
 # TensorFlow's name of a dtype that torch names differently, and torch's plain form of its others.
 _TORCH_NAMES = {

@@ -44,9 +44,9 @@ def mean(arrays: list[Any]) -> Any:
 @pytest.mark.parametrize("large", [False, True])
 def test_mean(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int, large: bool) -> None:
     if large:  # through files, piece by piece
-        monkeypatch.setattr("ckptfmt.bundle.rewriting.HELD_MAX", 100)
-        monkeypatch.setattr("ckptfmt.editing.averages.STEP_BYTES", 64)
-        monkeypatch.setattr("ckptfmt.bundle.rewriting.BATCH_BYTES", 500)
+        monkeypatch.setattr("ckptfmt.recipe.values.HELD_MAX", 100)
+        monkeypatch.setattr("ckptfmt.recipe.average.STEP_BYTES", 64)
+        monkeypatch.setattr("ckptfmt.recipe.values.BATCH_BYTES", 500)
     found = [values(seed % 1000 + number) for number in range(COUNT)]
     paths = [tmp_path / str(number) for number in range(COUNT)]
     for path, one in zip(paths, found, strict=True):
@@ -99,8 +99,8 @@ def test_extremes(
 ) -> None:
     """No mean of finite numbers overflows, and nothing warns."""
     if large:
-        monkeypatch.setattr("ckptfmt.bundle.rewriting.HELD_MAX", 100)
-        monkeypatch.setattr("ckptfmt.editing.averages.STEP_BYTES", 64)
+        monkeypatch.setattr("ckptfmt.recipe.values.HELD_MAX", 100)
+        monkeypatch.setattr("ckptfmt.recipe.average.STEP_BYTES", 64)
     paths = [tmp_path / str(number) for number in range(len(elements))]
     for path, element in zip(paths, elements, strict=True):
         real = np.arange(40.0)
@@ -142,7 +142,7 @@ def test_extremes_of_small_dtypes(tmp_path: Path, dtype: Any) -> None:
 @pytest.mark.parametrize("large", [False, True])
 def test_a_dry_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, large: bool) -> None:
     if large:  # no temporary file beside the destination
-        monkeypatch.setattr("ckptfmt.bundle.rewriting.HELD_MAX", 10)
+        monkeypatch.setattr("ckptfmt.recipe.values.HELD_MAX", 10)
     paths = [tmp_path / "a", tmp_path / "b"]
     for number, path in enumerate(paths):
         ckptfmt.save(path, values(number), compression="zstd")

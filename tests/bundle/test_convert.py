@@ -16,8 +16,8 @@ from support.files import flip
 
 import ckptfmt
 from ckptfmt import CorruptError, InvalidError, UnsupportedError
-from ckptfmt.bundle import rewriting
 from ckptfmt.cli import main
+from ckptfmt.recipe import values as rewriting
 
 LEVELS = ("v2", "v2+", "ckptfmt")
 

@@ -22,20 +22,20 @@ from support.child import Forked
 import ckptfmt
 from ckptfmt import StorageError
 from ckptfmt._base.arrays import Sources
-from ckptfmt.bundle import rewriting
-from ckptfmt.bundle.rewriting import Piece
 from ckptfmt.bundle.staging import Staging
 from ckptfmt.bundle.writer import Writer
 from ckptfmt.files.local_folder import LocalFolder
 from ckptfmt.files.temporary import LOCK_NAME
+from ckptfmt.recipe import values as rewriting
+from ckptfmt.recipe.values import Piece
 
 # `ckptfmt.convert` is the function.
-converting = importlib.import_module("ckptfmt.bundle.convert")
+converting = importlib.import_module("ckptfmt.recipe.levels")
 
 CONVERT = """
 import importlib, os, resource, signal, sys
 from ckptfmt.cli import main
-rewriting = importlib.import_module("ckptfmt.bundle.rewriting")
+rewriting = importlib.import_module("ckptfmt.recipe.values")
 
 folder, limit, held = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 rewriting.HELD_MAX = held

@@ -172,7 +172,7 @@ def test_casts(tmp_path: Path) -> None:
 def test_the_place_of_a_loss_is_that_in_the_tensor(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ckptfmt.bundle.rewriting.STEP_BYTES", 16)
+    monkeypatch.setattr("ckptfmt.recipe.values.STEP_BYTES", 16)
     rows = np.arange(24.0).reshape(4, 6)
     rows[2, 5] = 1e30
     with ckptfmt.Writer(tmp_path / "a") as writer:
@@ -198,8 +198,8 @@ def test_a_dtype_casts_tensors_of_its_kind_with_dimensions(tmp_path: Path) -> No
 
 
 def test_large_values_are_cast_in_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ckptfmt.bundle.rewriting.HELD_MAX", 4096)
-    monkeypatch.setattr("ckptfmt.bundle.rewriting.STEP_BYTES", 1000)
+    monkeypatch.setattr("ckptfmt.recipe.values.HELD_MAX", 4096)
+    monkeypatch.setattr("ckptfmt.recipe.values.STEP_BYTES", 1000)
     values = np.random.default_rng(1).normal(size=(70, 50))
     ckptfmt.save(tmp_path / "a", {"w": values})
     edit(tmp_path / "a", tmp_path / "b", cast="float32")

@@ -19,7 +19,7 @@ import ckptfmt
 from ckptfmt import InvalidError, TensorNotFoundError, load_into
 from ckptfmt._base.arrays import describe
 from ckptfmt._base.dtypes import code_of, numpy_dtype
-from ckptfmt.bundle.load import Mismatch
+from ckptfmt.recipe.load import Mismatch
 from ckptfmt.types import MatchReport
 
 TENSORS = {

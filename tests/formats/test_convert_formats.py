@@ -15,7 +15,7 @@ import pytest
 import ckptfmt
 from ckptfmt.bundle import comparing
 from ckptfmt.cli import main
-from ckptfmt.formats import convert as converting
+from ckptfmt.recipe import convert as converting
 from ckptfmt.safetensors import load_file, save_file
 
 

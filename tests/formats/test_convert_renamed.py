@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 
 import ckptfmt
-from ckptfmt.bundle import comparing, rewriting
+from ckptfmt.bundle import comparing
 from ckptfmt.cli import main
 from ckptfmt.huggingface import BERT
+from ckptfmt.recipe import values
 from ckptfmt.safetensors import load_file
 
 KERNEL = np.arange(6, dtype=np.float32).reshape(2, 3)
@@ -66,7 +67,7 @@ def test_memory_of_strings(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, count: int, length: int
 ) -> None:
     """They count with what they take in memory, not with that of their references."""
-    monkeypatch.setattr(rewriting, "BATCH_BYTES", 1 << 20)
+    monkeypatch.setattr(values, "BATCH_BYTES", 1 << 20)
     tensors = {
         f"t{number}": np.array([b"%0*d" % (length, at) for at in range(count)], object)
         for number in range(24)

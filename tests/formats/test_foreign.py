@@ -14,7 +14,7 @@ from support.foreign import CONVERT, FOREIGN, POINTER, check_refusal
 
 import ckptfmt
 from ckptfmt.cli import main
-from ckptfmt.formats.convert import format_of
+from ckptfmt.recipe.convert import format_of
 from ckptfmt.safetensors import load_file, safe_open
 
 READ: dict[str, Callable[[Path, Path], Any]] = {

@@ -14,8 +14,8 @@ import pytest
 from support.objects import Module, Optimizer, State
 
 import ckptfmt
-from ckptfmt.bundle.load import MatchReport
 from ckptfmt.errors import InvalidError, TensorNotFoundError
+from ckptfmt.recipe.load import MatchReport
 from ckptfmt.saving import registration
 
 VALUE = "/.ATTRIBUTES/VARIABLE_VALUE"

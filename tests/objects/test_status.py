@@ -15,9 +15,9 @@ import pytest
 from support.objects import Module
 
 import ckptfmt
-from ckptfmt.bundle.load import MatchReport
 from ckptfmt.errors import MatchError
 from ckptfmt.objects.status import InitializationOnlyStatus, LoadStatus, NameBasedSaverStatus
+from ckptfmt.recipe.load import MatchReport
 
 VALUE = "/.ATTRIBUTES/VARIABLE_VALUE"
 

@@ -16,8 +16,8 @@ PACKAGE = Path(__file__).parents[2] / "ckptfmt"
 # Modules and packages in the root of the package, the lowest first.
 PARTS = [
     *("_ckptfmt", "errors", "_core", "_base", "stores", "files", "bundle"),
-    *("naming", "saving", "sharded", "objects"),
-    *("manager", "formats", "editing", "report", "tf", "types"),
+    *("naming", "formats", "recipe", "saving", "sharded", "objects"),
+    *("manager", "editing", "report", "tf", "types"),
     *("torch", "jax", "keras", "huggingface", "safetensors", "hdf5", "mpi"),
     *("__init__", "cli", "__main__"),
 ]
@@ -95,8 +95,8 @@ def test_each_package_says_its_idea_and_lists_its_files() -> None:
 QUESTIONS = {
     "_base/names.py": 3,  # what a path may be, how an error leads on, and what is relative
     "bundle/reader.py": 1,  # most URLs are prefixes: no request to look first
-    "formats/convert.py": 1,  # other formats are read by path
-    "formats/opening.py": 1,
+    "recipe/convert.py": 1,  # other formats are read by path
+    "recipe/opening.py": 1,
     "report/html.py": 1,  # how much of it is read
 }
 

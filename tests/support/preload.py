@@ -19,8 +19,8 @@ __all__ = ["Forks", "environment", "library", "serve"]
 
 # A fork need not import these again.
 IMPORTED_LATE = [
-    *("ckptfmt.bundle.writer", "ckptfmt.cli.mv", "ckptfmt.editing.edits"),
-    *("ckptfmt.formats.convert", "ckptfmt.manager.manager", "ckptfmt.tf", "numpy.testing"),
+    *("ckptfmt.bundle.writer", "ckptfmt.cli.mv", "ckptfmt.recipe.edit"),
+    *("ckptfmt.recipe.convert", "ckptfmt.manager.manager", "ckptfmt.tf", "numpy.testing"),
 ]
 
 _folder = tempfile.TemporaryDirectory()

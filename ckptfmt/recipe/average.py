@@ -33,7 +33,12 @@ from ckptfmt.bundle.graph import OBJECT_GRAPH_KEY
 from ckptfmt.bundle.graph_keys import missing_tensors
 from ckptfmt.bundle.meanings import COMPLEX, alike
 from ckptfmt.bundle.reader import Reader
-from ckptfmt.bundle.rewriting import (
+from ckptfmt.bundle.state_tree import PARTS
+from ckptfmt.bundle.tensor import TensorHandle
+from ckptfmt.bundle.writer import Writer
+from ckptfmt.errors import InvalidError, masked_repr
+from ckptfmt.files.locate import locate
+from ckptfmt.recipe.values import (
     STEP_BYTES,
     Piece,
     Value,
@@ -43,11 +48,6 @@ from ckptfmt.bundle.rewriting import (
     rewrite,
     scratch_of,
 )
-from ckptfmt.bundle.state_tree import PARTS
-from ckptfmt.bundle.tensor import TensorHandle
-from ckptfmt.bundle.writer import Writer
-from ckptfmt.errors import InvalidError, masked_repr
-from ckptfmt.files.locate import locate
 
 Path = str | bytes | os.PathLike[Any]
 

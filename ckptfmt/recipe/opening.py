@@ -18,8 +18,8 @@ from ckptfmt.bundle.reader import open as open_checkpoint
 from ckptfmt.errors import CkptfmtError, TensorNotFoundError, masked, warn
 from ckptfmt.files.places import names_in
 from ckptfmt.formats import safetensors
-from ckptfmt.formats.convert import Format, convert, format_of, module_of
 from ckptfmt.formats.tensors import FileTensor
+from ckptfmt.recipe.convert import Format, convert, format_of, module_of
 
 
 class Opened(NamedTuple):

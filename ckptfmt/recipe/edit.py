@@ -33,17 +33,15 @@ from ckptfmt._base.hints import some
 from ckptfmt._base.names import prefix_text, saved_name
 from ckptfmt._base.patterns import Filter, by_filters, matched, no_match
 from ckptfmt._base.progress import Progress
+from ckptfmt._base.renaming import Rename, check_distinct, of_stored, renamed
 from ckptfmt._base.save_options import SaveOptions
-from ckptfmt.bundle.choosing import Cast
 from ckptfmt.bundle.completeness import check_complete, check_covered
 from ckptfmt.bundle.graph import OBJECT_GRAPH_KEY, ObjectGraph, encode_graph
 from ckptfmt.bundle.graph_keys import graph_of, missing_keys
 from ckptfmt.bundle.meanings import notes_of
 from ckptfmt.bundle.reader import Reader
-from ckptfmt.bundle.selecting import Rename, check_distinct, of_stored, renamed
 from ckptfmt.bundle.state_tree import KEY
 from ckptfmt.bundle.writer import metadata_json
-from ckptfmt.editing.linking import Rewrite, Rewritten, cast_losses, rewrite
 from ckptfmt.errors import CkptfmtError, InvalidError, TensorNotFoundError, masked_repr, warn
 from ckptfmt.files.locate import locate
 from ckptfmt.files.places import is_file
@@ -51,6 +49,8 @@ from ckptfmt.naming.graphs import edited_graph, paths_differ, relocate_keys
 from ckptfmt.naming.metadata import NamedInMetadata
 from ckptfmt.naming.roles import ModelRole, model_roles
 from ckptfmt.naming.tensor_names import TensorNames
+from ckptfmt.recipe.changes import Cast
+from ckptfmt.recipe.linking import Rewrite, Rewritten, cast_losses, rewrite
 
 Path = str | bytes | os.PathLike[Any]
 Filters = Filter | Sequence[Filter]

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # Written by tools/stubs.py.
 
-from ckptfmt.editing.averages import average as average
-from ckptfmt.editing.edits import edit as edit
+from ckptfmt.recipe.average import average as average
+from ckptfmt.recipe.edit import edit as edit
 
 __all__ = [
     "average",

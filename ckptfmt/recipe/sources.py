@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 
 from ckptfmt._base.arguments import invalid
 from ckptfmt._base.patterns import Filter, matched
-from ckptfmt.bundle.graph import OBJECT_GRAPH_KEY
-from ckptfmt.bundle.selecting import (
+from ckptfmt._base.renaming import (
     Rename,
     Transform,
     check_distinct,
@@ -23,6 +22,7 @@ from ckptfmt.bundle.selecting import (
     transformed,
     transformed_kind,
 )
+from ckptfmt.bundle.graph import OBJECT_GRAPH_KEY
 from ckptfmt.formats.tensors import Box, Tensor
 from ckptfmt.naming.metadata import NamedInMetadata
 

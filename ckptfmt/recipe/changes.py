@@ -25,8 +25,8 @@ from ckptfmt._base.casting import (
 from ckptfmt._base.hints import near, some
 from ckptfmt._base.names import OBJECT_GRAPH_KEY, tensor_name
 from ckptfmt._base.patterns import Filter, by_filters, by_text, filter_function, no_match
+from ckptfmt._base.renaming import Rename, Transform, check_distinct, renamed
 from ckptfmt.bundle.reader import missing
-from ckptfmt.bundle.selecting import Rename, Transform, check_distinct, renamed
 from ckptfmt.errors import warn
 
 Names = Iterable[str | bytes]

@@ -34,26 +34,14 @@ from ckptfmt._base.hints import some
 from ckptfmt._base.names import path_text, prefix_text
 from ckptfmt._base.patterns import Filter
 from ckptfmt._base.progress import Meter, Progress
+from ckptfmt._base.renaming import Rename
 from ckptfmt._base.save_options import SaveOptions
 from ckptfmt._base.untrusted import output_most
-from ckptfmt.bundle import convert as levels
-from ckptfmt.bundle.choosing import Cast, Choice
 from ckptfmt.bundle.comparing import pieces
 from ckptfmt.bundle.graph import OBJECT_GRAPH_KEY
 from ckptfmt.bundle.graph_keys import missing_tensors
 from ckptfmt.bundle.meanings import COMPLEX, E8M0, FP4, Meant, meant
 from ckptfmt.bundle.reader import Reader
-from ckptfmt.bundle.rewriting import (
-    HELD_MAX,
-    Result,
-    Value,
-    build,
-    equal_values,
-    mapped_array,
-    other_values,
-    rewrite,
-)
-from ckptfmt.bundle.selecting import Rename
 from ckptfmt.bundle.tensor import TensorHandle
 from ckptfmt.bundle.writer import Writer, check_shards, metadata_json
 from ckptfmt.errors import InvalidError, LimitError, masked_repr, storage_errors
@@ -66,10 +54,22 @@ from ckptfmt.files.temporary import (
     replacing_file,
 )
 from ckptfmt.formats import safetensors, torch_state
-from ckptfmt.formats.renaming import WAY_OUT, Opened, is_transformed, renamed_tensors
 from ckptfmt.formats.tensors import Box, Kind, Read, Tensor
 from ckptfmt.naming.metadata import PRNG_KEYS, NamedInMetadata
 from ckptfmt.naming.roles import OPTIMIZER_STATES
+from ckptfmt.recipe import levels
+from ckptfmt.recipe.changes import Cast, Choice
+from ckptfmt.recipe.sources import WAY_OUT, Opened, is_transformed, renamed_tensors
+from ckptfmt.recipe.values import (
+    HELD_MAX,
+    Result,
+    Value,
+    build,
+    equal_values,
+    mapped_array,
+    other_values,
+    rewrite,
+)
 
 Path = str | bytes | os.PathLike[Any]
 Format = Literal["tensorflow", "safetensors", "npz", "hdf5", "dcp"]

@@ -14,7 +14,11 @@ from ckptfmt._base.arguments import Level
 from ckptfmt._base.progress import Meter, Progress
 from ckptfmt.bundle.completeness import check_covered
 from ckptfmt.bundle.reader import Reader
-from ckptfmt.bundle.rewriting import (
+from ckptfmt.bundle.tensor import TensorHandle
+from ckptfmt.bundle.writer import Writer, metadata_json
+from ckptfmt.errors import CorruptError, InvalidError
+from ckptfmt.files.locate import locate
+from ckptfmt.recipe.values import (
     Result,
     build,
     equal_values,
@@ -22,10 +26,6 @@ from ckptfmt.bundle.rewriting import (
     pieces_of,
     rewrite,
 )
-from ckptfmt.bundle.tensor import TensorHandle
-from ckptfmt.bundle.writer import Writer, metadata_json
-from ckptfmt.errors import CorruptError, InvalidError
-from ckptfmt.files.locate import locate
 
 # Hint in errors about metadata that cannot be written.
 DROPPING = " (drop_metadata=True leaves the metadata out)"

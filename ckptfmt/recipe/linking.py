@@ -23,13 +23,13 @@ from ckptfmt._base.casting import Losses
 from ckptfmt._base.casting import cast as cast_values
 from ckptfmt._base.progress import Meter, Progress
 from ckptfmt._base.save_options import SaveOptions, at_level
-from ckptfmt.bundle import rewriting
 from ckptfmt.bundle.comparing import pieces
 from ckptfmt.bundle.completeness import check_covered
 from ckptfmt.bundle.reader import Reader
-from ckptfmt.bundle.rewriting import Piece, Value, new_array, pieces_of, scratch_of
 from ckptfmt.bundle.tensor import TensorHandle
 from ckptfmt.bundle.writer import Writer, metadata_json, shard_count
+from ckptfmt.recipe import values as rewriting
+from ckptfmt.recipe.values import Piece, Value, new_array, pieces_of, scratch_of
 
 # A data file is linked if at most this share of the bytes of its tensors is dropped; otherwise the
 # tensors that stay are copied, so that the space of the others is free.

@@ -19,13 +19,13 @@ from ckptfmt._base.hints import near, some
 from ckptfmt._base.names import OBJECT_GRAPH_KEY, VALUE_SUFFIX, path_text, tensor_bytes
 from ckptfmt._base.patterns import Filter, by_text
 from ckptfmt._base.progress import Progress
+from ckptfmt._base.renaming import Rename, Transform, transformed, transformed_kind
 from ckptfmt._base.targets import Target
 from ckptfmt.bundle import reader as reading
 from ckptfmt.bundle.batch import Batch, batch_of, box_of_text, check_dtypes, select_batch
-from ckptfmt.bundle.choosing import Cast, Choice, Names
-from ckptfmt.bundle.selecting import Rename, Transform, transformed, transformed_kind
 from ckptfmt.bundle.tensor import TensorHandle
 from ckptfmt.errors import CkptfmtError, InvalidError, TensorNotFoundError, printable
+from ckptfmt.recipe.changes import Cast, Choice, Names
 
 Path = str | bytes | os.PathLike[Any]
 
