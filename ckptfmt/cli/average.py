@@ -11,7 +11,7 @@ from ckptfmt.cli import text
 from ckptfmt.cli.destination import check_destination
 from ckptfmt.cli.missing import warn_missing
 from ckptfmt.cli.options import add_result_options
-from ckptfmt.cli.output import Output
+from ckptfmt.cli.output import Output, listed
 from ckptfmt.cli.progress import Progress
 from ckptfmt.errors import masked
 from ckptfmt.files.locate import locate
@@ -64,8 +64,8 @@ def run(options: argparse.Namespace) -> int:
         Output().document({**asdict(done), "path": masked(done.path)})
     elif not options.quiet:
         output = Output()
-        for name in done.taken:
-            output.line(f"from the first: {text.printable(name)}")
+        taken = list(map(text.name, done.taken))
+        listed(output.line, "took {} from the first checkpoint", taken)
         tensors = text.plural(done.averaged, "tensor")
         checkpoints = text.plural(len(sources), "checkpoint")
         verb = "would average" if options.dry_run else "averaged"

@@ -10,12 +10,11 @@ import re
 import ckptfmt
 from ckptfmt import InvalidError, huggingface
 from ckptfmt._base.arguments import invalid
-from ckptfmt._base.hints import some
 from ckptfmt.cli import text
 from ckptfmt.cli.destination import check_destination
 from ckptfmt.cli.missing import warn_losses, warn_missing
-from ckptfmt.cli.options import add_allow_loss, casts
-from ckptfmt.cli.output import Output, complain
+from ckptfmt.cli.options import add_allow_loss, add_result_options, casts
+from ckptfmt.cli.output import Output, listed
 from ckptfmt.cli.progress import Progress
 from ckptfmt.files.locate import locate
 from ckptfmt.files.places import names_in
@@ -38,8 +37,8 @@ a directory of torch.distributed.checkpoint. DESTINATION is the prefix of a Tens
 or a file whose extension names its format (.safetensors, .npz, .h5; a .weights.h5
 file of Keras only if the names in SOURCE are those of such files). The source is verified while
 it is read, and the result is read back before it becomes visible. Other formats have no place for
-TensorFlow's object graph. Tensors that the object graph of SOURCE refers to and that are missing
-are named on standard error.
+TensorFlow's object graph. What the result lacks, and tensors that the object graph of SOURCE refers
+to and that are missing, are named on standard error.
 
 levels of TensorFlow checkpoints:
   v2       byte for byte what TensorFlow writes
@@ -111,17 +110,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "the format or names change",
     )
     add(
-        "--overwrite",
-        action="store_true",
-        help="replace what is at DESTINATION, which may be SOURCE",
-    )
-    add(
         "--no-verify",
         dest="check_result",
         action="store_false",
         help="do not read the result back",
     )
-    add("-q", "--quiet", action="store_true", help="print nothing on success")
+    add_result_options(parser)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -157,18 +151,11 @@ def run(options: argparse.Namespace) -> int:
             progress=progress.update,
             limits=None if most is None else {"expansion_max": most},
         )
-    warn_losses(done.casts, done.losses)
-    for what in done.dropped:
-        complain(f"left out: {what}")
+    warn_losses(done)
     if not options.quiet:
         output = Output()
-        for name, (before, after) in done.casts.items():
-            lost = text.losses(done.losses.get(name, 0), done.zeros.get(name, 0))
-            output.line(f"cast {text.printable(name)} from {before} to {after}{lost}")
-        if done.uncast:
-            output.line(f"not cast, without a dimension: {some(done.uncast)}")
-        for name, (before, after) in done.bits.items():
-            output.line(f"stored the bits of {text.printable(name)}, {before}, as {after}")
+        listed(output.line, "cast {}", text.casts(done.casts))
+        listed(output.line, "stored the bits of {}", text.casts(done.bits))
         output.line(f"converted {text.path(source)} into {text.path(done.path)}")
         warn_missing(done.missing)
     return 0

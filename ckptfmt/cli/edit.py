@@ -14,7 +14,7 @@ from ckptfmt.cli import text
 from ckptfmt.cli.destination import check_destination
 from ckptfmt.cli.missing import warn_losses, warn_missing
 from ckptfmt.cli.options import add_allow_loss, add_result_options, casts
-from ckptfmt.cli.output import Output
+from ckptfmt.cli.output import Output, listed
 from ckptfmt.cli.progress import Progress
 from ckptfmt.cli.renaming import renames
 from ckptfmt.errors import masked
@@ -147,7 +147,7 @@ def run(options: argparse.Namespace) -> int:
             dry_run=options.dry_run,
             progress=progress.update,
         )
-    warn_losses(done.casts, done.losses)
+    warn_losses(done)
     if options.json:
         Output().document({**asdict(done), "path": masked(done.path)})
     elif not options.quiet:
@@ -184,8 +184,6 @@ def _metadata(given: list[str], stored: dict[str, Any]) -> dict[str, Any]:
 # ---- printing ------------------------------------------------------------------------------------
 
 
-# Names of one kind that are listed; --json has all.
-_LISTED_MAX = 20
 _ROLES = {
     "weight": "weights",
     "optimizer": "state of optimizers",
@@ -204,17 +202,12 @@ def _print(done: Edit, options: argparse.Namespace) -> None:
         if counts:
             output.line(f"{what}: {', '.join(counts)}")
     renamed = [f"{text.name(a)} to {text.name(b)}" for a, b in done.renamed.items()]
-    _list(output, f"renamed {text.plural(len(renamed), 'tensor')}", renamed)
-    dropped = list(map(text.name, done.dropped))
-    _list(output, f"dropped {text.plural(len(dropped), 'tensor')}", dropped)
-    casts = [_cast_text(done, name) for name in _losers_first(done)]
-    _list(output, f"cast {text.plural(len(casts), 'tensor')}", casts)
-    _list(output, "not cast, without a dimension:", list(map(text.name, done.uncast)))
-    why = "it is not known whether they are the state of an optimizer"
-    drops = "(--drop FILTER --drop-weights drops them)"
-    _list(output, f"kept, because {why} {drops}:", list(map(text.name, done.undecided)))
-    missing = list(map(text.name, done.missing)) if options.drop_missing else []
-    _list(output, f"dropped names of tensors that are missing: {len(missing)}", missing)
+    listed(output.line, "renamed {}", renamed)
+    listed(output.line, "dropped {}", list(map(text.name, done.dropped)))
+    listed(output.line, "cast {}", text.casts(done.casts))
+    if options.drop_missing:
+        missing = list(map(text.name, done.missing))
+        listed(output.line, "dropped the names of {} that are missing", missing)
     verb = "would write" if options.dry_run else "wrote"
     tensors = text.plural(done.tensors, "tensor")
     output.line(f"{verb} {tensors} to {text.path(done.path)}")
@@ -222,23 +215,3 @@ def _print(done: Edit, options: argparse.Namespace) -> None:
 
 def _total(pair: tuple[int, int]) -> str:
     return f"{text.count(pair[0])} ({text.size(pair[1])})"
-
-
-def _list(output: Output, title: str, lines: list[str]) -> None:
-    """Print a title and the first of the lines; nothing if there are none."""
-    if lines:
-        output.line(title)
-    for line in lines[:_LISTED_MAX]:
-        output.line(f"  {line}")
-    if len(lines) > _LISTED_MAX:
-        output.line(f"  and {text.count(len(lines) - _LISTED_MAX)} more (--json lists all)")
-
-
-def _losers_first(done: Edit) -> list[str]:
-    return sorted(done.casts, key=lambda name: not (name in done.losses or name in done.zeros))
-
-
-def _cast_text(done: Edit, name: str) -> str:
-    before, after = done.casts[name]
-    lost = text.losses(done.losses.get(name, 0), done.zeros.get(name, 0))
-    return f"{text.name(name)} from {before} to {after}{lost}"

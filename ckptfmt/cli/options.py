@@ -31,7 +31,7 @@ def add_result_options(
             help="print what would be done, and write nothing",
         )
         add("--json", action="store_true", help="print what was done as one JSON document")
-    add("-q", "--quiet", action="store_true", help="print nothing on success")
+    add("-q", "--quiet", action="store_true", help="print nothing on success but losses")
 
 
 def add_allow_loss(parser: argparse.ArgumentParser) -> None:

@@ -7,7 +7,7 @@ fraction of a second.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from ckptfmt._base.names import printable as printable  # noqa: PLC0414 (exported)
@@ -31,6 +31,13 @@ def path(value: str) -> str:
 def name(stored: str) -> str:
     """Return `printable` of a tensor's name, of a variable without the suffix that all have."""
     return printable(leaf_name(stored))
+
+
+def casts(changed: Mapping[str, tuple[str, str]]) -> list[str]:
+    """Return a line for each tensor: its name, and its dtypes before and after."""
+    return [
+        f"{name(stored)} from {before} to {after}" for stored, (before, after) in changed.items()
+    ]
 
 
 def printable_all(names: list[str]) -> list[str]:
@@ -201,10 +208,3 @@ def table_of_parts(parts: Iterable[Sequence[Column]], width: int | None = None) 
             some = zip(*(cells[first : first + ROWS_AT_ONCE] for cells in texts), strict=True)
             lines = map(row.__mod__, some)
             yield "\n".join(map(str.rstrip, lines) if ragged else lines) + "\n"
-
-
-def losses(changed: int, zeros: int) -> str:
-    """Return the end of a line about a cast: what it lost, if anything."""
-    counts = ((changed, "changed by more than rounding"), (zeros, "became 0"))
-    lost = [f"{plural(number, 'element')} {what}" for number, what in counts if number]
-    return f"{': ' * bool(lost)}{', '.join(lost)}"

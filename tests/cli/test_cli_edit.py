@@ -116,13 +116,6 @@ def test_a_dry_run(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert json.loads(capsys.readouterr().out) == planned | {"copied_nbytes": 72}
 
 
-def test_long_lists_are_cut(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    ckptfmt.save(tmp_path / "a", {f"w{number}": np.ones(1) for number in range(1000)})
-    assert main(["edit", str(tmp_path / "a"), str(tmp_path / "b"), "--rename", "w*=v*"]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert len(lines) == 24 and "  and 980 more (--json lists all)" in lines
-
-
 def test_metadata(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["step=7", "by=me", "rate=0.5", "ok=true", "ids=[1, 2]", "url=http://x?a=b"]
     options = [part for word in words for part in ("--set-metadata", word)]
@@ -179,7 +172,8 @@ def test_average(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     save(place / "b", 3)
     assert main(["average", "a", "b", "m"]) == 0
     assert capsys.readouterr().out == (
-        "from the first: step\naveraged 4 tensors of 2 checkpoints into m\n"
+        "took 1 tensor from the first checkpoint\n  step\n"
+        "averaged 4 tensors of 2 checkpoints into m\n"
     )
     assert np.array_equal(ckptfmt.load("m")["bert/layer_1/w"], [2, 2, 2])
     assert main(["average", "--json", "--overwrite", "a", "b", "m"]) == 0
@@ -194,7 +188,8 @@ def test_a_dry_run_of_average(place: Path, capsys: pytest.CaptureFixture[str]) -
     before = contents(place)
     assert main(["average", "-n", "a", "b", "new/m"]) == 0
     assert capsys.readouterr() == (
-        "from the first: step\nwould average 4 tensors of 2 checkpoints into new/m\n",
+        "took 1 tensor from the first checkpoint\n  step\n"
+        "would average 4 tensors of 2 checkpoints into new/m\n",
         "",
     )
     assert main(["average", "--dry-run", "--json", "a", "b", "m"]) == 0
@@ -239,13 +234,6 @@ def test_cp_and_mv(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["mv", "a", "a"]) == 2
     assert main(["cp", "a", "best"]) == 2, "best/a is there"
     assert main(["cp", "a", "best", "--overwrite"]) == 0
-    capsys.readouterr()
-    ckptfmt.save("big", {"x": np.full(3, 1e30)})
-    assert main(["edit", "big", "half", "-q", "--cast", "half"]) == 2
-    assert "tensor 'x': a cast from float64" in capsys.readouterr().err
-    assert main(["edit", "big", "half", "-q", "--cast", "half", "--allow-loss"]) == 0
-    line = "cast x from float64 to float16: 3 elements changed by more than rounding\n"
-    assert line in capsys.readouterr().err
     assert main(["mv", "--overwrite", "a", "c"]) == 0
     assert (place / "checkpoint").read_text() == 'model_checkpoint_path: "a"\n'
     assert not list(place.glob("a.*"))

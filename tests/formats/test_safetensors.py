@@ -220,7 +220,7 @@ def test_types_without_arrays(tmp_path: Path) -> None:
         assert refused.value.tensor == "x"
 
 
-def test_f8_e8m0(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_f8_e8m0(tmp_path: Path) -> None:
     """A checkpoint lacks the dtype: it holds the bits as uint8, which the conversion and its
     metadata say, and the other tensors as they are."""
     bits = np.array([[126, 127, 128]], np.uint8)
@@ -250,9 +250,6 @@ def test_f8_e8m0(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     # Between safetensors files the dtype stays.
     ckptfmt.convert(path, tmp_path / "y.safetensors")
     assert (tmp_path / "y.safetensors").read_bytes() == path.read_bytes()
-    assert main(["convert", str(path), str(tmp_path / "command")]) == 0
-    line = "stored the bits of scales, float8_e8m0fnu, as uint8\n"
-    assert capsys.readouterr().out.startswith(line)
     with pytest.raises(ckptfmt.InvalidError, match=r"npz cannot hold float8_e8m0fnu.*cast"):
         ckptfmt.convert(path, tmp_path / "x.npz")
 
