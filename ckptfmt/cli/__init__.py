@@ -16,7 +16,7 @@ inspect_text.py   inspect as text
 inspect_tree.py   inspect --tree
 inspect_graph.py  inspect --tree of an object graph
 inspect_json.py   inspect --json
-missing.py        warnings about what a result lacks
+results.py        what edit, convert and average print
 text.py           escaped names, sizes, tables
 output.py         standard output
 progress.py       the progress bar

@@ -4,16 +4,13 @@
 from __future__ import annotations
 
 import argparse
-from dataclasses import asdict
 
 import ckptfmt
 from ckptfmt.cli import text
 from ckptfmt.cli.destination import check_destination
-from ckptfmt.cli.missing import warn_missing
 from ckptfmt.cli.options import add_result_options
-from ckptfmt.cli.output import Output, listed
 from ckptfmt.cli.progress import Progress
-from ckptfmt.errors import masked
+from ckptfmt.cli.results import listed, print_result
 from ckptfmt.files.locate import locate
 
 EPILOG = """
@@ -60,15 +57,12 @@ def run(options: argparse.Namespace) -> int:
         done = ckptfmt.editing.average(
             sources, options.destination, dry_run=options.dry_run, progress=progress.update
         )
-    if options.json:
-        Output().document({**asdict(done), "path": masked(done.path)})
-    elif not options.quiet:
-        output = Output()
-        taken = list(map(text.name, done.taken))
-        listed(output.line, "took {} from the first checkpoint", taken)
-        tensors = text.plural(done.averaged, "tensor")
-        checkpoints = text.plural(len(sources), "checkpoint")
-        verb = "would average" if options.dry_run else "averaged"
-        output.line(f"{verb} {tensors} of {checkpoints} into {text.path(done.path)}")
-        warn_missing(done.missing)
+    tensors = text.plural(done.averaged, "tensor")
+    checkpoints = text.plural(len(sources), "checkpoint")
+    verb = "would average" if options.dry_run else "averaged"
+    lines = [
+        *listed("took {} from the first checkpoint", done.taken),
+        f"{verb} {tensors} of {checkpoints} into {text.path(done.path)}",
+    ]
+    print_result(done, options, lines, missing=done.missing)
     return 0

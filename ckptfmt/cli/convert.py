@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import argparse
+import glob
 import os
 import re
 
@@ -12,12 +13,10 @@ from ckptfmt import InvalidError, huggingface
 from ckptfmt._base.arguments import invalid
 from ckptfmt.cli import text
 from ckptfmt.cli.destination import check_destination
-from ckptfmt.cli.missing import warn_losses, warn_missing
-from ckptfmt.cli.options import add_allow_loss, add_result_options, casts
-from ckptfmt.cli.output import Output, listed
+from ckptfmt.cli.options import add_cast, add_result_options, cast
 from ckptfmt.cli.progress import Progress
+from ckptfmt.cli.results import changed, listed, print_result
 from ckptfmt.files.locate import locate
-from ckptfmt.files.places import names_in
 from ckptfmt.formats.safetensors import INDEX
 from ckptfmt.recipe.convert import format_of
 
@@ -70,14 +69,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         choices=["tensorflow", "safetensors", "npz", "hdf5"],
         help="format of the result (default: by the extension of DESTINATION)",
     )
-    add(
-        "--cast",
-        metavar="[FILTER=]DTYPE",
-        action="append",
-        default=[],
-        help="cast all tensors of DTYPE's kind that have a dimension, or those with such names",
-    )
-    add_allow_loss(parser)
+    add_cast(parser)
     add(
         "--rename",
         choices=sorted(TABLES),
@@ -138,7 +130,7 @@ def run(options: argparse.Namespace) -> int:
             source,
             options.destination,
             to=result,
-            cast=casts(options.cast),
+            cast=cast(options.cast),
             allow_loss=options.allow_loss,
             rename=None if options.rename is None else TABLES[options.rename],
             drop=options.drop or None,
@@ -151,13 +143,12 @@ def run(options: argparse.Namespace) -> int:
             progress=progress.update,
             limits=None if most is None else {"expansion_max": most},
         )
-    warn_losses(done)
-    if not options.quiet:
-        output = Output()
-        listed(output.line, "cast {}", text.casts(done.casts))
-        listed(output.line, "stored the bits of {}", text.casts(done.bits))
-        output.line(f"converted {text.path(source)} into {text.path(done.path)}")
-        warn_missing(done.missing)
+    lines = [
+        *listed("cast {}", done.casts.items(), changed),
+        *listed("stored the bits of {}", done.bits.items(), changed),
+        f"converted {text.path(source)} into {text.path(done.path)}",
+    ]
+    print_result(done, options, lines, missing=done.missing)
     return 0
 
 
@@ -165,14 +156,10 @@ def _check_new(destination: str, *, in_several: bool) -> None:
     """Refuse a result in another format whose file, index or shards exist."""
     paths = [destination]
     if in_several:
-        directory, base = os.path.split(destination)
-        base = base.removesuffix(INDEX).removesuffix(".safetensors")
-        own = re.compile(
-            re.escape(base) + r"(-\d{5}-of-\d{5}\.safetensors|" + re.escape(INDEX) + ")"
-        )
-        found = filter(own.fullmatch, names_in(directory or "."))
-        index_first = sorted(found, key=lambda name: not name.endswith(INDEX))
-        paths += [os.path.join(directory, name) for name in index_first]
+        base = destination.removesuffix(INDEX).removesuffix(".safetensors")
+        number = "[0-9]" * 5
+        shards = glob.glob(f"{glob.escape(base)}-{number}-of-{number}.safetensors")
+        paths += [base + INDEX, *sorted(shards)]
     for path in paths:
         if os.path.lexists(path):
             raise InvalidError("DESTINATION exists (--overwrite replaces it)", path=path)

@@ -5,19 +5,16 @@ from __future__ import annotations
 
 import argparse
 import json
-from dataclasses import asdict
 from typing import Any
 
 import ckptfmt
 from ckptfmt import InvalidError
 from ckptfmt.cli import text
 from ckptfmt.cli.destination import check_destination
-from ckptfmt.cli.missing import warn_losses, warn_missing
-from ckptfmt.cli.options import add_allow_loss, add_result_options, casts
-from ckptfmt.cli.output import Output, listed
+from ckptfmt.cli.options import add_cast, add_result_options, cast
 from ckptfmt.cli.progress import Progress
 from ckptfmt.cli.renaming import renames
-from ckptfmt.errors import masked
+from ckptfmt.cli.results import changed, listed, print_result
 from ckptfmt.files.locate import locate
 from ckptfmt.types import Edit
 
@@ -92,13 +89,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="remove what the object graph, or a state of ckptfmt.torch, says of missing tensors",
     )
-    add(
-        "--cast",
-        metavar="[FILTER=]DTYPE",
-        help="cast all tensors of DTYPE's kind that have a dimension, or those with such names",
-        **several,
-    )
-    add_allow_loss(parser)
+    add_cast(parser)
     add(
         "--set-metadata",
         dest="metadata",
@@ -137,7 +128,7 @@ def run(options: argparse.Namespace) -> int:
             rename=rename,
             drop=options.drop or None,
             keep=options.keep or None,
-            cast=casts(options.cast),
+            cast=cast(options.cast),
             allow_loss=options.allow_loss,
             metadata=metadata,
             strip_optimizer=options.strip_optimizer,
@@ -147,12 +138,17 @@ def run(options: argparse.Namespace) -> int:
             dry_run=options.dry_run,
             progress=progress.update,
         )
-    warn_losses(done)
-    if options.json:
-        Output().document({**asdict(done), "path": masked(done.path)})
-    elif not options.quiet:
-        _print(done, options)
-        warn_missing(() if options.drop_missing else done.missing)
+    missing, dropped = ((), done.missing) if options.drop_missing else (done.missing, ())
+    verb = "would write" if options.dry_run else "wrote"
+    lines = [
+        *_roles(done),
+        *listed("renamed {}", done.renamed.items(), lambda both: " to ".join(map(text.name, both))),
+        *listed("dropped {}", done.dropped),
+        *listed("cast {}", done.casts.items(), changed),
+        *listed("dropped the names of {} that are missing", dropped),
+        f"{verb} {text.plural(done.tensors, 'tensor')} to {text.path(done.path)}",
+    ]
+    print_result(done, options, lines, missing=missing)
     return 0
 
 
@@ -192,26 +188,13 @@ _ROLES = {
 }
 
 
-def _print(done: Edit, options: argparse.Namespace) -> None:
-    output = Output()
+def _roles(done: Edit) -> list[str]:
+    lines = []
     for role, what in _ROLES.items():
-        kept, lost = done.kept.get(role), done.lost.get(role)
+        both = ("kept", done.kept.get(role)), ("dropped", done.lost.get(role))
         counts = [
-            f"{word} {_total(pair)}" for word, pair in (("kept", kept), ("dropped", lost)) if pair
+            f"{word} {text.count(pair[0])} ({text.size(pair[1])})" for word, pair in both if pair
         ]
         if counts:
-            output.line(f"{what}: {', '.join(counts)}")
-    renamed = [f"{text.name(a)} to {text.name(b)}" for a, b in done.renamed.items()]
-    listed(output.line, "renamed {}", renamed)
-    listed(output.line, "dropped {}", list(map(text.name, done.dropped)))
-    listed(output.line, "cast {}", text.casts(done.casts))
-    if options.drop_missing:
-        missing = list(map(text.name, done.missing))
-        listed(output.line, "dropped the names of {} that are missing", missing)
-    verb = "would write" if options.dry_run else "wrote"
-    tensors = text.plural(done.tensors, "tensor")
-    output.line(f"{verb} {tensors} to {text.path(done.path)}")
-
-
-def _total(pair: tuple[int, int]) -> str:
-    return f"{text.count(pair[0])} ({text.size(pair[1])})"
+            lines.append(f"{what}: {', '.join(counts)}")
+    return lines

@@ -34,8 +34,15 @@ def add_result_options(
     add("-q", "--quiet", action="store_true", help="print nothing on success but losses")
 
 
-def add_allow_loss(parser: argparse.ArgumentParser) -> None:
-    """Add the option that allows casts to lose values."""
+def add_cast(parser: argparse.ArgumentParser) -> None:
+    """Add the options of casts."""
+    parser.add_argument(
+        "--cast",
+        metavar="[FILTER=]DTYPE",
+        action="append",
+        default=[],
+        help="cast all tensors of DTYPE's kind that have a dimension, or those with such names",
+    )
     parser.add_argument(
         "--allow-loss",
         action="store_true",
@@ -43,7 +50,7 @@ def add_allow_loss(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def casts(given: list[str]) -> str | dict[str, str] | None:
+def cast(given: list[str]) -> str | dict[str, str] | None:
     """Return the `cast` argument of `ckptfmt.editing.edit` and `ckptfmt.convert`.
 
     Args:

@@ -8,17 +8,11 @@ import math
 import os
 import shutil
 import sys
-from collections.abc import Callable, Collection, Iterator
-from itertools import islice
+from collections.abc import Iterator
 from typing import Any, TextIO
-
-from ckptfmt.cli.text import plural
 
 # Of all JSON documents. Keys may be added within a schema.
 SCHEMA = 1
-
-# More lines of one list than this are counted.
-LISTED_MAX = 10
 
 COLORS = ("auto", "always", "never")
 _CODES = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33"}
@@ -36,25 +30,6 @@ def complain(line: str = "") -> None:
             print(line, end="\n" if line else "", file=sys.stderr, flush=True)
         except OSError:
             silence(sys.stderr)
-
-
-def listed(
-    put: Callable[[str], object], title: str, lines: Collection[str], what: str = "tensor"
-) -> None:
-    """Print a list: its title, the first of its lines and how many more there are; nothing if there
-    are none.
-
-    Args:
-        put: prints a line.
-        title: has "{}" where the number of lines is.
-        lines: one for each tensor, or other noun that `what` is.
-    """
-    if lines:
-        put(title.format(plural(len(lines), what)))
-    for line in islice(lines, LISTED_MAX):
-        put(f"  {line}")
-    if len(lines) > LISTED_MAX:
-        put(f"  and {len(lines) - LISTED_MAX:,} more")
 
 
 def colored(stream: TextIO | None, color: str) -> bool:

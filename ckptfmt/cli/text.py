@@ -7,7 +7,7 @@ fraction of a second.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from ckptfmt._base.names import printable as printable  # noqa: PLC0414 (exported)
@@ -31,13 +31,6 @@ def path(value: str) -> str:
 def name(stored: str) -> str:
     """Return `printable` of a tensor's name, of a variable without the suffix that all have."""
     return printable(leaf_name(stored))
-
-
-def casts(changed: Mapping[str, tuple[str, str]]) -> list[str]:
-    """Return a line for each tensor: its name, and its dtypes before and after."""
-    return [
-        f"{name(stored)} from {before} to {after}" for stored, (before, after) in changed.items()
-    ]
 
 
 def printable_all(names: list[str]) -> list[str]:
