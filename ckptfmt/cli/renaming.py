@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 
 from ckptfmt import InvalidError, TensorNotFoundError
 from ckptfmt._base.hints import near
@@ -24,15 +23,13 @@ def renames(given: list[str], stored: list[str], prefix: str) -> dict[str, str]:
     names = [name for name in stored if name != OBJECT_GRAPH_KEY]
     found: dict[str, str] = {}
     for rule in given:
-        renamed = _rename_rule(rule)
-        matched = {name: new for name in names if (new := renamed(name)) is not None}
-        if not matched:
-            matched = {
-                name: f"{new}{VALUE_SUFFIX}"
-                for name in names
-                if name.endswith(VALUE_SUFFIX)
-                and (new := renamed(name.removesuffix(VALUE_SUFFIX))) is not None
-            }
+        pattern, replacement = _compiled(rule)
+        matched: dict[str, str] = {}
+        for suffix in ("", VALUE_SUFFIX):
+            for name in names if not matched else ():
+                new, count = pattern.subn(replacement, name.removesuffix(suffix))
+                if count and name.endswith(suffix):
+                    matched[name] = new + suffix
         if not matched:
             hint = near(rule.partition("=")[0], names)
             raise TensorNotFoundError(
@@ -48,33 +45,22 @@ def renames(given: list[str], stored: list[str], prefix: str) -> dict[str, str]:
     return {old: new for old, new in found.items() if old != new}
 
 
-def _rename_rule(rule: str) -> Callable[[str], str | None]:
-    """Return a function that gives the new name of a tensor, None if the rule does not match."""
+def _compiled(rule: str) -> tuple[re.Pattern[str], str]:
+    """Return what a rule searches names for, and what it puts there."""
     if rule.startswith("/") and "/=" in rule[1:]:
-        pattern, _, replacement = rule[1:].partition("/=")
+        regex, _, replacement = rule[1:].partition("/=")
         try:
-            compiled = re.compile(pattern)
-            compiled.sub(replacement, "")
+            pattern = re.compile(regex)
+            pattern.sub(replacement, "")
         except (re.error, IndexError) as error:
             raise InvalidError(f"--rename {rule!r}: {error}") from None
-
-        def by_regex(name: str) -> str | None:
-            new, count = compiled.subn(replacement, name)
-            return new if count else None
-
-        return by_regex
+        return pattern, replacement
     old, equals, new = rule.partition("=")
     if not (old and equals and new):
         raise InvalidError(f"--rename {rule!r}: expected OLD=NEW or /REGEX/=NEW")
     if new.count("*") > old.count("*"):
         raise InvalidError(f"--rename {rule!r}: NEW has a * for which OLD has none")
-    whole = re.compile("(.*)".join(map(re.escape, old.split("*"))), re.DOTALL)
-    first, *rest = new.split("*")
-
-    def by_glob(name: str) -> str | None:
-        match = whole.fullmatch(name)
-        if match is None:
-            return None
-        return first + "".join(match[number] + part for number, part in enumerate(rest, 1))
-
-    return by_glob
+    groups = "(.*)".join(map(re.escape, old.split("*")))
+    first, *rest = new.replace("\\", r"\\").split("*")
+    numbered = "".join(rf"\g<{number}>{part}" for number, part in enumerate(rest, 1))
+    return re.compile(rf"\A{groups}\Z", re.DOTALL), first + numbered
