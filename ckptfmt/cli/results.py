@@ -87,7 +87,7 @@ def _warn_losses(done: Edit | Conversion) -> None:
         return f"{changed((name, done.casts[name]))}: {', '.join(lost)}"
 
     _warn("casts lost values of {}", {**done.losses, **done.zeros}, line)
-    _warn("{} without a dimension not cast", done.uncast)
+    _warn("did not cast {} without a dimension", done.uncast)
     if isinstance(done, Edit):
         why = "which may be weights or the state of an optimizer"
         _warn(f"kept {{}}, {why} (--drop FILTER --drop-weights drops them)", done.undecided)
