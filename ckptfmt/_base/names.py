@@ -6,6 +6,7 @@ from __future__ import annotations
 import operator
 import os
 import re
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from ckptfmt._base import foreign
@@ -257,6 +258,13 @@ def saved_name(name: str | bytes) -> str:
     if not text:
         raise InvalidError("TAB-12: a tensor's name is empty", tensor="")
     return text
+
+
+def check_saved(given: Iterable[str | None]) -> None:
+    """Refuse names as `saved_name`, many at once; None is no name."""
+    for name in given:
+        if name is not None and (not name or name.startswith(RESERVED)):
+            saved_name(name)
 
 
 def _reserved(name: str, argument: str | None) -> InvalidError:

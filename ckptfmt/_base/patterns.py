@@ -15,6 +15,8 @@ from ckptfmt._base.hints import near
 from ckptfmt.errors import TensorNotFoundError
 
 Filter = str | re.Pattern[str] | Callable[[str], object]
+Filters = Filter | Sequence[Filter]
+Passing = Callable[..., Callable[[str], object]]
 
 
 def by_text(what: str, given: Mapping[Any, Any], *, filters: bool = False) -> dict[Any, Any]:
@@ -89,11 +91,28 @@ def no_match(
     return TensorNotFoundError(message, path=prefix, argument=what)
 
 
+def check_filters(what: str, given: Filters | None) -> list[Any]:
+    """Return the filters of an argument; none if it is None.
+
+    Raises:
+        InvalidError: not a filter, or an empty list.
+    """
+    filters: list[Any] = list(given) if isinstance(given, (list, tuple)) else [given]
+    if not filters:
+        raise invalid(what, f"{what} is empty: give at least one filter")
+    if given is None:
+        return []
+    for one in filters:
+        if filter_function(one, what=what) is None:
+            raise invalid(what, f"{what}: None is not a name or filter")
+    return filters
+
+
 def matched(
     what: str,
-    given: Filter | Sequence[Filter] | None,
+    given: Filters | None,
     stored: Collection[str],
-    passing: Callable[[Any], Callable[[str], object]] | None = None,
+    passing: Passing | None = None,
     prefix: str | None = None,
 ) -> set[str]:
     """Return the stored names that a filter, or one of several, matches; none if it is None.
@@ -103,13 +122,10 @@ def matched(
 
     Raises:
         TensorNotFoundError: a filter matches no name.
-        InvalidError: not a filter, or an empty list.
+        InvalidError: as `check_filters`.
     """
-    filters: list[Any] = list(given) if isinstance(given, (list, tuple)) else [given]
-    if not filters:
-        raise invalid(what, f"{what} is empty: give at least one filter")
     present, found = frozenset(stored), set[str]()
-    for one in filters if given is not None else []:
+    for one in check_filters(what, given):
         new = _matching(what, one, stored, present, passing)
         if not new:
             raise no_match(what, one, stored, prefix)
@@ -122,14 +138,13 @@ def _matching(
     given: Any,
     stored: Collection[str],
     present: frozenset[str],
-    passing: Callable[[Any], Callable[[str], object]] | None,
+    passing: Passing | None,
 ) -> list[str]:
     """Return the stored names, which are those in `present`, that a filter matches."""
     if passing is None and isinstance(given, str) and given in present:
         return [given]
-    passes = filter_function(given, what=what) if passing is None else passing(given)
-    if passes is None:
-        raise invalid(what, f"{what}: None is not a name or filter")
+    passes = filter_function(given, what=what) if passing is None else passing(given, what)
+    assert passes is not None, "check_filters refuses None"
     return [name for name in stored if passes(name)]
 
 
@@ -137,7 +152,7 @@ def by_filters(
     what: str,
     given: Mapping[Any, Any],
     stored: Collection[str],
-    passing: Callable[[Any], Callable[[str], object]] | None = None,
+    passing: Passing | None = None,
 ) -> tuple[dict[str, Any], list[Any]]:
     """Return by stored name the values of a mapping whose keys are filters, of which the first one
     that matches a name counts, without those that are None; and the keys that match no name.

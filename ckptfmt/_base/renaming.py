@@ -77,7 +77,7 @@ def renamed(
         # A function that says None drops the tensor; in a mapping None is a mistake.
         if not isinstance(new, str) and (new is not None or isinstance(rename, Mapping)):
             raise invalid("rename", f"rename gave {new!r}, which is not a valid name", tensor=name)
-        found.append(None if new is None else names.tensor_text(new))
+        found.append(new if new is None or type(new) is str else names.tensor_text(new))
     return found, transforms
 
 

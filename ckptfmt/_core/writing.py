@@ -24,6 +24,7 @@ from ckptfmt._core.border import (
     stored,
 )
 from ckptfmt._core.codec import Codec, Coder
+from ckptfmt._core.columns import BYTES, address
 from ckptfmt._core.reading import ReaderHandle, Selection
 from ckptfmt._core.storage import Store, storage_of
 from ckptfmt.errors import InvalidError
@@ -113,13 +114,16 @@ class WriterHandle(Handle):
         kept = np.zeros(len(rows), np.bool_)
         answers = ffi.from_buffer("uint8_t[]", kept, require_writable=True)
         numbers, pointer = ffi.from_buffer("uint64_t[]", rows), selection.pointer
-        given, owners = ffi.NULL, []
+        given, texts = ffi.NULL, np.empty(0, np.uint8)
         if names is not None:
-            owners = [ffi.from_buffer("uint8_t[]", name) for name in names]
-            given = ffi.new("ckptfmt_bytes[]", [(name, len(name)) for name in owners])
+            texts = np.frombuffer(b"".join(names), np.uint8)
+            table = np.empty(len(names), BYTES)
+            sizes = table["size"] = np.fromiter(map(len, names), np.uint64, len(names))
+            table["data"] = address(texts) + sizes.cumsum() - sizes
+            given = ffi.cast("ckptfmt_bytes *", ffi.from_buffer("uint8_t[]", table))
         keep = lib.ckptfmt_writer_keep
         self.call(keep, reader.use(), pointer, numbers, len(rows), given, answers)
-        del owners
+        del texts
         return kept
 
     def commit(self) -> None:

@@ -534,7 +534,8 @@ class _Listing:
 
     def visible(self) -> list[str]:
         """Return the names of the visible rows."""
-        return self.selection.names(*self._parts)
+        whole = isinstance(self.visible_rows, range)
+        return self.names if whole else self.selection.names(*self._parts)
 
 
 class _Names(KeysView[str]):

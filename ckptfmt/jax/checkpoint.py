@@ -39,7 +39,7 @@ from ckptfmt.jax.coordinator import JaxCoordinator
 from ckptfmt.jax.pytrees import Box, Wanted, check_pytree, check_shardings, named_leaves, wanted
 from ckptfmt.jax.saving import IMPLS, compare_contents, content_of
 from ckptfmt.naming.roles import OPTIMIZER_STATES
-from ckptfmt.recipe.changes import Cast, Choice, Names
+from ckptfmt.recipe.changes import Cast, Changes, Names
 from ckptfmt.recipe.load import MatchReport, Mismatch, refuse, without_bookkeeping
 from ckptfmt.sharded.coordinator import Coordinator, SingleProcess
 from ckptfmt.sharded.rounds import Team
@@ -293,7 +293,7 @@ def load(
             wait_for_saves()
             check_order("load(path, like)", "path", path, like)
             text = path_text(path, "path", urls=True)
-            choice = Choice.of(names, filter, rename, cast, allow_loss, strict)
+            choice = Changes.of(names, filter, rename, cast, allow_loss, strict)
             leaves = _wanted(like, sharding)
             prefix = locate(path)
             with contextlib.ExitStack() as stack:
@@ -369,7 +369,7 @@ def _impls_of(reader: reading.Reader) -> dict[str, str]:
 
 
 def _matched(
-    reader: reading.Reader, leaves: Mapping[str, Wanted], choice: Choice
+    reader: reading.Reader, leaves: Mapping[str, Wanted], choice: Changes
 ) -> dict[str, _Source]:
     """Return what leaves are loaded from; the others stay as they are.
 
@@ -442,7 +442,7 @@ def _read(
     reader: reading.Reader,
     leaves: Mapping[str, Wanted],
     sources: Mapping[str, _Source],
-    choice: Choice,
+    choice: Changes,
 ) -> list[Any]:
     """Return the leaves, read in batches, so that few bytes are in memory twice."""
     found: dict[str, Any] = {name: one.leaf for name, one in leaves.items()}
@@ -465,7 +465,7 @@ def _fill(
     reader: reading.Reader,
     group: Mapping[str, Wanted],
     sources: Mapping[str, _Source],
-    choice: Choice,
+    choice: Changes,
 ) -> dict[str, Any]:
     """Read some of the leaves. A tensor with a transform is read whole, once."""
     wanted: list[tuple[str, Box | None]] = []

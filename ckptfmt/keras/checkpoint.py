@@ -19,7 +19,7 @@ from ckptfmt.keras.pairing import Pairing, Place
 from ckptfmt.objects.choice import value_names
 from ckptfmt.objects.matching import Restoration
 from ckptfmt.objects.traversal import View
-from ckptfmt.recipe.changes import Choice
+from ckptfmt.recipe.changes import Changes
 
 # Below these edges are what a SavedModel adds, the counter of a Checkpoint, and the optimizer.
 NOT_WEIGHTS = frozenset({"keras_api", "save_counter", OPTIMIZER})
@@ -33,12 +33,12 @@ ITERATIONS = "/iteration"
 
 
 def by_graph(
-    reader: Reader, graph: ObjectGraph, model: Any, optimizer: bool, choice: Choice
+    reader: Reader, graph: ObjectGraph, model: Any, optimizer: bool, choice: Changes
 ) -> Pairing:
     """Pair a model with the object graph that has most of its weights at the same edges."""
     keys = [_key_of(graph, node) for node in range(len(graph.nodes))]  # which `rename` moves
     rename = _rename_of_chosen(graph, choice, reader.prefix)
-    restoration = Restoration(reader, graph, Choice(rename=rename, strict=False), once=True)
+    restoration = Restoration(reader, graph, Changes(rename=rename, strict=False), once=True)
     restoration.expect_partial = True
     weights = Objects(model, optimizer=False, seeds=False)
     starts: list[tuple[str | None, int]] = [(None, 0), *graph.nodes[0].children]
@@ -123,7 +123,7 @@ def _names_of(graph: ObjectGraph, stored: int, own: Any) -> list[tuple[str, str]
     return [(own.name, name.rpartition("/")[0]) for name in names]
 
 
-def _rename_of_chosen(graph: ObjectGraph, choice: Choice, prefix: str) -> Rename | None:
+def _rename_of_chosen(graph: ObjectGraph, choice: Changes, prefix: str) -> Rename | None:
     """Return the `rename` of a choice, which also drops a value that is left out if a value that is
     loaded, or another that is left out, has its new name."""
     if choice.rename is None or (choice.names is None and choice.filter is None):
@@ -179,7 +179,7 @@ def _below(graph: ObjectGraph, start: int, skipped: frozenset[str]) -> list[int]
 
 
 def by_path(
-    reader: Reader, graph: ObjectGraph | None, model: Any, optimizer: bool, choice: Choice
+    reader: Reader, graph: ObjectGraph | None, model: Any, optimizer: bool, choice: Changes
 ) -> Pairing:
     """Pair variables with tensors, or with variables of an object graph, by their names."""
     stored: dict[str, Any] = dict(reader) if graph is None else _by_full_name(reader, graph)

@@ -17,7 +17,7 @@ from ckptfmt.keras.layers import saveables
 from ckptfmt.keras.model import OPTIMIZER
 from ckptfmt.keras.optimizers import OwnOptimizer
 from ckptfmt.keras.pairing import Pairing, Place
-from ckptfmt.recipe.changes import Choice
+from ckptfmt.recipe.changes import Changes
 
 # Where Keras 2 stores the variables of metrics.
 METRICS = "metrics/"
@@ -67,7 +67,7 @@ def _dataset_name(path: str, key: str) -> str:
 # ---- loading and saving --------------------------------------------------------------------------
 
 
-def by_h5(stored: Mapping[str, Any], model: Any, optimizer: bool, choice: Choice) -> Pairing:
+def by_h5(stored: Mapping[str, Any], model: Any, optimizer: bool, choice: Changes) -> Pairing:
     """Pair a model with values that are named as in a `.weights.h5` file. An optimizer is paired by
     the positions of its variables, if it has the same number of them, of the same shapes."""
     loaded, left_out, transforms = choice.chosen(list(stored))

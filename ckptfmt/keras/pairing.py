@@ -15,7 +15,7 @@ from ckptfmt._base.renaming import Transform, transformed, transformed_kind
 from ckptfmt.bundle.meanings import meant
 from ckptfmt.bundle.tensor import TensorHandle
 from ckptfmt.keras.model import Value
-from ckptfmt.recipe.changes import Choice
+from ckptfmt.recipe.changes import Changes
 from ckptfmt.recipe.load import MatchReport, Mismatch, refuse
 
 
@@ -75,7 +75,7 @@ class Pairing:
         found = self.stored[old]
         return meant(found) if isinstance(found, TensorHandle) else found
 
-    def load(self, path: str, choice: Choice) -> MatchReport:
+    def load(self, path: str, choice: Changes) -> MatchReport:
         """Compare everything, then load the values that fit, one at a time.
 
         Raises:

@@ -39,7 +39,7 @@ from ckptfmt.keras.model import OPTIMIZER, Objects
 from ckptfmt.keras.optimizers import CLASS, class_of
 from ckptfmt.keras.pairing import Pairing
 from ckptfmt.objects.trees import save_tree
-from ckptfmt.recipe.changes import Cast, Choice, Names
+from ckptfmt.recipe.changes import Cast, Changes, Names
 from ckptfmt.recipe.convert import format_of
 from ckptfmt.recipe.load import MatchReport
 
@@ -97,7 +97,7 @@ def load_weights(
     if by is not None:
         check_choice("by", by, get_args(By))
     check_switch("optimizer", optimizer)
-    choice = Choice.of(names, filter, rename, cast, allow_loss, strict)
+    choice = Changes.of(names, filter, rename, cast, allow_loss, strict)
     Objects(model, optimizer=False)  # checks the model
     text = path_text(path, "path")
     with contextlib.ExitStack() as stack:
@@ -117,7 +117,9 @@ def load_weights(
     return report
 
 
-def _pairing(reader: Reader, by: By | None, model: Any, optimizer: bool, choice: Choice) -> Pairing:
+def _pairing(
+    reader: Reader, by: By | None, model: Any, optimizer: bool, choice: Changes
+) -> Pairing:
     graph = graph_of(reader)
     if by is None and graph is None:
         by = "h5" if any(map(is_variable_name, reader)) else "path"

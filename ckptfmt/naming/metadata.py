@@ -51,6 +51,7 @@ class NamedInMetadata:
         given: metadata that replace the stored ones, None for none. Members that are as stored are
             edited as well; the caller answers for others.
         way_out: what removes the metadata, for errors; default an option of `edit`.
+        are_values: whether tensors are what their bits stand for, which may be cast.
 
     Raises:
         InvalidError: the tree of `ckptfmt.torch` is damaged.
@@ -65,6 +66,7 @@ class NamedInMetadata:
         given: Mapping[str, Any] | None = None,
         *,
         way_out: str = "",
+        are_values: bool = False,
     ) -> None:
         self._way_out = way_out
         self._prefix = path
@@ -78,7 +80,11 @@ class NamedInMetadata:
             self._whole = self._reading(lambda: state_tree.parse(self._own[KEY]))
             self._leaves = self._reading(lambda: [*state_tree.leaves(self._whole["state"])])
         self._tensors = {one.name for one in self._leaves}
-        self._fixed = {one.name for one in self._leaves if one.is_part or len(one.node) > 1}
+        self._fixed = {
+            one.name
+            for one in self._leaves
+            if one.is_part or (len(one.node) > 1 and not are_values)
+        }
         self._arrays = {one.name for one in self._leaves if "$tensor" not in one.node}
 
     def _reading(self, function: Callable[[], Any]) -> Any:
@@ -111,15 +117,23 @@ class NamedInMetadata:
         """Return whether a cast of all floating-point tensors leaves out this one."""
         return name in self._fixed or name in self._arrays
 
-    def why_not_cast(self, name: str, to: np.dtype[Any]) -> str | None:
-        """Return why a tensor cannot have a dtype; None if it can."""
+    def check_change(self, argument: str, name: str, before: Any, to: np.dtype[Any]) -> None:
+        """Refuse a cast or transform of a tensor after which `ckptfmt.torch.load` would not return
+        its values."""
         if name in self._fixed:
-            return "the metadata say which tensor of another dtype its bits are"
-        if name in self._arrays and to.isbuiltin != 1:
-            return f"it is an array of NumPy, which has no {dtype_text(to)}"
-        if name in self._tensors and dtype_text(to) not in state_tree.PLAIN_DTYPES:
-            return f"torch has no {dtype_text(to)}"
-        return None
+            why = "the metadata say which tensor of another dtype its bits are"
+        elif name in self._arrays and to.isbuiltin != 1:
+            why = f"it is an array of NumPy, which has no {dtype_text(to)}"
+        elif name in self._tensors and dtype_text(to) not in state_tree.PLAIN_DTYPES:
+            why = f"torch has no {dtype_text(to)}"
+        else:
+            return
+        raise invalid(
+            argument,
+            f"from {dtype_text(before)} to {dtype_text(to)}, ckptfmt.torch.load would return other "
+            f"values, or fail: {why}; {self._remedy(KEY)} removes the metadata",
+            tensor=name,
+        )
 
     def noted(self, notes: Mapping[str, str | None]) -> dict[str, Any]:
         """Return the metadata after tensors became the bits of these dtypes of torch, or for None

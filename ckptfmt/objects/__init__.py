@@ -2,7 +2,7 @@
 """Object graphs: saving and restoring Python objects and trees through one engine.
 
 save      View or TreeView --walk--> Locals --content_of--> graph, tensors --> Saver or writer
-restore   reader --> graph --Choice--> chosen graph --matching--> (node, Local) pairs
+restore   reader --> graph --Changes--> chosen graph --matching--> (node, Local) pairs
           --assigning--> arrays read into, values replaced, methods called
 load      reader --> graph --build--> new tree
 

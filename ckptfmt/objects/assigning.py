@@ -51,7 +51,7 @@ from ckptfmt.objects.nodes import TreeNode
 from ckptfmt.objects.serializing import own_tensors
 from ckptfmt.objects.trackable import Trackable
 from ckptfmt.objects.traversal import Local, Role, described, is_array, is_value
-from ckptfmt.recipe.changes import Choice
+from ckptfmt.recipe.changes import Changes
 from ckptfmt.recipe.load import Mismatch
 from ckptfmt.saving.mesh import Layout
 from ckptfmt.saving.registration import get_registered_saver, validate_restore_function
@@ -409,7 +409,7 @@ class Conversion:
     """How stored values are converted: as the choice casts them, and by name of a value by the
     transform that `rename` gave. `name_of` returns the name of a value by its key."""
 
-    choice: Choice
+    choice: Changes
     transforms: Mapping[str, Transform]
     name_of: Callable[[str], str]
 
@@ -480,7 +480,7 @@ class _Part:
                 self._transforms[position] = transform
         self._compare()
 
-    def _dtypes_to_cast_to(self, choice: Choice) -> dict[int, np.dtype[Any]]:
+    def _dtypes_to_cast_to(self, choice: Changes) -> dict[int, np.dtype[Any]]:
         local = (one.local for one in self.assignments for _ in one.wanted)
         scalars = {i for i, one in enumerate(local) if _is_python_scalar(one)}
         refuse_casts_of_scalars(choice, (self._names[i] for i in sorted(scalars)))
@@ -631,7 +631,7 @@ class _Part:
             position = end
 
 
-def _check_cast(choice: Choice, parts: Sequence[_Part], may_be_more: bool) -> None:
+def _check_cast(choice: Changes, parts: Sequence[_Part], may_be_more: bool) -> None:
     """Note what a cast to a dtype leaves, and refuse one that means nothing."""
     chosen, own = zip(*(part.castable for part in parts), strict=True)
     choice.casts(

@@ -38,7 +38,7 @@ from ckptfmt.objects.traversal import (
     refuse_coordinated,
     role_of,
 )
-from ckptfmt.recipe.changes import Cast, Choice, Names
+from ckptfmt.recipe.changes import Cast, Changes, Names
 from ckptfmt.saving.mesh import Layout
 from ckptfmt.saving.options import CheckpointOptions
 from ckptfmt.sharded.rounds import Team
@@ -339,7 +339,7 @@ class Checkpoint(Trackable):
             objects' own methods.
         """
         choose = functools.partial(
-            Choice.of, names, filter, rename, cast, allow_loss, strict, may_defer=True
+            Changes.of, names, filter, rename, cast, allow_loss, strict, may_defer=True
         )
         return self._restored(save_path, options, choose, partial, ())
 
@@ -359,7 +359,7 @@ class Checkpoint(Trackable):
         """Restore the objects as `read` does, from a checkpoint that `save` saved: `save_counter`
         is created and restored."""
         choose = functools.partial(
-            Choice.of, names, filter, rename, cast, allow_loss, strict, may_defer=True
+            Changes.of, names, filter, rename, cast, allow_loss, strict, may_defer=True
         )
         status = self._restored(save_path, options, choose, partial, (SAVE_COUNTER,))
         if save_path is not None:
@@ -370,7 +370,7 @@ class Checkpoint(Trackable):
         self,
         save_path: Path | None,
         given: CheckpointOptions | None,
-        choose: Callable[[], Choice],
+        choose: Callable[[], Changes],
         partial: bool,
         optional: tuple[str, ...],
     ) -> LoadStatus:

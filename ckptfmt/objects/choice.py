@@ -24,18 +24,18 @@ from ckptfmt.bundle.graph import (
     unescape,
 )
 from ckptfmt.errors import InvalidError
-from ckptfmt.recipe.changes import Choice
+from ckptfmt.recipe.changes import Changes
 from ckptfmt.saving.parallel import OTHERS, is_further_component
 
 
 def choose(
-    choice: Choice, graph: ObjectGraph, prefix: str | None
+    choice: Changes, graph: ObjectGraph, prefix: str | None
 ) -> tuple[frozenset[int], dict[str, Transform]]:
     """Change a graph into that of a checkpoint with the chosen values under their new names; return
     the nodes of the values that are left out, and the transforms by name.
 
     Raises:
-        TensorNotFoundError, InvalidError: as `Choice.chosen`.
+        TensorNotFoundError, InvalidError: as `Changes.chosen`.
     """
     values = list(_values(graph))
     every = list(value_names(graph))
@@ -56,7 +56,7 @@ def choose(
     return frozenset(filtered), transforms
 
 
-def refuse_casts_of_scalars(choice: Choice, names: Iterable[str]) -> None:
+def refuse_casts_of_scalars(choice: Changes, names: Iterable[str]) -> None:
     """Refuse a mapping `cast` that means one of these Python scalars, which keep their types.
 
     Raises:

@@ -53,7 +53,7 @@ from ckptfmt.objects.traversal import (
     refuse_coordinated,
     slot_of,
 )
-from ckptfmt.recipe.changes import Choice
+from ckptfmt.recipe.changes import Changes
 from ckptfmt.saving.mesh import Layout
 from ckptfmt.saving.parallel import is_further_component
 
@@ -246,7 +246,7 @@ class Restoration:
         self,
         reader: Reader,
         graph: ObjectGraph,
-        choice: Choice,
+        choice: Changes,
         *,
         skip_slots: bool = False,
         once: bool = False,
@@ -642,7 +642,7 @@ class NamedRestoration(Restoration):
     """
 
     def __init__(
-        self, reader: Reader, choice: Choice, *, skip_slots: bool = False, once: bool = False
+        self, reader: Reader, choice: Changes, *, skip_slots: bool = False, once: bool = False
     ) -> None:
         self._skip_slots = skip_slots
         graph = ObjectGraph([Node()])
@@ -657,7 +657,7 @@ class NamedRestoration(Restoration):
                 excluded.add(len(graph.nodes))
                 node.attributes = []
             graph.nodes.append(node)
-        super().__init__(reader, graph, Choice(strict=choice.strict), once=once)
+        super().__init__(reader, graph, Changes(strict=choice.strict), once=once)
         self.choice, self.filtered = choice, frozenset(excluded)
         self.transforms = transforms
         self.expect_partial = True

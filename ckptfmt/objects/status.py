@@ -15,7 +15,7 @@ from ckptfmt.objects.assigning import Misfit
 from ckptfmt.objects.matching import Match, NamedRestoration, Prepared, Restoration
 from ckptfmt.objects.serializing import own_tensors, slot_locals
 from ckptfmt.objects.traversal import Local, Role, View
-from ckptfmt.recipe.changes import Choice
+from ckptfmt.recipe.changes import Changes
 from ckptfmt.recipe.load import MatchReport, refuse
 
 
@@ -265,7 +265,7 @@ def _has_values(local: Local) -> bool:
 def restored(
     reader: Reader,
     view: View,
-    choice: Choice,
+    choice: Changes,
     *,
     skip_slots: bool = False,
     optional: Collection[str] = (),

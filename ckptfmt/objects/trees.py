@@ -47,7 +47,7 @@ from ckptfmt.objects.saves import Together
 from ckptfmt.objects.serializing import content_of
 from ckptfmt.objects.status import restored
 from ckptfmt.objects.traversal import TreeView, View
-from ckptfmt.recipe.changes import Cast, Choice, Names
+from ckptfmt.recipe.changes import Cast, Changes, Names
 from ckptfmt.recipe.load import MatchReport
 from ckptfmt.saving.mesh import Layout
 from ckptfmt.saving.options import CheckpointOptions
@@ -258,7 +258,7 @@ def load_tree(
         GenerationGoneError: the checkpoint was replaced meanwhile (with a coordinator).
         What `ckptfmt.open` and reading, with a coordinator `ckptfmt.sharded.restore` raise.
     """
-    choice = Choice.of(names, filter, rename, cast, allow_loss, strict, has_targets=False)
+    choice = Changes.of(names, filter, rename, cast, allow_loss, strict, has_targets=False)
     if coordinator is not None:
         _check_exclusive("coordinator", {"cast": cast, "rename": rename})
         return _load_on_mesh(path, layouts, coordinator, verify, choice, limits)
@@ -333,7 +333,7 @@ def load_tree_into(
         What `ckptfmt.open` and reading raise; arrays then have unspecified contents.
     """
     check_order("load_tree_into(path, tree)", "path", path, tree)
-    choice = Choice.of(names, filter, rename, cast, allow_loss, strict)
+    choice = Changes.of(names, filter, rename, cast, allow_loss, strict)
     with reading.open(path, verify=verify, limits=limits) as reader:
         return restored(reader, View(tree), choice, once=True)[1].report
 
@@ -353,7 +353,7 @@ def _batch_of(reader: Reader, stored: _Stored) -> Batch:
 class _Stored:
     """The structure of a checkpoint, and the tensors of it that are loaded."""
 
-    def __init__(self, reader: Reader, choice: Choice) -> None:
+    def __init__(self, reader: Reader, choice: Changes) -> None:
         self.prefix = reader.prefix
         self.graph: ObjectGraph | None = None
         self.scalars: set[str] = set()
@@ -408,7 +408,7 @@ def _load_on_mesh(
     layouts: Any,
     coordinator: Coordinator,
     verify: Verify,
-    choice: Choice,
+    choice: Changes,
     limits: Mapping[str, int] | None,
 ) -> Any:
     team = Team(coordinator, "load_tree")

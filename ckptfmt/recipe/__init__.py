@@ -1,14 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """What to take of a checkpoint, under which names, as what, and where to.
 
-changes.py   which tensors are loaded, under what names, as what dtypes
-load.py      load, load_into, restore_v2
-edit.py      edit
-average.py   average
-convert.py   convert
-levels.py    between levels of the format
-linking.py   a checkpoint written again, whose unchanged data files are linked
-sources.py   the tensors of an open file under other names and in other layouts
-values.py    values that are read, changed and written one after the other
-opening.py   a checkpoint or a file of another format, to read only
+changes.py     which tensors are taken, under what names, as what dtypes
+plan.py        what changes make of the tensors of a file
+load.py        load, load_into, restore_v2
+edit.py        edit
+average.py     average
+convert.py     convert
+levels.py      between levels of the format
+checkpoint.py  a checkpoint written again, whose unchanged data files are linked
+sources.py     the tensors of an open file under other names and in other layouts
+values.py      values that are read, changed and written one after the other
+opening.py     a checkpoint or a file of another format, to read only
 """

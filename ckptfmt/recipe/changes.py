@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Choice: which tensors of a checkpoint are loaded, under what names and as what dtypes. The
-functions that load have the same options, which `ckptfmt.load_into` describes; they are checked
-and applied here."""
+"""Changes: which tensors of a checkpoint are taken, under what names and as what dtypes. The
+functions that load, edit and convert have the same options, which `ckptfmt.load_into` and
+`ckptfmt.editing.edit` describe; they are checked here."""
 
 from __future__ import annotations
 
@@ -24,7 +24,15 @@ from ckptfmt._base.casting import (
 )
 from ckptfmt._base.hints import near, some
 from ckptfmt._base.names import OBJECT_GRAPH_KEY, tensor_name
-from ckptfmt._base.patterns import Filter, by_filters, by_text, filter_function, no_match
+from ckptfmt._base.patterns import (
+    Filter,
+    Filters,
+    by_filters,
+    by_text,
+    check_filters,
+    filter_function,
+    no_match,
+)
 from ckptfmt._base.renaming import Rename, Transform, check_distinct, renamed
 from ckptfmt.bundle.reader import missing
 from ckptfmt.errors import warn
@@ -70,14 +78,15 @@ class Casts:
 
 
 @dataclass(frozen=True)
-class Choice:
-    """Which tensors are loaded, under what names and as what dtypes.
+class Changes:
+    """Which tensors are taken, under what names and as what dtypes.
 
     A tensor has its stored name, a value of a tree or object the name of `graph.leaf_name`.
 
     Attributes:
         names: those to load; None loads all.
         filter: which of them to load; None loads all.
+        keep, drop: filters of those to write, and of those not to write; None for no such filter.
         rename: stored name to name of a target.
         cast: True casts numbers to the dtypes of their targets; otherwise a dtype for all tensors
             of its kind with at least one dimension, a mapping of filters to dtypes, or None.
@@ -89,6 +98,8 @@ class Choice:
 
     names: tuple[str, ...] | None = None
     filter: Filter | None = None
+    keep: Filters | None = None
+    drop: Filters | None = None
     rename: Rename | None = None
     cast: Cast | None = None
     allow_loss: bool = False
@@ -105,9 +116,11 @@ class Choice:
         allow_loss: bool,
         strict: bool | None = True,
         *,
+        keep: Filters | None = None,
+        drop: Filters | None = None,
         has_targets: bool = True,
         may_defer: bool = False,
-    ) -> Choice:
+    ) -> Changes:
         """Return the choice of a caller, checked before anything is read.
 
         Args:
@@ -127,6 +140,8 @@ class Choice:
                 )
             )
         filter_function(filter)
+        check_filters("keep", keep)
+        check_filters("drop", drop)
         if isinstance(rename, Mapping):
             rename = by_text("rename", rename)
         renamed([], rename)
@@ -136,6 +151,7 @@ class Choice:
             cast = None
         elif isinstance(cast, Mapping):
             cast = by_text("cast", cast, filters=True)
+            check_filters("cast", [*cast] or None)
             for dtype in cast.values():
                 if dtype is not None:
                     _check_dtype(dtype)
@@ -143,7 +159,7 @@ class Choice:
             raise wrong("cast", _CAST, cast)
         elif cast is not None and cast is not True:
             _check_dtype(cast)
-        return cls(names, filter, rename, cast, allow_loss, strict)
+        return cls(names, filter, keep, drop, rename, cast, allow_loss, strict)
 
     @property
     def is_default(self) -> bool:

@@ -10,8 +10,8 @@ import json
 import math
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
@@ -32,7 +32,7 @@ from ckptfmt._base.background import wait_for_saves
 from ckptfmt._base.casting import dtype_text
 from ckptfmt._base.hints import some
 from ckptfmt._base.names import path_text, prefix_text
-from ckptfmt._base.patterns import Filter
+from ckptfmt._base.patterns import Filters
 from ckptfmt._base.progress import Meter, Progress
 from ckptfmt._base.renaming import Rename
 from ckptfmt._base.save_options import SaveOptions
@@ -57,9 +57,10 @@ from ckptfmt.formats import safetensors, torch_state
 from ckptfmt.formats.tensors import Box, Kind, Read, Tensor
 from ckptfmt.naming.metadata import PRNG_KEYS, NamedInMetadata
 from ckptfmt.naming.roles import OPTIMIZER_STATES
+from ckptfmt.naming.tensor_names import TensorNames
 from ckptfmt.recipe import levels
-from ckptfmt.recipe.changes import Cast, Choice
-from ckptfmt.recipe.sources import WAY_OUT, Opened, is_transformed, renamed_tensors
+from ckptfmt.recipe.changes import Cast, Changes
+from ckptfmt.recipe.sources import WAY_OUT, Planned, is_transformed, planned_tensors
 from ckptfmt.recipe.values import (
     HELD_MAX,
     Result,
@@ -148,7 +149,8 @@ def convert(
     cast: Cast | None = None,
     allow_loss: bool = False,
     rename: Rename | None = None,
-    drop: Filter | Sequence[Filter] | None = None,
+    drop: Filters | None = None,
+    keep: Filters | None = None,
     max_shard_bytes: int | None = None,
     drop_metadata: bool = False,
     alignment: int | None = None,
@@ -177,12 +179,12 @@ def convert(
             names change, all of it.
         limits: as in `ckptfmt.open`. Of a file of another format, `expansion_max` times its bytes
             (default 1100), or 1 GiB if that is more, are the limit of all arrays that it becomes.
-        cast: as in `ckptfmt.load_into`, a dtype or a mapping; with `rename`, of the new names.
+        cast: as in `ckptfmt.load_into`, a dtype or a mapping; of a torch state as in `edit`.
         allow_loss: as in `ckptfmt.load_into`; the result says how many values were lost.
         rename: which tensors to convert, under what names and with what transforms, as in
             `ckptfmt.load_into`, for example a table of `ckptfmt.huggingface`. Partitioned tensors
             become whole, and the object graph is dropped. A transformed tensor is in memory.
-        drop: which tensors to leave out, by the stored names, as in `ckptfmt.editing.edit`.
+        drop, keep: which tensors to leave out or to take, as in `ckptfmt.editing.edit`.
         max_shard_bytes: divide a safetensors result into files of at most this size, with an index.
         durability: as in `ckptfmt.save`.
         shards: number of data files of a TensorFlow checkpoint on a fresh prefix, 1 to 1024.
@@ -214,10 +216,10 @@ def convert(
     for path, name in ((from_path, kind), (to_path, result)):
         if name != "tensorflow":
             path_text(path)  # other formats are files of the file system
-    choice = Choice.of(None, None, None, cast, allow_loss, has_targets=False)
+    changes = Changes.of(
+        None, None, rename, cast, allow_loss, drop=drop, keep=keep, has_targets=False
+    )
     most = _output_most(kind, from_path, limits)
-    missing: list[str] = []
-    dropped: list[str] = []
     keeps = not drop_metadata and (result == "safetensors" or level != "v2")
     in_several = max_shard_bytes is not None
     if in_several and (result != "safetensors" or not is_positive(max_shard_bytes)):
@@ -233,7 +235,7 @@ def convert(
         made = Result(target, options, limits, check_shards(shards) or 1)
         wait_for_saves()
         if kind == "tensorflow" and rename is None:
-            for argument, given in (("cast", cast), ("drop", drop)):
+            for argument, given in (("cast", cast), ("drop", drop), ("keep", keep)):
                 if given is not None:
                     raise invalid(
                         argument,
@@ -250,14 +252,10 @@ def convert(
                 nbytes = sum(handle.nbytes for handle in reader.values())
                 missed = missing_tensors(reader)
                 return Conversion(target, "tensorflow", len(reader), nbytes, missing=missed)
-        source_tensors = _opened(
-            kind, from_path, limits, missing, dropped, keeps=keeps, is_stored=keeps
-        )
-        opened = renamed_tensors(source_tensors, rename, drop, from_path)
         # Renamed tensors are not where the layout of the source has them.
         states = module_of(kind).optimizer_paths if kind == "hdf5" and rename is None else None
-        done = _import(opened, choice, from_path, made, check_result, progress, states, most)
-        return replace(done, missing=tuple(missing), dropped=(*done.dropped, *dropped))
+        with _opened(kind, from_path, limits, changes, keeps=keeps, is_stored=keeps) as opened:
+            return _import(opened, made, check_result, progress, states, most)
     only_ours = {"level": "v2+", "compression": None, "alignment": None, "shards": 1}
     given = {"level": level, "compression": compression, "alignment": alignment, "shards": shards}
     for option, default in only_ours.items():
@@ -268,12 +266,10 @@ def convert(
             "to", "to: 'dcp' directories are only read; ckptfmt.torch.dcp saves with torch"
         )
     to_path = output_path(to_path, _files_of(kind, from_path), regular=True)
-    out = _Export(module_of(result), result, from_path, to_path, durability, max_shard_bytes)
+    out = _Export(module_of(result), result, to_path, durability, max_shard_bytes)
     keeps = keeps and result == "safetensors"
-    source_tensors = _opened(kind, from_path, limits, missing, dropped, keeps=keeps)
-    opened = renamed_tensors(source_tensors, rename, drop, from_path)
-    done = out.write(opened, choice, check_result, progress, most, rename)
-    return replace(done, missing=tuple(missing), dropped=(*done.dropped, *dropped))
+    with _opened(kind, from_path, limits, changes, keeps=keeps) as opened:
+        return out.write(opened, check_result, progress, most)
 
 
 def _files_of(kind: Format, path: str) -> Iterator[str]:
@@ -313,94 +309,83 @@ def _check_output(tensors: Mapping[str, Tensor], most: int, path: str) -> None:
             )
 
 
-# ---- casts ---------------------------------------------------------------------------------------
+# ---- what is taken -------------------------------------------------------------------------------
 
 
-def _kinds_of(
-    tensors: Mapping[str, Tensor],
-    casts: Mapping[str, np.dtype[Any]],
-    holds: Callable[[np.dtype[Any]], bool],
-    result: str,
-) -> list[Kind]:
-    """Return what the tensors become.
+@dataclass
+class _Opened:
+    """What changes take of a source, by new names.
 
-    Raises:
-        InvalidError: the result cannot hold a dtype.
+    Attributes:
+        path: of the source.
+        changes: cast values, and count what that loses.
+        planned: the tensors, without the object graph and what cannot be read, and the metadata.
+        dropped: in words, what the source has that is not taken.
+        missing: keys of the object graph without a tensor.
+        are_values: whether the tensors are what their bits stand for.
     """
-    kinds = [Kind(name, casts.get(name, one.dtype), one.shape) for name, one in tensors.items()]
-    for name, dtype, _ in kinds:
-        if not holds(dtype):
-            hint = "" if dtype.kind == "O" else f"cast={{{name!r}: DTYPE}} converts it, "
-            raise invalid(
-                None,
-                f"{result} cannot hold {dtype_text(dtype)}; {hint}drop={name!r} leaves it out",
-                tensor=name,
-            )
-    return kinds
+
+    path: str
+    changes: Changes
+    planned: Planned
+    dropped: list[str]
+    missing: tuple[str, ...]
+    are_values: bool
+
+    def kinds(self, holds: Callable[[np.dtype[Any]], bool], result: str, most: int) -> list[Kind]:
+        """Return what the tensors become.
+
+        Raises:
+            InvalidError: the result cannot hold a dtype.
+            LimitError: the tensors have more than `most` bytes.
+        """
+        tensors, casts = self.planned.tensors, self.planned.only_cast
+        kinds = [Kind(name, casts.get(name, one.dtype), one.shape) for name, one in tensors.items()]
+        for name, dtype, _ in kinds:
+            if not holds(dtype):
+                hint = "" if dtype.kind == "O" else f"cast={{{name!r}: DTYPE}} converts it, "
+                raise invalid(
+                    None,
+                    f"{result} cannot hold {dtype_text(dtype)}; {hint}drop={name!r} leaves it out",
+                    tensor=name,
+                )
+        _check_output(tensors, most, self.path)
+        return kinds
+
+    def conversion(
+        self, path: str, result: Format, kinds: list[Kind], bits: Mapping[str, str]
+    ) -> Conversion:
+        """Return what was done."""
+        tensors, done = self.planned.tensors, self.changes.results()
+        casts = _complex(tensors)
+        for name, (before, to) in self.planned.casts.items():
+            meaning = getattr(tensors[name], "meaning", None)
+            casts[name] = meaning or dtype_text(before), dtype_text(to)
+        return Conversion(
+            path,
+            result,
+            len(kinds),
+            _nbytes(kinds),
+            casts,
+            tuple(self.dropped),
+            {name: (dtype, "uint8") for name, dtype in bits.items()},
+            self.missing,
+            done["losses"],
+            done["zeros"],
+            self.planned.uncast,
+        )
 
 
-def _casts_of(choice: Choice, tensors: Mapping[str, Tensor]) -> dict[str, np.dtype[Any]]:
-    """Return the dtypes that are given to tensors, by name.
-
-    Raises:
-        TensorNotFoundError, InvalidError: as `Choice.chosen` and `Choice.casts`.
-    """
-    stored = list(tensors)
-    choice.chosen(stored)
-    kinds = [one.dtype for one in tensors.values()]
-    found = choice.casts(stored, kinds, lambda: [one.shape for one in tensors.values()])
-    return {stored[i]: to for i, to in found.items()}
-
-
-def _results(
-    choice: Choice, tensors: Mapping[str, Tensor], casts: Mapping[str, np.dtype[Any]]
-) -> dict[str, Any]:
-    """Return what a Conversion has of the casts."""
-    both = _complex(tensors)
-    both |= {
-        name: (getattr(tensors[name], "meaning", None) or dtype_text(tensors[name].dtype), to)
-        for name, to in ((name, dtype_text(to)) for name, to in casts.items())
-    }
-    found = choice.results()
-    return {"casts": both, **{name: found[name] for name in ("losses", "zeros", "uncast")}}
-
-
-def _described(
-    kinds: list[Kind],
-    tensors: Mapping[str, Tensor],
-    metadata: dict[str, Any],
-    path: str,
-    bits: Mapping[str, str] | None = None,
-) -> dict[str, Any]:
+def _described(opened: _Opened, bits: Mapping[str, str] | None = None) -> dict[str, Any]:
     """Return the metadata, with `bits` the dtypes of torch that tensors are the bits of, and
-    otherwise without notes on tensors that are values now.
-
-    Raises:
-        InvalidError: the metadata of `ckptfmt.torch` would describe other values after a cast or
-            transform.
-    """
-    changed = [
-        (kind, "cast" if kind.dtype != tensors[kind.name].dtype else "rename")
-        for kind in kinds
-        if kind.dtype != tensors[kind.name].dtype or is_transformed(tensors[kind.name])
-    ]
+    otherwise without notes on tensors that are values now."""
+    tensors, metadata, casts, *_ = opened.planned
+    changed = [name for name in tensors if name in casts or is_transformed(tensors[name])]
     notes: dict[str, str | None] = dict(bits or {})
-    if not any(isinstance(one, _Handle) and one.is_stored for one in tensors.values()):
-        plain = {kind.name for kind, _ in changed} | _complex(tensors).keys()
-        notes = dict.fromkeys(plain) | notes
+    if opened.are_values:
+        notes = dict.fromkeys([*changed, *_complex(tensors)]) | notes
     if notes:
-        named = NamedInMetadata(tensors, metadata, path, way_out=WAY_OUT)
-        metadata = named.noted(notes)
-    described = NamedInMetadata(tensors, metadata if changed else {}, path, way_out=WAY_OUT)
-    for kind, argument in changed:
-        why = described.why_not_cast(kind.name, kind.dtype)
-        if why is not None:
-            raise invalid(
-                argument,
-                f"cannot become {dtype_text(kind.dtype)} of other values: {why}; {WAY_OUT} removes "
-                "the metadata",
-                tensor=kind.name,
-            )
+        metadata = NamedInMetadata(tensors, metadata, opened.path, way_out=WAY_OUT).noted(notes)
     return metadata
 
 
@@ -420,7 +405,7 @@ def _compare(kinds: list[Kind], result: Read, source: Read) -> None:
 
 def _reading(kinds: list[Kind], tensors: Mapping[str, Tensor]) -> Read:
     """Return a function that reads a box of a tensor and casts it to its kind."""
-    again, kind_of = Choice(allow_loss=True), {kind.name: kind for kind in kinds}
+    again, kind_of = Changes(allow_loss=True), {kind.name: kind for kind in kinds}
 
     def read(name: str, box: Box) -> NDArray[Any]:
         return again.converted(_read(tensors[name], kind_of[name], box), kind_of[name].dtype, name)
@@ -436,7 +421,7 @@ def _read(tensor: Tensor, kind: Kind, box: Box) -> NDArray[Any]:
 
 
 def _counted(
-    kinds: list[Kind], tensors: Mapping[str, Tensor], meter: Meter, choice: Choice
+    kinds: list[Kind], tensors: Mapping[str, Tensor], meter: Meter, changes: Changes
 ) -> Read:
     """As `_reading`, for the one time that each box is read to be written: count the bytes, and
     what casts lose."""
@@ -445,7 +430,7 @@ def _counted(
     def read(name: str, box: Box) -> NDArray[Any]:
         start = tuple(side.start for side in box)
         array = _read(tensors[name], kind_of[name], box)
-        result = choice.converted(array, kind_of[name].dtype, name, start, start)
+        result = changes.converted(array, kind_of[name].dtype, name, start, start)
         meter.add(result.nbytes)
         return result
 
@@ -492,66 +477,48 @@ class _Bits:
 
 
 def _import(
-    opened: Opened,
-    choice: Choice,
-    source: str,
+    opened: _Opened,
     made: Result,
     check_result: bool,
     progress: Progress | None,
     optimizer_paths: Callable[[Mapping[str, Any]], list[str]] | None,
     most: int,
 ) -> Conversion:
-    """Convert a file of another format to a TensorFlow checkpoint."""
-    with opened as (tensors, metadata):
-        dropped = ["TensorFlow's object graph"] if tensors.pop(_GRAPH, None) else []
-        dropped += _take_unread(tensors, metadata)
-        casts = _casts_of(choice, tensors)
-        has_notes = made.options.level != "v2"
-        notes = _take_bits(tensors, casts) if has_notes else {}
-        kinds = _kinds_of(tensors, casts, _ours_holds, "a TensorFlow checkpoint")
-        _check_output(tensors, most, source)
-        for kind in kinds:
-            if kind.name.startswith(names.RESERVED) or not kind.name:
-                raise InvalidError("the name is reserved, or empty", tensor=kind.name)
-        stored = _described(kinds, tensors, metadata, source, notes)
-        paths = optimizer_paths(tensors) if optimizer_paths is not None else []
-        stored = {**stored, **({OPTIMIZER_STATES: paths} if paths else {})}
-        read = _counted(kinds, tensors, Meter(progress, _nbytes(kinds)), choice)
+    """Convert what is taken of a source to a TensorFlow checkpoint."""
+    tensors = opened.planned.tensors
+    level = made.options.level
+    notes = _take_bits(tensors, opened.planned.only_cast) if level != "v2" else {}
+    kinds = opened.kinds(_ours_holds, "a TensorFlow checkpoint", most)
+    names.check_saved(kind.name for kind in kinds)
+    stored = _described(opened, notes)
+    paths = optimizer_paths(tensors) if optimizer_paths is not None else []
+    stored = {**stored, **({OPTIMIZER_STATES: paths} if paths else {})}
+    read = _counted(kinds, tensors, Meter(progress, _nbytes(kinds)), opened.changes)
 
-        def value(kind: Kind, folder: str | None) -> NDArray[Any]:
-            if kind.nbytes <= HELD_MAX or kind.dtype.hasobject:
-                return read(kind.name, ())
-            array = mapped_array(kind.name, kind.shape, kind.dtype, folder)
-            for box in pieces(kind.shape, kind.dtype.itemsize):
-                array[box] = read(kind.name, box)
-            return array
+    def value(kind: Kind, folder: str | None) -> NDArray[Any]:
+        if kind.nbytes <= HELD_MAX or kind.dtype.hasobject:
+            return read(kind.name, ())
+        array = mapped_array(kind.name, kind.shape, kind.dtype, folder)
+        for box in pieces(kind.shape, kind.dtype.itemsize):
+            array[box] = read(kind.name, box)
+        return array
 
-        def fill(writer: Writer, folder: str | None) -> None:
-            raw = names.tensor_bytes
-            values = (
-                Value(raw(kind.name), kind.nbytes, functools.partial(value, kind, folder))
-                for kind in kinds
-            )
-            rewrite(writer, values)
+    def fill(writer: Writer, folder: str | None) -> None:
+        raw = names.tensor_bytes
+        values = (
+            Value(raw(kind.name), kind.nbytes, functools.partial(value, kind, folder))
+            for kind in kinds
+        )
+        rewrite(writer, values)
 
-        def check(part: str, _: str | None) -> None:
-            with Reader(part, limits=made.limits) as result:
-                again = _reading(kinds, tensors)
-                _compare(kinds, lambda name, box: np.asarray(result[name][(*box, ...)]), again)
+    def check(part: str, _: str | None) -> None:
+        with Reader(part, limits=made.limits) as result:
+            again = _reading(kinds, tensors)
+            _compare(kinds, lambda name, box: np.asarray(result[name][(*box, ...)]), again)
 
-        level = made.options.level
-        text = metadata_json(stored, level) if stored and level != "v2" else None
-        build(made, text, fill, check if check_result else None)
-    nbytes = _nbytes(kinds)
-    return Conversion(
-        made.prefix,
-        "tensorflow",
-        len(kinds),
-        nbytes,
-        dropped=tuple(dropped),
-        bits={name: (dtype, "uint8") for name, dtype in notes.items()},
-        **_results(choice, tensors, casts),
-    )
+    text = metadata_json(stored, level) if stored and level != "v2" else None
+    build(made, text, fill, check if check_result else None)
+    return opened.conversion(made.prefix, "tensorflow", kinds, notes)
 
 
 def _take_bits(tensors: dict[str, Tensor], casts: Mapping[str, np.dtype[Any]]) -> dict[str, str]:
@@ -590,14 +557,12 @@ class _Export:
         self,
         module: Any,
         format: Format,  # noqa: A002 (the format's name)
-        source: str,
         destination: str,
         durability: Durability,
         max_shard_bytes: int | None,
     ) -> None:
         check_choice("durability", durability, get_args(Durability))
         self._module, self._format, self._path = module, format, destination
-        self._source = source
         self._durability: Durability = durability
         self._most = max_shard_bytes
         if destination.endswith(safetensors.INDEX) and max_shard_bytes is None:
@@ -608,48 +573,28 @@ class _Export:
             )
 
     def write(
-        self,
-        opened: Opened,
-        choice: Choice,
-        check_result: bool,
-        progress: Progress | None,
-        most: int,
-        rename: Rename | None,
+        self, opened: _Opened, check_result: bool, progress: Progress | None, most: int
     ) -> Conversion:
         """Write all files, then make them visible, the index last."""
-        dropped = []
-        with opened as (found, metadata):
-            tensors = {name: one for name, one in found.items() if name != _GRAPH}
-            if _GRAPH in found:
-                dropped.append("TensorFlow's object graph")
-            dropped += _take_unread(tensors, metadata)
-            casts = _casts_of(choice, tensors)
-            kinds = _kinds_of(tensors, casts, self._module.holds, self._format)
-            _check_output(tensors, most, self._source)
-            described = _described(kinds, tensors, metadata, self._source)
-            exported, lost = torch_state.exported(tensors, described, rename)
-            texts = {
-                name: value if isinstance(value, str) else json.dumps(value)
-                for name, value in exported.items()
-            }
-            if others := [name for name in texts if _of_text(name, texts[name]) != exported[name]]:
-                lost.append(f"the types of metadata, which become texts: {some(others)}")
-            dropped += lost
-            named = foreign.by_name(self._path)
-            is_keras = named is not None and named[0] is foreign.KERAS_WEIGHTS
-            if is_keras and self._format == "hdf5":
-                self._check_keras_names(kinds)
-            read = _counted(kinds, tensors, Meter(progress, _nbytes(kinds)), choice)
-            again = _reading(kinds, tensors) if check_result else None
-            path = self._write_files(kinds, texts, read, again)
-        return Conversion(
-            path,
-            self._format,
-            len(kinds),
-            _nbytes(kinds),
-            dropped=tuple(dropped),
-            **_results(choice, tensors, casts),
-        )
+        tensors = opened.planned.tensors
+        kinds = opened.kinds(self._module.holds, self._format, most)
+        described = _described(opened)
+        exported, lost = torch_state.exported(tensors, described, opened.changes.rename)
+        texts = {
+            name: value if isinstance(value, str) else json.dumps(value)
+            for name, value in exported.items()
+        }
+        if others := [name for name in texts if _of_text(name, texts[name]) != exported[name]]:
+            lost.append(f"the types of metadata, which become texts: {some(others)}")
+        opened.dropped += lost
+        named = foreign.by_name(self._path)
+        is_keras = named is not None and named[0] is foreign.KERAS_WEIGHTS
+        if is_keras and self._format == "hdf5":
+            self._check_keras_names(kinds)
+        read = _counted(kinds, tensors, Meter(progress, _nbytes(kinds)), opened.changes)
+        again = _reading(kinds, tensors) if check_result else None
+        path = self._write_files(kinds, texts, read, again)
+        return opened.conversion(path, self._format, kinds, {})
 
     def _check_keras_names(self, kinds: list[Kind]) -> None:
         """Refuse what no Keras model loads: only a model says which variable is which."""
@@ -777,15 +722,16 @@ def _opened(
     kind: Format,
     source: str,
     limits: Mapping[str, int] | None,
-    missing: list[str],
-    dropped: list[str],
+    changes: Changes,
     *,
     keeps: bool,
     is_stored: bool = False,
-) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
-    """Give the tensors of a checkpoint, `is_stored` as what is stored, and its metadata if `keeps`.
-    Adds to `missing` what only
-    its object graph has, and to `dropped` what is in neither."""
+) -> Iterator[_Opened]:
+    """Give what changes take of a source: of a checkpoint, if `is_stored`, what is stored; with its
+    metadata if `keeps`."""
+    dropped: list[str] = []
+    missing: tuple[str, ...] = ()
+    passing = None
     with contextlib.ExitStack() as stack:
         if kind != "tensorflow":
             tensors, metadata = stack.enter_context(module_of(kind).open_tensors(source))
@@ -800,12 +746,24 @@ def _opened(
                     dropped.append(f"unknown keys of the header: {some(sorted(unknown))}")
         else:
             reader = stack.enter_context(Reader(locate(source), limits=limits))
-            missing += missing_tensors(reader)
-            metadata = reader.metadata
+            missing, metadata = missing_tensors(reader), reader.metadata
+            passing = TensorNames(reader).passing
             tensors = {one.name: _Handle(one, is_stored=is_stored) for one in reader.values()}
+            if tensors.pop(_GRAPH, None):
+                dropped.append("TensorFlow's object graph")
         if not keeps:
             dropped += torch_state.left_out(tensors, metadata)
-        yield tensors, metadata if keeps else {}
+        are_values = not (kind == "tensorflow" and is_stored)
+        planned = planned_tensors(
+            dict(tensors),
+            metadata if keeps else {},
+            changes,
+            source,
+            passing,
+            are_values=are_values,
+        )
+        dropped += _take_unread(planned.tensors, planned.metadata)
+        yield _Opened(source, changes, planned, dropped, missing, are_values)
 
 
 def _of_text(name: str, text: str) -> Any:

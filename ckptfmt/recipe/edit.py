@@ -5,12 +5,10 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple
-
-import numpy as np
 
 from ckptfmt._base import dtypes
 from ckptfmt._base.arguments import (
@@ -21,19 +19,12 @@ from ckptfmt._base.arguments import (
     invalid,
 )
 from ckptfmt._base.background import wait_for_saves
-from ckptfmt._base.casting import (
-    cast_dtype,
-    cast_dtypes,
-    check_castable,
-    counts_of,
-    dtype_text,
-    of_kind,
-)
+from ckptfmt._base.casting import dtype_text
 from ckptfmt._base.hints import some
-from ckptfmt._base.names import prefix_text, saved_name
-from ckptfmt._base.patterns import Filter, by_filters, matched, no_match
+from ckptfmt._base.names import check_saved, prefix_text
+from ckptfmt._base.patterns import Filters
 from ckptfmt._base.progress import Progress
-from ckptfmt._base.renaming import Rename, check_distinct, of_stored, renamed
+from ckptfmt._base.renaming import Rename
 from ckptfmt._base.save_options import SaveOptions
 from ckptfmt.bundle.completeness import check_complete, check_covered
 from ckptfmt.bundle.graph import OBJECT_GRAPH_KEY, ObjectGraph, encode_graph
@@ -49,11 +40,11 @@ from ckptfmt.naming.graphs import edited_graph, paths_differ, relocate_keys
 from ckptfmt.naming.metadata import NamedInMetadata
 from ckptfmt.naming.roles import ModelRole, model_roles
 from ckptfmt.naming.tensor_names import TensorNames
-from ckptfmt.recipe.changes import Cast
-from ckptfmt.recipe.linking import Rewrite, Rewritten, cast_losses, rewrite
+from ckptfmt.recipe.changes import Cast, Changes
+from ckptfmt.recipe.checkpoint import Rewrite, count_losses, rewrite
+from ckptfmt.recipe.plan import Tensors, plan
 
 Path = str | bytes | os.PathLike[Any]
-Filters = Filter | Sequence[Filter]
 
 
 @dataclass(frozen=True)
@@ -70,8 +61,8 @@ class Edit:
         losses: by stored name, how many elements casts changed by more than rounding
             (`allow_loss`).
         zeros: by stored name, how many elements casts rounded to 0.
-        kept: by role ("weight", "optimizer", "other", "unknown"), how many stored tensors stay and
-            the bytes of their arrays before.
+        kept: of an edit that drops tensors, by role ("weight", "optimizer", "other", "unknown") how
+            many stay, and the bytes of their arrays before.
         lost: by role, the same of those that were dropped.
         undecided: stored names of tensors that stay because it is not known whether they are the
             state of an optimizer, with `strip_optimizer`.
@@ -147,7 +138,9 @@ def edit(
         destination: prefix of the result. It may be that of the source, which is then replaced in
             one step.
         rename: stored name to new name: a mapping, a function, or pairs (regular expression,
-            replacement), as in `ckptfmt.load_into`, without transforms. None drops a tensor.
+            replacement), as in `ckptfmt.load_into`, or a table of `ckptfmt.huggingface`. None drops
+            a tensor. A tensor with a transform is in memory, and becomes whole if it is
+            partitioned.
         drop: which tensors to leave out: a glob pattern for the whole name (`*` matches slashes
             too), `/REGEX/` or a compiled regular expression that is found anywhere in the name, a
             function, or a list of these. The object graph is only dropped by its own name.
@@ -208,77 +201,99 @@ def edit(
             "nothing to edit: give rename=, drop=, keep=, cast=, strip_optimizer=True, "
             "drop_missing=True or other metadata"
         )
+    changes = Changes.of(
+        None, None, rename, cast, allow_loss, keep=keep, drop=drop, has_targets=False
+    )
     wait_for_saves()
     with Reader(locate(source, "source"), limits=limits) as reader:
-        stored = list(reader)
-        graph = graph_of(reader)
-        roles = model_roles(reader)
         names = TensorNames(reader)
+        stored = names.stored
+        graph = graph_of(reader)
         described = NamedInMetadata(
             stored, reader.metadata if of_tensors else {}, reader.prefix, metadata
         )
-        left_out = _left_out(names, stored, drop, keep)
-        undecided: tuple[str, ...] = ()
-        if strip_optimizer:
-            undecided = tuple(name for name in stored if roles[name] == "unknown")
-            left_out |= _optimizer_state(reader, roles, undecided)
-        new_names = _new_names(reader, stored, left_out, rename)
+        tensors = Tensors(stored, partial(_kinds, reader), reader.prefix, described, names.passing)
+        roles = model_roles(reader, graph=graph) if strip_optimizer else {}
+        undecided = tuple(name for name, role in roles.items() if role == "unknown")
+        state = _optimizer_state(reader, roles, undecided) if strip_optimizer else set()
+        planned = plan(changes, tensors, state)
+        if cast is not None and not planned.casts:
+            raise TensorNotFoundError(
+                f"cast: no tensor changes by {cast!r}", path=reader.prefix, argument="cast"
+            )
+        new_names = planned.new_names()
         rest = {old: new for old, new in new_names.items() if new is not None}
-        if {*stored} - {OBJECT_GRAPH_KEY} and not rest.keys() - {OBJECT_GRAPH_KEY}:
-            raise _nothing_left(reader, {"drop": drop, "keep": keep, "rename": rename})
         dropped = tuple(old for old, new in new_names.items() if new is None)
-        if not drop_weights:
-            _check_weights(reader, dropped, roles)
-        casts, uncast = _casts(reader, names, list(rest), cast, described)
-        differs = any(old != new for old, new in new_names.items())
+        roles = roles or (model_roles(reader, graph=graph) if dropped else {})
+        check_saved(planned.names)
+        _check_weights(reader, () if drop_weights else dropped, roles)
+        renames, remakes = planned.names != stored, bool(planned.casts or planned.transforms)
         missing = _missing_of(reader, rest, graph, described)
-        if not drop_missing and (differs or casts):
-            _check_missing(reader, missing)
-        gone = dict.fromkeys([*missing.graph, *missing.tree] if drop_missing else [])
-        texts, moved = {}, False
-        if graph is not None and OBJECT_GRAPH_KEY in rest and (differs or gone):
-            changed = edited_graph(graph, {**new_names, **gone}, cut_optimizers=strip_optimizer)
-            if strip_optimizer:
-                rest = _relocated(rest, relocate_keys(graph, changed, rest.values()))
-            texts[OBJECT_GRAPH_KEY] = encode_graph(changed)
-            moved = paths_differ(graph, changed)
+        _check_missing(reader, missing, drop_missing or not (renames or remakes))
+        gone = [*missing.graph, *missing.tree] if drop_missing else []
+        texts, moved = dict[str, bytes](), False
+        if graph is not None and OBJECT_GRAPH_KEY in rest and (renames or gone):
+            texts, moved = _graph_after(graph, new_names, gone, strip_optimizer, rest)
         new_metadata = described.edited(
-            {**new_names, **rest, **gone}, cut=strip_optimizer, rename=rename
+            {**new_names, **rest, **dict.fromkeys(gone)}, cut=strip_optimizer, rename=rename
         )
-        changed_objects = moved or bool(casts) or len(rest) < len(stored)
-        _check_saved_model(reader.prefix, target, changed_objects, strip_optimizer)
-        plan = Rewrite(
-            rest,
-            {name: to for name, (_, to) in casts.items()},
+        moved |= remakes or bool(dropped)
+        _check_saved_model(reader.prefix, target, moved, strip_optimizer)
+        rewriting = Rewrite(
+            [rest.get(name) for name in stored],
+            planned.only_cast(),
+            planned.transforms,
+            changes,
             texts,
             _checked_metadata(reader, rest, metadata, new_metadata),
             compact,
             options,
-            allow_loss,
         )
-        done = _planned(reader, plan) if dry_run else rewrite(reader, target, plan, progress)
-        sizes = dict(zip(stored, reader.table()["nbytes"].tolist(), strict=True))
+        check_covered(reader, rest)
+        if dry_run:
+            check_complete(reader.prefix, rest)
+        write = count_losses if dry_run else rewrite
+        copied_nbytes = write(reader, target, rewriting, progress)
+        kept, lost = _totals(reader, roles, rest) if dropped else ({}, {})
+    done = changes.results()
     return Edit(
         target,
         len(rest),
         {old: new for old, new in rest.items() if old != new},
         dropped,
-        {name: (dtype_text(before), dtype_text(to)) for name, (before, to) in casts.items()},
-        done.copied_nbytes,
-        *counts_of(done.losses),
-        _totals(rest, roles, sizes),
-        _totals(dropped, roles, sizes),
+        {n: (dtype_text(before), dtype_text(to)) for n, (before, to) in planned.casts.items()},
+        copied_nbytes,
+        done["losses"],
+        done["zeros"],
+        kept,
+        lost,
         tuple(name for name in undecided if name in rest),
         tuple(gone) or missing.graph,
-        uncast,
+        planned.uncast,
     )
 
 
-def _planned(reader: Reader, plan: Rewrite) -> Rewritten:
-    """Return the result of a dry run, if these tensors can be read, and cast."""
-    check_complete(reader.prefix, plan.renamed)
-    check_covered(reader, plan.renamed)
-    return Rewritten(0, cast_losses(reader, plan.casts, allow_loss=plan.allow_loss))
+def _graph_after(
+    graph: ObjectGraph,
+    new_names: Mapping[str, str | None],
+    gone: Sequence[str],
+    strips: bool,
+    rest: dict[str, str],
+) -> tuple[dict[str, bytes], bool]:
+    """Return the object graph after the edit by its name, and whether objects have other paths.
+    Tensors in `rest` may get the keys of other paths for new names."""
+    edited = edited_graph(graph, {**new_names, **dict.fromkeys(gone)}, cut_optimizers=strips)
+    if strips:
+        keys = relocate_keys(graph, edited, rest.values())
+        rest |= {old: keys[new] for old, new in rest.items() if new in keys}
+    return {OBJECT_GRAPH_KEY: encode_graph(edited)}, paths_differ(graph, edited)
+
+
+def _kinds(reader: Reader, rows: Sequence[int]) -> tuple[Sequence[Any], Sequence[Any]]:
+    table = reader.table()[["dtype_code", "shape"]]
+    chosen = table if len(rows) == len(table) else table[list(rows)]
+    found = list(map(dtypes.numpy_dtype, chosen["dtype_code"].tolist()))
+    return found, chosen["shape"].tolist()
 
 
 def _optimizer_state(
@@ -330,14 +345,6 @@ def _check_weights(reader: Reader, dropped: Sequence[str], roles: Mapping[str, M
         )
 
 
-def _nothing_left(reader: Reader, dropping: Mapping[str, Any]) -> InvalidError:
-    changed_by = " and ".join(f"{what}=" for what, one in dropping.items() if one is not None)
-    return InvalidError(
-        f"no tensor is left: change {changed_by} so that at least one stays",
-        path=reader.prefix,
-    )
-
-
 class _Missing(NamedTuple):
     """Names that no tensor has: keys of the object graph, and of the tree of `ckptfmt.torch`."""
 
@@ -352,12 +359,12 @@ def _missing_of(
     return _Missing(tuple(keys), tuple(described.missing))
 
 
-def _check_missing(reader: Reader, missing: _Missing) -> None:
+def _check_missing(reader: Reader, missing: _Missing, may_be_missing: bool) -> None:
     for names, refers in (
         (missing.graph, "the object graph refers"),
         (missing.tree, "the metadata 'ckptfmt.torch' refer"),
     ):
-        if names:
+        if names and not may_be_missing:
             raise InvalidError(
                 f"{refers} to tensors that are missing: {some(names)}. An edit has lost them, or "
                 "their variables were never initialised; drop_missing=True removes what is said "
@@ -366,20 +373,21 @@ def _check_missing(reader: Reader, missing: _Missing) -> None:
             )
 
 
+_Totals = dict[str, tuple[int, int]]
+
+
 def _totals(
-    names: Iterable[str], roles: Mapping[str, ModelRole], sizes: Mapping[str, int]
-) -> dict[str, tuple[int, int]]:
-    """Return by role how many tensors these are, and the bytes of their arrays."""
-    found: dict[str, tuple[int, int]] = {}
-    for name in names:
-        count, nbytes = found.get(roles[name], (0, 0))
-        found[roles[name]] = count + 1, nbytes + sizes[name]
-    return found
-
-
-def _relocated(rest: dict[str, str], keys: Mapping[str, str]) -> dict[str, str]:
-    """Return the new names after some got the keys of other paths."""
-    return {old: keys.get(new, new) for old, new in rest.items()}
+    reader: Reader, roles: Mapping[str, ModelRole], rest: Container[str]
+) -> tuple[_Totals, _Totals]:
+    """Return by role how many tensors stay, and the bytes of their arrays; and the same of the
+    others."""
+    kept: _Totals = {}
+    lost: _Totals = {}
+    for (name, role), nbytes in zip(roles.items(), reader.table()["nbytes"].tolist(), strict=True):
+        found = kept if name in rest else lost
+        count, size = found.get(role, (0, 0))
+        found[role] = count + 1, size + nbytes
+    return kept, lost
 
 
 def _in_saved_model(prefix: str) -> bool:
@@ -431,105 +439,3 @@ def _checked_metadata(
                 tensor=name,
             )
     return metadata
-
-
-def _left_out(
-    all_names: TensorNames, stored: list[str], drop: Filters | None, keep: Filters | None
-) -> set[str]:
-    """Return the names that `drop` matches, or `keep` does not."""
-    prefix = all_names.reader.prefix
-    names = [name for name in stored if name != OBJECT_GRAPH_KEY]
-    is_named = drop == OBJECT_GRAPH_KEY or (
-        isinstance(drop, (list, tuple)) and OBJECT_GRAPH_KEY in drop
-    )
-    some_out = stored if is_named else names
-    left_out = matched("drop", drop, some_out, partial(all_names.passing, what="drop"), prefix)
-    if keep is not None:
-        kept = matched("keep", keep, names, partial(all_names.passing, what="keep"), prefix)
-        left_out |= {*names} - kept
-    return left_out
-
-
-def _new_names(
-    reader: Reader, stored: list[str], left_out: set[str], rename: Rename | None
-) -> dict[str, str | None]:
-    """Return the new name of every stored tensor; None if it is dropped."""
-    rest = [name for name in stored if name not in left_out and name != OBJECT_GRAPH_KEY]
-    rename = of_stored(rename, stored, reader.prefix)
-    if isinstance(rename, Mapping) and OBJECT_GRAPH_KEY in rename:
-        raise InvalidError("the object graph cannot be renamed", tensor=OBJECT_GRAPH_KEY)
-    given, transforms = renamed(rest, rename)
-    if transforms:
-        raise invalid("rename", "rename: transforms are for ckptfmt.load_into and ckptfmt.convert")
-    result: dict[str, str | None] = dict.fromkeys(stored)
-    if OBJECT_GRAPH_KEY in result and OBJECT_GRAPH_KEY not in left_out:
-        result[OBJECT_GRAPH_KEY] = OBJECT_GRAPH_KEY
-    for old, new in zip(rest, given, strict=True):
-        result[old] = new if new is None or new == old else saved_name(new)
-    if rename is not None and all(result[name] == name for name in rest):
-        raise TensorNotFoundError(
-            f"rename changes none of the {len(rest)} names", path=reader.prefix
-        )
-    kept = [(old, new) for old, new in result.items() if new is not None]
-    check_distinct([old for old, _ in kept], [new for _, new in kept])
-    return result
-
-
-def _casts(
-    reader: Reader,
-    all_names: TensorNames,
-    names: list[str],
-    cast: Cast | None,
-    described: NamedInMetadata,
-) -> tuple[dict[str, tuple[np.dtype[Any], np.dtype[Any]]], tuple[str, ...]]:
-    """Return the dtypes before and after of the tensors that are cast, and the names of the 0-d
-    tensors that a dtype leaves."""
-    if cast is None:
-        return {}, ()
-    found: dict[str, tuple[np.dtype[Any], np.dtype[Any]]] = {}
-    table = reader.table()
-    kinds = map(dtypes.numpy_dtype, table["dtype_code"].tolist())
-    stored = dict(zip(table["name"].tolist(), kinds, strict=True))
-    shapes = dict(zip(table["name"].tolist(), table["shape"].tolist(), strict=True))
-    chosen: dict[str, np.dtype[Any]] = {}
-    uncast: tuple[str, ...] = ()
-    if isinstance(cast, Mapping):
-        rules, tensors = cast_dtypes(cast), [name for name in names if name != OBJECT_GRAPH_KEY]
-        passing = partial(all_names.passing, what="cast")
-        chosen, unused = by_filters("cast", rules, tensors, passing)
-        if unused:
-            raise no_match("cast", unused[0], tensors, reader.prefix)
-    else:
-        everything = cast_dtype(cast)
-        others = [name for name in names if not described.stays_as_it_is(name)]
-        before, sizes = [stored[name] for name in others], [shapes[name] for name in others]
-        positions, uncast = of_kind(everything, others, before, sizes)
-        chosen = {others[i]: everything for i in positions}
-    for name, to in chosen.items():
-        one = stored[name]
-        if one != to:
-            _check_cast(name, one, to, described)
-            assert one is not None
-            found[name] = one, to
-    if not found:
-        raise TensorNotFoundError(
-            f"cast: no tensor changes by {cast!r}", path=reader.prefix, argument="cast"
-        )
-    return found, uncast
-
-
-def _check_cast(
-    name: str,
-    before: np.dtype[Any] | None,
-    to: np.dtype[Any],
-    described: NamedInMetadata,
-) -> None:
-    check_castable(name, before, to)
-    assert before is not None
-    reason = described.why_not_cast(name, to)
-    if reason is not None:
-        raise InvalidError(
-            f"a cast from {dtype_text(before)} to {dtype_text(to)} would change what "
-            f"ckptfmt.torch.load returns, or make it fail: {reason}",
-            tensor=name,
-        )

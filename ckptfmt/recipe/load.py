@@ -25,7 +25,7 @@ from ckptfmt.bundle import reader as reading
 from ckptfmt.bundle.batch import Batch, batch_of, box_of_text, check_dtypes, select_batch
 from ckptfmt.bundle.tensor import TensorHandle
 from ckptfmt.errors import CkptfmtError, InvalidError, TensorNotFoundError, printable
-from ckptfmt.recipe.changes import Cast, Choice, Names
+from ckptfmt.recipe.changes import Cast, Changes, Names
 
 Path = str | bytes | os.PathLike[Any]
 
@@ -62,7 +62,7 @@ def load(
     """
     check_order("load(path, names)", "path", path, names)
     check_progress(progress)
-    choice = Choice.of(names, filter, rename, cast, allow_loss, has_targets=False)
+    choice = Changes.of(names, filter, rename, cast, allow_loss, has_targets=False)
     with reading.open(path, verify=verify) as reader:
         # A key of a mapping may match tensors that are not loaded.
         has_keys = isinstance(choice.cast, Mapping) or isinstance(choice.rename, Mapping)
@@ -261,7 +261,7 @@ def load_into(
     check_order("load_into(path, targets)", "path", path, targets)
     check_progress(progress)
     targets = by_text("targets", targets)
-    choice = Choice.of(names, filter, rename, cast, allow_loss, strict)
+    choice = Changes.of(names, filter, rename, cast, allow_loss, strict)
     with reading.open(path, verify=verify) as reader:
         everything = batch_of(reader, None)
         new_names, left_out, transforms = choice.chosen(everything.names, reader.prefix)
@@ -318,7 +318,7 @@ def load_into(
     return choice.reported(report)
 
 
-def _casts(choice: Choice, batch: Batch) -> dict[int, np.dtype[Any]]:
+def _casts(choice: Changes, batch: Batch) -> dict[int, np.dtype[Any]]:
     """Return the casts of the values of a batch; refuse tensors without any."""
     for one in batch.meant.values():
         one.taken(is_cast=True)

@@ -93,7 +93,7 @@ def open_any(path: str, tensor: str | None = None) -> Iterator[Opened]:
                 path,
                 prefix,
                 to="tensorflow",
-                rename=None if chosen is None else lambda name: name if name == chosen else None,
+                keep=chosen,
                 drop_metadata=chosen is not None,  # a value of a DCP directory has a name
                 durability="none",
                 check_result=False,

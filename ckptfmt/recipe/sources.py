@@ -3,74 +3,86 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ckptfmt._base.arguments import invalid
-from ckptfmt._base.patterns import Filter, matched
-from ckptfmt._base.renaming import (
-    Rename,
-    Transform,
-    check_distinct,
-    of_stored,
-    renamed,
-    transformed,
-    transformed_kind,
-)
-from ckptfmt.bundle.graph import OBJECT_GRAPH_KEY
+from ckptfmt._base.patterns import Passing
+from ckptfmt._base.renaming import CastFirst, Transform, transformed, transformed_kind
 from ckptfmt.formats.tensors import Box, Tensor
 from ckptfmt.naming.metadata import NamedInMetadata
+from ckptfmt.recipe.changes import Changes
+from ckptfmt.recipe.plan import Tensors, plan
 
 WAY_OUT = "drop_metadata=True"
-Opened = AbstractContextManager[tuple[dict[str, Any], dict[str, Any]]]
 
 
-@contextlib.contextmanager
-def renamed_tensors(
-    opened: Opened, rename: Rename | None, drop: Filter | Sequence[Filter] | None, path: str
-) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
-    """Give the tensors of an open file by their new names, by which the metadata then name them.
+class Planned(NamedTuple):
+    """Tensors that changes take, by their new names.
+
+    Attributes:
+        tensors: with what transforms make of them.
+        metadata: by which the new names are.
+        casts: the dtypes before and after, of those that a cast changes.
+        only_cast: the dtypes of those of them that have no transform.
+        uncast: new names of the 0-d tensors of the kind of `cast=DTYPE`, which leaves them.
+    """
+
+    tensors: dict[str, Any]
+    metadata: dict[str, Any]
+    casts: dict[str, tuple[np.dtype[Any], np.dtype[Any]]]
+    only_cast: dict[str, np.dtype[Any]]
+    uncast: tuple[str, ...]
+
+
+def planned_tensors(
+    tensors: dict[str, Any],
+    metadata: dict[str, Any],
+    changes: Changes,
+    path: str,
+    passing: Passing | None,
+    *,
+    are_values: bool,
+) -> Planned:
+    """Return the tensors of an open file by their new names, by which the metadata then name them.
 
     Args:
-        opened: a context manager of the tensors and the metadata.
-        rename: as in `ckptfmt.load_into`. TensorFlow's object graph keeps its name.
-        drop: filters of tensors to leave out.
-        path: of the file, for errors.
+        are_values: whether the tensors are what their bits stand for, not what is stored.
 
     Raises:
-        TensorNotFoundError: a filter of `drop`, or a name of a mapping `rename`, matches nothing.
-        InvalidError: `rename` is malformed, gives two tensors one name, or its transform fails.
+        TensorNotFoundError, InvalidError: as `plan`; a transform fails; metadata that cannot follow
+            the new names.
     """
-    renamed([], rename)  # checks the argument before anything is opened
-    with opened as (found, stored_metadata):
-        tensors, metadata = found, stored_metadata
-        if rename is not None or drop is not None:
-            graph = {name: one for name, one in tensors.items() if name == OBJECT_GRAPH_KEY}
-            stored = [name for name in tensors if name not in graph]
-            left_out = matched("drop", drop, stored, prefix=path)
-            rest = [name for name in stored if name not in left_out]
-            given, transforms = renamed(rest, of_stored(rename, stored, path))
-            found_names = dict(zip(rest, given, strict=True))
-            new_names = [found_names.get(name) for name in stored]
-            kept = {old: new for old, new in zip(stored, new_names, strict=True) if new is not None}
-            if stored and not kept:
-                argument = "rename" if drop is None else "drop"
-                raise invalid(argument, f"{argument}: no tensor is left", path=path)
-            check_distinct(list(kept), list(kept.values()))
-            all_names = dict(zip(stored, new_names, strict=True))
-            described = NamedInMetadata(stored, metadata, path, way_out=WAY_OUT)
-            edited = described.edited(all_names, cut=False, rename=rename)
-            metadata = metadata if edited is None else edited
-            last: dict[str, NDArray[Any]] = {}
-            for old in transforms.keys() & kept.keys():
-                tensors[old] = _Transformed(tensors[old], transforms[old], last)
-            tensors = {new: tensors[old] for old, new in kept.items()} | graph
-        yield tensors, metadata
+    stored, rename = list(tensors), changes.rename
+    named = rename is not None or changes.drop is not None or changes.keep is not None
+    read = named or changes.cast is not None
+    described = NamedInMetadata(
+        stored, metadata if read else {}, path, way_out=WAY_OUT, are_values=are_values
+    )
+
+    def kinds(rows: Sequence[int]) -> tuple[list[Any], list[tuple[int, ...]]]:
+        chosen = [tensors[stored[row]] for row in rows]
+        unread = [getattr(one, "left_out", None) is not None for one in chosen]
+        found = [None if no else one.dtype for one, no in zip(chosen, unread, strict=True)]
+        return found, [one.shape for one in chosen]
+
+    found = plan(changes, Tensors(stored, kinds, path, described, passing))
+    new_names = found.new_names()
+    if named:
+        edited = described.edited(new_names, cut=False, rename=rename)
+        metadata = metadata if edited is None else edited
+    last: dict[str, NDArray[Any]] = {}
+    for old, transform in found.transforms.items():
+        tensors[old] = _Transformed(tensors[old], transform, last)
+    return Planned(
+        {new: tensors[old] for old, new in new_names.items() if new is not None},
+        metadata,
+        {str(new_names[old]): pair for old, pair in found.casts.items()},
+        {str(new_names[old]): to for old, to in found.only_cast().items()},
+        tuple(str(new_names[old]) for old in found.uncast),
+    )
 
 
 def is_transformed(tensor: object) -> bool:
@@ -87,7 +99,9 @@ class _Transformed:
         last: the transformed tensor that was read last, by name: large ones are read box by box.
     """
 
-    def __init__(self, tensor: Tensor, transform: Transform, last: dict[str, NDArray[Any]]) -> None:
+    def __init__(
+        self, tensor: Tensor, transform: Transform | CastFirst, last: dict[str, NDArray[Any]]
+    ) -> None:
         self._tensor, self._transform, self._last = tensor, transform, last
         self.name = tensor.name
         self.dtype, self.shape = transformed_kind(

@@ -15,19 +15,19 @@ from ckptfmt._base.arguments import invalid
 from ckptfmt._base.renaming import CastFirst, Transform
 from ckptfmt.bundle.reader import Reader
 from ckptfmt.naming.metadata import moved_versions
-from ckptfmt.recipe.changes import Choice
+from ckptfmt.recipe.changes import Changes
 from ckptfmt.torch.parameters import SEQUENCES
 from ckptfmt.torch.structure import Stored, alike, leaves, path_name, versions_of
 
 _OMITTED = object()
 
 
-def chosen_state(structure: Any, choice: Choice, reader: Reader) -> Any:
+def chosen_state(structure: Any, choice: Changes, reader: Reader) -> Any:
     """Return a structure with the chosen tensors: dicts omit the others, lists and tuples have None
     in their place.
 
     Raises:
-        TensorNotFoundError, InvalidError: as `Choice.chosen`; `rename`, and the structure is not
+        TensorNotFoundError, InvalidError: as `Changes.chosen`; `rename`, and the structure is not
             a dict of tensors.
     """
     stored = {path_name(path): leaf for path, leaf in leaves(structure)}
@@ -60,7 +60,7 @@ def chosen_state(structure: Any, choice: Choice, reader: Reader) -> Any:
 
 
 def chosen_tensors(
-    structure: Any, choice: Choice, reader: Reader, target: Any
+    structure: Any, choice: Changes, reader: Reader, target: Any
 ) -> tuple[dict[Any, Any], tuple[str, ...], tuple[str, ...]]:
     """Return the chosen tensors by the keys of the target that they belong to; the stored names
     of those that it has not; and the names of the target's tensors that are left out.
@@ -69,7 +69,7 @@ def chosen_tensors(
         target: a module or a dict of tensors.
 
     Raises:
-        TensorNotFoundError, InvalidError: as `Choice.chosen`; the target has other values
+        TensorNotFoundError, InvalidError: as `Changes.chosen`; the target has other values
             than tensors.
     """
     own = target if isinstance(target, dict) else {}
@@ -95,7 +95,7 @@ def chosen_tensors(
     return chosen, unexpected, tuple(new for new in left_out.values() if new in keys)
 
 
-def _first(choice: Choice) -> str:
+def _first(choice: Changes) -> str:
     """Return the first option that a choice has."""
     options = ("names", "filter", "rename", "cast")
     return next(name for name in options if getattr(choice, name) is not None)
@@ -105,7 +105,7 @@ class _Conversion:
     """Casts tensors as a choice says, and then transforms them. Equal conversions are one function,
     so that tensors that were tied stay so."""
 
-    def __init__(self, choice: Choice, reader: Reader, leaves: Mapping[str, Any]) -> None:
+    def __init__(self, choice: Changes, reader: Reader, leaves: Mapping[str, Any]) -> None:
         self._choice = choice
         self._made: dict[tuple[np.dtype[Any], int], CastFirst] = {}
         stored = {name: one for name, one in leaves.items() if isinstance(one, Stored)}

@@ -22,7 +22,7 @@ from ckptfmt._base.targets import Target, torch_refusal
 from ckptfmt.bundle.batch import select_batch
 from ckptfmt.bundle.reader import Reader
 from ckptfmt.errors import CkptfmtError, InvalidError
-from ckptfmt.recipe.changes import Choice
+from ckptfmt.recipe.changes import Changes
 from ckptfmt.recipe.load import MatchReport, Mismatch, without_bookkeeping
 from ckptfmt.torch import tensors
 from ckptfmt.torch.making import New
@@ -47,7 +47,7 @@ class Matching:
         target: Any,
         new: New,
         assign: bool,
-        choice: Choice,
+        choice: Changes,
         names: Mapping[str, Groups],
     ) -> None:
         self._reader, self._assign, self._choice = reader, assign, choice

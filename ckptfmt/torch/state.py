@@ -22,7 +22,7 @@ from ckptfmt.bundle import reader as reading
 from ckptfmt.bundle import saving
 from ckptfmt.bundle.state_tree import KEY
 from ckptfmt.errors import warn
-from ckptfmt.recipe.changes import Cast, Choice, Names
+from ckptfmt.recipe.changes import Cast, Changes, Names
 from ckptfmt.recipe.load import MatchReport, refuse, rename_remedy
 from ckptfmt.torch import tensors
 from ckptfmt.torch.choosing import chosen_state, chosen_tensors
@@ -202,7 +202,7 @@ def load(
         CorruptError: the stored structure is damaged.
         What `ckptfmt.open` and reading raise.
     """
-    choice = Choice.of(names, filter, rename, cast, allow_loss, has_targets=False)
+    choice = Changes.of(names, filter, rename, cast, allow_loss, has_targets=False)
     with reading.open(path, verify=verify) as reader:
         structure = structure_of(reader)
         if not choice.is_default:
@@ -268,7 +268,7 @@ def load_into(
             "load_into(target, path): target must be a module, a state dict or a dict of these, "
             f"not {type(target).__name__}",
         )
-    choice = Choice.of(names, filter, rename, cast, allow_loss, strict)
+    choice = Changes.of(names, filter, rename, cast, allow_loss, strict)
     with reading.open(path, verify=verify) as reader:
         structure, parameters = structure_and_names(reader)
         new = New(_device(device))

@@ -14,7 +14,7 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 from ckptfmt._base import dtypes
 from ckptfmt.bundle import state_tree
 from ckptfmt.errors import CorruptError, InvalidError
-from ckptfmt.recipe.changes import Choice
+from ckptfmt.recipe.changes import Changes
 
 # TensorFlow's name of a dtype that torch names differently, and torch's plain form of its others.
 _TORCH_NAMES = {
@@ -57,11 +57,11 @@ def can_cast(stored: Any, wanted: Any) -> bool:
     return stored in _NUMBERS and wanted in _NUMBERS
 
 
-def casted(tensor: torch.Tensor, dtype: torch.dtype, name: str, choice: Choice) -> torch.Tensor:
+def casted(tensor: torch.Tensor, dtype: torch.dtype, name: str, choice: Changes) -> torch.Tensor:
     """Return the values of a tensor with another dtype.
 
     Raises:
-        InvalidError: as `Choice.converted`.
+        InvalidError: as `Changes.converted`.
     """
     if tensor.dtype == dtype:
         return tensor

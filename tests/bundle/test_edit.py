@@ -256,7 +256,7 @@ MISTAKES: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"rename": {"w": "v"}}, InvalidError, "rename gives the name 'v'"),
     ({"rename": {"w": ""}}, InvalidError, "TAB-12"),
     ({"rename": {"w": "_CKPTFMT_x"}}, InvalidError, "reserved"),
-    ({"rename": ("w", "x", np.transpose)}, InvalidError, "transforms are for"),
+    ({"rename": ("w", "x", bytes)}, InvalidError, "a numpy array"),
     ({"cast": "nope"}, InvalidError, "'nope'"),
     ({"cast": "string"}, InvalidError, "not a dtype of numbers"),
     ({"cast": {"x": "half"}}, TensorNotFoundError, "cast: 'x' matches none"),

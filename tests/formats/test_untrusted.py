@@ -310,17 +310,18 @@ class Work:
 
 @pytest.mark.parametrize("what", DOUBLED)
 def test_twice_as_much_takes_about_twice_the_work(what: str, tmp_path: Path) -> None:
-    """Lines of Python and bytes, not seconds."""
+    """Lines of Python and bytes, not seconds; threads of earlier tests may add to either."""
     name, make, use, count = DOUBLED[what]
-    seen = []
-    for times in (0.1, 1, 2):  # the first imports what is needed
-        directory = tmp_path / f"{len(seen)}"
+    seen: dict[float, tuple[int, int]] = {}
+    for turn, times in enumerate((0.1, 1, 2, 1, 2)):  # the first imports what is needed
+        directory = tmp_path / f"{turn}"
         directory.mkdir()
         path = directory / name
         path.write_bytes(make(round(count * times)))
         with Work() as work, contextlib.suppress(CkptfmtError):
             use(path)
-        seen.append((work.lines, work.peak))
-    _, (lines, peak), (lines2, peak2) = seen
+        lines, peak = seen.get(times, (work.lines, work.peak))
+        seen[times] = min(lines, work.lines), min(peak, work.peak)
+    (lines, peak), (lines2, peak2) = seen[1], seen[2]
     assert lines2 <= 2.6 * lines + 2000, f"{lines:,} and {lines2:,} lines"
     assert peak2 <= 2.6 * peak + (1 << 17), f"{peak:,} and {peak2:,} bytes"

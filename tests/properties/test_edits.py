@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 import random
 import tempfile
+import warnings
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -31,7 +32,9 @@ def test_edits_do_what_they_must(seed: int) -> None:
         drawn.save(source)
         assert ckptfmt.verify(source).ok == (not drawn.missing)
         try:
-            done = ckptfmt.editing.edit(source, target, durability="none", **given)
+            with warnings.catch_warnings(record=True) as warned:
+                warnings.simplefilter("always")
+                done = ckptfmt.editing.edit(source, target, durability="none", **given)
         except (ckptfmt.InvalidError, ckptfmt.TensorNotFoundError) as error:
             counted("edits", refused=1)
             assert any(part in str(error) for part in expected.refusals), (error, given)
@@ -39,6 +42,10 @@ def test_edits_do_what_they_must(seed: int) -> None:
             return
         assert not expected.refusals, given
         counted("edits", **{"stripped" if "strip_optimizer" in given else "others": 1})
+        places = named_in_tree(drawn.described).items()
+        tied = {name for name, paths in places if len(paths) > 1 and {name} != {*paths}}
+        names_go = not expected.dropped.isdisjoint(tied) and not given.get("strip_optimizer")
+        assert len(warned) == names_go, (warned, given)
         check(drawn, given, expected, done)
         check_values(drawn, expected, done, ckptfmt.load(target))
         missing = set() if given.get("drop_missing") else drawn.missing
@@ -57,7 +64,9 @@ def check(
     stays = expected.renamed.keys()
     undecided = drawn.doubtful & stays if given.get("strip_optimizer") else set()
     assert set(done.undecided) == undecided
-    for names, said in ((stays, done.kept), (expected.dropped, done.lost)):
+    drops = bool(expected.dropped)
+    assert drops or not done.kept
+    for names, said in ((stays, done.kept), (expected.dropped, done.lost)) if drops else ():
         counts = Counter(map(drawn.role, names))
         if names is stays and drawn.graph is not None:
             counts["other"] += 1
