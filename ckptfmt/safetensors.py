@@ -31,7 +31,7 @@ from ckptfmt.errors import InvalidError, TensorNotFoundError
 from ckptfmt.files.temporary import open_directory, replacing_file
 from ckptfmt.formats import safetensors
 from ckptfmt.formats.tensors import Box, Kind
-from ckptfmt.recipe.convert import format_of
+from ckptfmt.recipe.sources import format_of
 
 __all__ = ["load_file", "safe_open", "save_file"]
 

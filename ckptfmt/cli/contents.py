@@ -23,8 +23,8 @@ from ckptfmt.bundle.reader import Header
 from ckptfmt.bundle.verify import finding_of
 from ckptfmt.files.places import file_size, names_in
 from ckptfmt.formats.tensors import FileTensor
-from ckptfmt.recipe.convert import Format
 from ckptfmt.recipe.opening import files_of, open_tensors
+from ckptfmt.recipe.sources import Format
 from ckptfmt.types import Finding, StoredSlice, TensorHandle
 
 # Name prefix of the tensors of the format itself.

@@ -18,7 +18,7 @@ from ckptfmt.cli.progress import Progress
 from ckptfmt.cli.results import changed, listed, print_result
 from ckptfmt.files.locate import locate
 from ckptfmt.formats.safetensors import INDEX
-from ckptfmt.recipe.convert import format_of
+from ckptfmt.recipe.sources import format_of
 
 # Tables of ckptfmt.huggingface.
 TABLES = {

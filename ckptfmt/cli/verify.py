@@ -21,8 +21,8 @@ from ckptfmt.errors import masked
 from ckptfmt.files.locate import locate_all
 from ckptfmt.files.places import is_directory
 from ckptfmt.formats.tensors import Places
-from ckptfmt.recipe.convert import Format
 from ckptfmt.recipe.opening import kind_of, open_tensors
+from ckptfmt.recipe.sources import Format
 from ckptfmt.types import Finding, Report
 
 EPILOG = """

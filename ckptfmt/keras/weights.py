@@ -40,8 +40,8 @@ from ckptfmt.keras.optimizers import CLASS, class_of
 from ckptfmt.keras.pairing import Pairing
 from ckptfmt.objects.trees import save_tree
 from ckptfmt.recipe.changes import Cast, Changes, Names
-from ckptfmt.recipe.convert import format_of
 from ckptfmt.recipe.load import MatchReport
+from ckptfmt.recipe.sources import format_of
 
 Path = str | bytes | os.PathLike[Any]
 By = Literal["graph", "path", "h5"]

@@ -8,8 +8,9 @@ edit.py        edit
 average.py     average
 convert.py     convert
 levels.py      between levels of the format
-checkpoint.py  a checkpoint written again, whose unchanged data files are linked
-sources.py     the tensors of an open file under other names and in other layouts
+sources.py     what changes take of a checkpoint or a file of another format
+checkpoint.py  into a checkpoint: values are linked, copied or made
+export.py      into files of another format
 values.py      values that are read, changed and written one after the other
 opening.py     a checkpoint or a file of another format, to read only
 """

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import operator
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -17,17 +17,32 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ckptfmt import _core
-from ckptfmt._base import names
+from ckptfmt._base import dtypes, names
 from ckptfmt._base.progress import Meter, Progress
 from ckptfmt._base.renaming import CastFirst, Transform, transformed
 from ckptfmt._base.save_options import SaveOptions, at_level
 from ckptfmt.bundle.comparing import pieces
+from ckptfmt.bundle.meanings import E8M0, FP4
 from ckptfmt.bundle.reader import Reader
 from ckptfmt.bundle.tensor import TensorHandle
 from ckptfmt.bundle.writer import Writer, metadata_json, shard_count
+from ckptfmt.formats import safetensors
+from ckptfmt.formats.tensors import Box, Kind, Tensor
+from ckptfmt.naming.roles import OPTIMIZER_STATES
 from ckptfmt.recipe import values
 from ckptfmt.recipe.changes import Changes
-from ckptfmt.recipe.values import Piece, Value, new_array, pieces_of, scratch_of
+from ckptfmt.recipe.export import compare, kinds_of
+from ckptfmt.recipe.sources import Handle, Taken
+from ckptfmt.recipe.values import (
+    Piece,
+    Result,
+    Value,
+    build,
+    mapped_array,
+    new_array,
+    pieces_of,
+    scratch_of,
+)
 
 # A data file is linked if at most this share of the bytes of its tensors is dropped; otherwise the
 # tensors that stay are copied, so that the space of the others is free.
@@ -232,3 +247,93 @@ def _copy(
     for handle in metadata:
         writer._open_handle().add_metadata(handle.read().item())
     return total
+
+
+# ---- made anew -----------------------------------------------------------------------------------
+
+
+def write_checkpoint(
+    taken: Taken,
+    made: Result,
+    check_result: bool,
+    progress: Progress | None,
+    optimizer_paths: Callable[[Mapping[str, Any]], list[str]] | None,
+    most: int,
+) -> tuple[list[Kind], dict[str, str]]:
+    """Write what is taken of a source to a checkpoint. Return what the tensors have become, and the
+    dtypes of torch whose bits are stored, by name.
+
+    Args:
+        optimizer_paths: returns the paths that only the state of optimizers is below.
+        most: bytes that all arrays may have.
+    """
+    tensors = taken.tensors
+    level = made.options.level
+    bits = _take_bits(tensors, taken.casts) if level != "v2" else {}
+    kinds = kinds_of(taken, _holds, "a TensorFlow checkpoint", most)
+    names.check_saved(tensors)
+    metadata = taken.described(bits)
+    paths = optimizer_paths(tensors) if optimizer_paths is not None else []
+    metadata = {**metadata, **({OPTIMIZER_STATES: paths} if paths else {})}
+    meter = Meter(progress, sum(kind.nbytes for kind in kinds))
+
+    def value(kind: Kind, folder: str | None) -> NDArray[Any]:
+        tensor = tensors[kind.name]
+        if kind.nbytes <= values.HELD_MAX or kind.dtype.hasobject:
+            return np.asarray(tensor.read())
+        array = mapped_array(kind.name, kind.shape, kind.dtype, folder)
+        for box in pieces(kind.shape, kind.dtype.itemsize):
+            array[box] = tensor.read(box)
+        return array
+
+    def fill(writer: Writer, folder: str | None) -> None:
+        raw = names.tensor_bytes
+        found = (Value(raw(one.name), one.nbytes, partial(value, one, folder)) for one in kinds)
+        values.rewrite(writer, found, meter.add)
+
+    def check(part: str, _: str | None) -> None:
+        with Reader(part, limits=made.limits) as result:
+            compare(kinds, lambda name, box: np.asarray(result[name][(*box, ...)]), taken)
+
+    text = metadata_json(metadata, level) if metadata and level != "v2" else None
+    build(made, text, fill, check if check_result else None)
+    return kinds, bits
+
+
+class _Bits:
+    """What a checkpoint stores of a tensor of a dtype of torch that it lacks."""
+
+    dtype = np.dtype(np.uint8)
+
+    def __init__(self, tensor: Tensor) -> None:
+        self._tensor, self.name, self.shape = tensor, tensor.name, tensor.shape
+        self._is_packed = tensor.dtype.name != E8M0
+        if self._is_packed:
+            self.shape = (*tensor.shape[:-1], tensor.shape[-1] // 2)
+
+    def read(self, box: Box = ()) -> NDArray[Any]:
+        """Return a box as an array."""
+        if not self._is_packed:
+            return self._tensor.read(box).view(np.uint8)
+        if len(box) == len(self.shape):
+            box = (*box[:-1], slice(2 * box[-1].start, 2 * box[-1].stop))
+        return dtypes.packed_fp4(self._tensor.read(box))
+
+
+def _take_bits(tensors: dict[str, Any], casts: Mapping[str, Any]) -> dict[str, str]:
+    """Replace tensors of dtypes of torch that a checkpoint lacks by their bits; return the dtypes.
+    A checkpoint has FP4 as well, a value to a byte, which stays so."""
+    found = {}
+    for name, tensor in tensors.items():
+        if tensor.dtype.name == E8M0:
+            found[name] = E8M0
+        elif (
+            tensor.dtype.name == dtypes.FP4 and name not in casts and not isinstance(tensor, Handle)
+        ):
+            found |= {name: FP4} if safetensors.has_pairs(tensor.shape) else {}
+    tensors.update({name: _Bits(tensors[name]) for name in found})
+    return found
+
+
+def _holds(dtype: np.dtype[Any]) -> bool:
+    return dtype.kind == "O" or dtypes.code_of_array(dtype) is not None

@@ -19,7 +19,8 @@ from ckptfmt.errors import CkptfmtError, TensorNotFoundError, masked, warn
 from ckptfmt.files.places import names_in
 from ckptfmt.formats import safetensors
 from ckptfmt.formats.tensors import FileTensor
-from ckptfmt.recipe.convert import Format, convert, format_of, module_of
+from ckptfmt.recipe.convert import convert
+from ckptfmt.recipe.sources import Format, format_of, module_of
 
 
 class Opened(NamedTuple):

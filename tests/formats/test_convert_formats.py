@@ -15,7 +15,8 @@ import pytest
 import ckptfmt
 from ckptfmt.bundle import comparing
 from ckptfmt.cli import main
-from ckptfmt.recipe import convert as converting
+from ckptfmt.recipe import values
+from ckptfmt.recipe.export import Export
 from ckptfmt.safetensors import load_file, save_file
 
 
@@ -162,7 +163,7 @@ def test_texts_of_npz(tmp_path: Path, save: Any) -> None:
 @pytest.mark.parametrize("level", ["v2", "v2+"])
 def test_large_tensors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, level: Any) -> None:
     """Those that go through a temporary file, in pieces; and partitioned ones."""
-    monkeypatch.setattr(converting, "HELD_MAX", 1000)
+    monkeypatch.setattr(values, "HELD_MAX", 1000)
     monkeypatch.setattr(comparing, "PIECE_BYTES", 4096)
     big = np.random.default_rng(1).normal(size=(900, 301))
     with ckptfmt.Writer(tmp_path / "ck", level=level) as writer:
@@ -183,7 +184,7 @@ def test_nothing_is_half_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ckptfmt.save(tmp_path / "ck", {"a": np.arange(100)})
     save_file({"old": np.arange(3)}, tmp_path / "x.safetensors")
     before = (tmp_path / "x.safetensors").read_bytes()
-    written = converting._Export._check
+    written = Export._check
 
     def damage(self: Any, path: str, *rest: Any) -> None:
         with open(path, "r+b") as file:
@@ -191,7 +192,7 @@ def test_nothing_is_half_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
             file.write(b"\xff")
         written(self, path, *rest)
 
-    monkeypatch.setattr(converting._Export, "_check", damage)
+    monkeypatch.setattr(Export, "_check", damage)
     with pytest.raises(ckptfmt.CorruptError, match="does not hold"):
         ckptfmt.convert(tmp_path / "ck", tmp_path / "x.safetensors")
     assert (tmp_path / "x.safetensors").read_bytes() == before

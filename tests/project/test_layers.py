@@ -95,7 +95,7 @@ def test_each_package_says_its_idea_and_lists_its_files() -> None:
 QUESTIONS = {
     "_base/names.py": 3,  # what a path may be, how an error leads on, and what is relative
     "bundle/reader.py": 1,  # most URLs are prefixes: no request to look first
-    "recipe/convert.py": 1,  # other formats are read by path
+    "recipe/sources.py": 1,  # other formats are read by path
     "recipe/opening.py": 1,
     "report/html.py": 1,  # how much of it is read
 }
