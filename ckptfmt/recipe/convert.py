@@ -184,7 +184,7 @@ def convert(
                         argument,
                         f"{argument}: between TensorFlow checkpoints, use `edit`",
                     )
-            levels.convert(
+            dropped = levels.convert(
                 from_path,
                 made,
                 drop_metadata=drop_metadata,
@@ -193,8 +193,14 @@ def convert(
             )
             with Reader(target, limits=limits) as reader:
                 nbytes = sum(handle.nbytes for handle in reader.values())
-                missed = missing_tensors(reader)
-                return Conversion(target, "tensorflow", len(reader), nbytes, missing=missed)
+                return Conversion(
+                    target,
+                    "tensorflow",
+                    len(reader),
+                    nbytes,
+                    dropped=tuple(dropped),
+                    missing=missing_tensors(reader),
+                )
         # Renamed tensors are not where the layout of the source has them.
         states = module_of(kind).optimizer_paths if kind == "hdf5" and rename is None else None
         with opened(kind, from_path, limits, changes, keeps=keeps, is_stored=keeps) as taken:

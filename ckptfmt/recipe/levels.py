@@ -18,6 +18,7 @@ from ckptfmt.bundle.tensor import TensorHandle
 from ckptfmt.bundle.writer import Writer, metadata_json
 from ckptfmt.errors import CorruptError, InvalidError
 from ckptfmt.files.locate import locate
+from ckptfmt.formats import torch_state
 from ckptfmt.recipe.values import (
     Result,
     build,
@@ -40,13 +41,13 @@ def convert(
     drop_metadata: bool,
     check_result: bool,
     progress: Progress | None,
-) -> None:
+) -> list[str]:
     """Write a checkpoint again at another level; see `ckptfmt.convert`. Partitioned tensors keep
     their slices. The unused bits of narrow types, and the sizes in string and variant values, are
-    normalised."""
+    normalised. Return in words what the result lacks."""
     with Reader(locate(source), verify="full", limits=result.limits) as reader:
         _check_source(reader)
-        metadata = _metadata(reader, result.options.level, drop_metadata)
+        metadata, dropped = _metadata(reader, result.options.level, drop_metadata)
         meter = Meter(progress, sum(handle.nbytes for handle in reader.values()))
 
         def fill(writer: Writer, folder: str | None) -> None:
@@ -59,6 +60,7 @@ def convert(
                 _compare(reader, written, folder)
 
         build(result, metadata, fill, check if check_result else None)
+    return dropped
 
 
 def _check_source(reader: Reader) -> None:
@@ -104,10 +106,10 @@ def _stands_in(handle: TensorHandle) -> bool:
     )
 
 
-def _metadata(reader: Reader, level: Level, drop: bool) -> bytes | None:
-    """Return the metadata of the result as it is stored, or None."""
+def _metadata(reader: Reader, level: Level, drop: bool) -> tuple[bytes | None, list[str]]:
+    """Return the metadata of the result as it is stored, or None, and in words what it lacks."""
     if names.METADATA not in reader:
-        return None
+        return None, []
     try:
         metadata = reader.metadata
     except CorruptError as error:
@@ -117,11 +119,11 @@ def _metadata(reader: Reader, level: Level, drop: bool) -> bytes | None:
             error.hint(DROPPING)
             error.argument = "drop_metadata"
             raise
-        return None
+        return None, ["the metadata"]
     try:
         if level == "v2":
             raise InvalidError("level 'v2' has no place for the metadata of the source")
-        return metadata_json(metadata, level)
+        return metadata_json(metadata, level), []
     except InvalidError as error:
         if not drop:
             error.hint(DROPPING)
@@ -133,7 +135,7 @@ def _metadata(reader: Reader, level: Level, drop: bool) -> bytes | None:
                     f"without the metadata its elements are no longer bits of {handle.meaning}: "
                     "ckptfmt.torch.load returns it, to be saved as another dtype"
                 ) from None
-        return None
+        return None, torch_state.left_out(reader, metadata)
 
 
 def _compare(reader: Reader, result: Reader, folder: str | None) -> None:
