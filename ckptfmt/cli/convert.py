@@ -11,14 +11,17 @@ import re
 import ckptfmt
 from ckptfmt import InvalidError, huggingface
 from ckptfmt._base.arguments import invalid
+from ckptfmt._base.renaming import Rename
 from ckptfmt.cli import text
 from ckptfmt.cli.destination import check_destination
-from ckptfmt.cli.options import add_cast, add_result_options, cast
+from ckptfmt.cli.options import add_cast, add_result_options, add_selection, cast
 from ckptfmt.cli.progress import Progress
+from ckptfmt.cli.renaming import renames
 from ckptfmt.cli.results import changed, listed, print_result
 from ckptfmt.files.locate import locate
 from ckptfmt.formats.safetensors import INDEX
-from ckptfmt.recipe.sources import format_of
+from ckptfmt.recipe.opening import open_tensors
+from ckptfmt.recipe.sources import Format, format_of
 
 # Tables of ckptfmt.huggingface.
 TABLES = {
@@ -30,7 +33,7 @@ TABLES = {
 }
 
 
-EPILOG = """
+EPILOG = f"""
 SOURCE is a path as for `ckptfmt inspect`, or a safetensors file, its index, a .npz or .h5 file, or
 a directory of torch.distributed.checkpoint. DESTINATION is the prefix of a TensorFlow checkpoint,
 or a file whose extension names its format (.safetensors, .npz, .h5; a .weights.h5
@@ -38,6 +41,10 @@ file of Keras only if the names in SOURCE are those of such files). The source i
 it is read, and the result is read back before it becomes visible. Other formats have no place for
 TensorFlow's object graph. What the result lacks, and tensors that the object graph of SOURCE refers
 to and that are missing, are named on standard error.
+
+A FILTER, and OLD=NEW or /REGEX/=NEW, are those of `ckptfmt edit`, and mean the names in SOURCE. A
+TABLE has the names and layouts of Hugging Face's PyTorch models; it is one of
+{", ".join(TABLES)}. Between TensorFlow checkpoints, `ckptfmt edit` drops, keeps and casts.
 
 levels of TensorFlow checkpoints:
   v2       byte for byte what TensorFlow writes
@@ -48,6 +55,7 @@ examples:
   ckptfmt convert model.ckpt-1000 model.safetensors --cast float32
   ckptfmt convert model.safetensors.index.json ckpt/model
   ckptfmt convert bert_model.ckpt model.safetensors --rename bert
+  ckptfmt convert run/step-3 weights.safetensors --keep 'model.*' --rename 'model.*=*'
   ckptfmt convert --level ckptfmt model.ckpt-1000 archive/model
   ckptfmt convert --level v2 archive/model for-tensorflow/model
   ckptfmt convert --shards 8 model.ckpt-1000 divided/model
@@ -70,12 +78,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="format of the result (default: by the extension of DESTINATION)",
     )
     add_cast(parser)
-    add(
-        "--rename",
-        choices=sorted(TABLES),
-        help="give the tensors the names and layouts of Hugging Face's PyTorch models",
-    )
-    add("--drop", metavar="FILTER", action="append", default=[], help="leave out these tensors")
+    add_selection(parser, "OLD=NEW|TABLE", "other names; a TABLE also layouts")
     add(
         "--max-shard-size",
         dest="max_shard_bytes",
@@ -117,7 +120,8 @@ def run(options: argparse.Namespace) -> int:
         CkptfmtError: nothing was converted (after a DurabilityUnknownError: it was).
     """
     source = options.source
-    if format_of(source, exists=True) == "tensorflow":
+    kind = format_of(source, exists=True)
+    if kind == "tensorflow":
         source = locate(source)
     result = options.to or format_of(options.destination, exists=False)
     if result == "tensorflow":
@@ -132,8 +136,9 @@ def run(options: argparse.Namespace) -> int:
             to=result,
             cast=cast(options.cast),
             allow_loss=options.allow_loss,
-            rename=None if options.rename is None else TABLES[options.rename],
+            rename=_rename(options.rename, kind, source),
             drop=options.drop or None,
+            keep=options.keep or None,
             max_shard_bytes=_size(options.max_shard_bytes),
             level=options.level,
             shards=options.shards,
@@ -150,6 +155,28 @@ def run(options: argparse.Namespace) -> int:
     ]
     print_result(done, options, lines, missing=done.missing)
     return 0
+
+
+def _rename(given: list[str], kind: Format, source: str) -> Rename | None:
+    """Return the `rename` argument of `ckptfmt.convert`."""
+    for one in given:
+        if "=" in one:
+            continue
+        if one not in TABLES:
+            raise InvalidError(
+                f"--rename {one!r}: expected OLD=NEW, /REGEX/=NEW, or one of the tables "
+                f"{', '.join(TABLES)}"
+            )
+        if len(given) > 1:
+            raise InvalidError(f"--rename {one!r}: a table can be given once, and with no other")
+        return TABLES[one]
+    if not given:
+        return None
+    if kind == "tensorflow":
+        with ckptfmt.open(source) as reader:
+            return renames(given, list(reader), reader.prefix)
+    with open_tensors(kind, source) as (tensors, _):
+        return renames(given, list(tensors), source)
 
 
 def _check_new(destination: str, *, in_several: bool) -> None:

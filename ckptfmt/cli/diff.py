@@ -118,8 +118,7 @@ def run(options: argparse.Namespace) -> int:
             and (not passes or any(chosen(name) for chosen in passes))
         )
         if options.rename:
-            new_names = renames(options.rename, list(a), one.path)
-            choice["renamed"] = lambda name: new_names.get(name, name)
+            choice["renamed"] = renames(options.rename, list(a), one.path)
         # 1, 1.0 and true are equal in Python.
         texts = [json.dumps(one.metadata, sort_keys=True) for one in (a, b)]
         metadata_equal = bool(options.filter) or not one_format or texts[0] == texts[1]

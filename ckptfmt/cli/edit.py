@@ -11,7 +11,7 @@ import ckptfmt
 from ckptfmt import InvalidError
 from ckptfmt.cli import text
 from ckptfmt.cli.destination import check_destination
-from ckptfmt.cli.options import add_cast, add_result_options, cast
+from ckptfmt.cli.options import add_cast, add_result_options, add_selection, cast
 from ckptfmt.cli.progress import Progress
 from ckptfmt.cli.renaming import renames
 from ckptfmt.cli.results import changed, listed, print_result
@@ -70,10 +70,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("source", metavar="SOURCE", help="a checkpoint")
     add("destination", metavar="DESTINATION", help="prefix of the result")
-    several: dict[str, Any] = {"action": "append", "default": []}
-    add("--rename", metavar="OLD=NEW", help="give tensors other names", **several)
-    add("--drop", metavar="FILTER", help="leave out these tensors", **several)
-    add("--keep", metavar="FILTER", help="leave out all others", **several)
+    add_selection(parser)
     add(
         "--strip-optimizer",
         action="store_true",
@@ -96,7 +93,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         metavar="KEY=VALUE",
         help="set a member of the metadata to a number, true, false, a JSON list, or a text; an "
         "empty VALUE removes it",
-        **several,
+        action="append",
+        default=[],
     )
     add(
         "--compact",

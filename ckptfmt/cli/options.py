@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import argparse
 import math
+from typing import Any
 
 from ckptfmt import InvalidError
 from ckptfmt._base.patterns import filter_function
@@ -32,6 +33,23 @@ def add_result_options(
         )
         add("--json", action="store_true", help="print what was done as one JSON document")
     add("-q", "--quiet", action="store_true", help="print nothing on success but losses")
+
+
+def add_selection(
+    parser: argparse.ArgumentParser, rename: str = "OLD=NEW", what: str = "other names"
+) -> None:
+    """Add the options that say which tensors are taken, and under what names.
+
+    Args:
+        parser: of the command.
+        rename: the values of --rename.
+        what: it gives tensors.
+    """
+    several: dict[str, Any] = {"action": "append", "default": []}
+    add = parser.add_argument
+    add("--rename", metavar=rename, help=f"give tensors {what}", **several)
+    add("--drop", metavar="FILTER", help="leave out these tensors", **several)
+    add("--keep", metavar="FILTER", help="leave out all others", **several)
 
 
 def add_cast(parser: argparse.ArgumentParser) -> None:

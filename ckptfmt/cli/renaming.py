@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 
 from ckptfmt import InvalidError, TensorNotFoundError
 from ckptfmt._base.hints import near
@@ -12,18 +13,20 @@ from ckptfmt._base.names import VALUE_SUFFIX
 from ckptfmt.bundle.graph import OBJECT_GRAPH_KEY
 
 
-def renames(given: list[str], stored: list[str], prefix: str) -> dict[str, str]:
-    """Return the new names by stored name. All rules refer to the stored names, or where a rule
-    matches none, to those of variables without the suffix that all of them have.
+def renames(given: list[str], stored: list[str], prefix: str) -> Callable[[str], str]:
+    """Return a function that gives a name its new one. All rules refer to the stored names, or
+    where a rule matches none, to those of variables without the suffix that all of them have. A
+    name that is not stored, of a tied tensor of torch, is renamed by the first rule that matches.
 
     Raises:
         TensorNotFoundError: a rule matches no name.
         InvalidError: two rules give a tensor different names.
     """
+    stored_names = frozenset(stored)
     names = [name for name in stored if name != OBJECT_GRAPH_KEY]
     found: dict[str, str] = {}
-    for rule in given:
-        pattern, replacement = _compiled(rule)
+    rules = [_compiled(rule) for rule in given]
+    for rule, (pattern, replacement) in zip(given, rules, strict=True):
         matched: dict[str, str] = {}
         for suffix in ("", VALUE_SUFFIX):
             for name in names if not matched else ():
@@ -42,7 +45,14 @@ def renames(given: list[str], stored: list[str], prefix: str) -> dict[str, str]:
                     f"{found[name]!r}: each tensor is renamed once",
                     tensor=name,
                 )
-    return {old: new for old, new in found.items() if old != new}
+
+    def renamed(name: str) -> str:
+        if name in stored_names:
+            return found.get(name, name)
+        tied = (pattern.subn(replacement, name) for pattern, replacement in rules)
+        return next((new for new, count in tied if count), name)
+
+    return renamed
 
 
 def _compiled(rule: str) -> tuple[re.Pattern[str], str]:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from support.hostile import dcp, zip_tensor
 
 import ckptfmt
 from ckptfmt.bundle import comparing
@@ -45,6 +46,51 @@ def test_convert_with_transforms(bert: Path, tmp_path: Path, name: str) -> None:
     assert sorted(loaded) == ["bert.pooler.dense.bias", "bert.pooler.dense.weight"]
     assert loaded["bert.pooler.dense.weight"].tolist() == KERNEL.T.tolist()
     assert loaded["bert.pooler.dense.bias"].tolist() == KERNEL[0].tolist()
+
+
+RULES = ["--keep", "model.*", "--rename", "model.*=*"]
+
+
+@pytest.mark.parametrize("source", ["checkpoint", "npz", "dcp"])
+def test_selection(tmp_path: Path, source: str) -> None:
+    """The weights alone under plain names, by one command."""
+    tensors = dict.fromkeys(("model.w", "model.b", "optim.m"), KERNEL)
+    path = tmp_path / "source"
+    if source == "dcp":
+        data = zip_tensor(KERNEL.shape, KERNEL.tobytes())
+        path = dcp(tmp_path, data, KERNEL.shape, names=tuple(tensors))
+    elif source == "npz":
+        path = path.with_suffix(".npz")
+        np.savez(path, **tensors)
+    else:
+        ckptfmt.save(path, tensors)
+    for result in ("plain", "plain.safetensors"):
+        assert main(["convert", "-q", str(path), str(tmp_path / result), *RULES]) == 0
+    for found in (ckptfmt.load(tmp_path / "plain"), load_file(tmp_path / "plain.safetensors")):
+        assert found.keys() == {"w", "b"} and np.array_equal(found["w"], KERNEL)
+
+
+@pytest.mark.parametrize(
+    ("name", "words", "message"),
+    [
+        ("x.npz", ["--rename", "brt"], "tables albert, bert, electra, electra-generator, t5"),
+        ("x.npz", ["--rename", "bert", "--rename", "a=b"], "a table"),
+        ("x.npz", ["--rename", "nothing=b"], "matches none of the 4 tensors"),
+        ("x.npz", ["--keep", "nothing"], "matches none of the 4 tensors"),
+        ("x", ["--keep", "*kernel"], "use `edit`"),
+    ],
+)
+def test_refused_selection(
+    bert: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    name: str,
+    words: list[str],
+    message: str,
+) -> None:
+    assert main(["convert", str(bert), str(tmp_path / name), *words]) == 2
+    found = capsys.readouterr().err
+    assert message in found and words[0] in found and not [*tmp_path.glob("x*")]
 
 
 def test_boxes_of_a_transformed_tensor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

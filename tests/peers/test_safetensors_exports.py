@@ -13,6 +13,7 @@ import pytest
 import safetensors
 import safetensors.torch
 import torch
+import torch.distributed.checkpoint as dcp
 import transformers
 import transformers.modeling_utils
 from accelerate.utils.modeling import load_state_dict as accelerate_load
@@ -41,7 +42,7 @@ def training(model: torch.nn.Module) -> dict[str, Any]:
     return {"model": model, "optimizer": optimizer, "rng": ct.RandomState(), "step": 3}
 
 
-WEIGHTS: dict[str, Any] = {"rename": [("^model[.]", "")], "drop": ["optimizer.*", "rng.*"]}
+WEIGHTS: dict[str, Any] = {"rename": ("^model[.]", ""), "keep": "model.*"}
 # What is saved, of which model, and the options of `convert`.
 EXPORTS: dict[str, tuple[Callable[[torch.nn.Module], Any], type, dict[str, Any]]] = {
     "a module": (lambda model: model, lambda: torch.nn.Linear(2, 2), {}),
@@ -148,6 +149,24 @@ def test_ties(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> 
         assert all(torch.equal(back[name], one) for name, one in state.items())
         with ckptfmt.open(path / "back") as reader:
             assert reader.metadata.keys() <= {"ckptfmt.torch", "format"}
+
+
+@pytest.mark.parametrize("source", ["ckptfmt", "dcp"])
+def test_weights_by_command(tmp_path: Path, source: str) -> None:
+    """One command makes a file of the weights of a training state, which a model loads."""
+    model, file = Tied(), str(tmp_path / "weights.safetensors")
+    if source == "dcp":
+        weights = {"model": model.state_dict(), "optim": {"step": 3}}
+        dcp.save(weights, checkpoint_id=tmp_path / "run", no_dist=True)
+    else:
+        ct.save(training(model), tmp_path / "run")
+    words = ["--keep", "model.*", "--rename", "model.*=*"]
+    assert main(["convert", "-q", str(tmp_path / "run"), file, *words]) == 0
+    other = Tied()
+    other.load_state_dict(safetensors.torch.load_file(file), strict=source == "dcp")
+    assert all(map(torch.equal, other.parameters(), model.parameters()))
+    if source == "ckptfmt":
+        assert metadata_of(Path(file))["head.weight"] == "emb.weight"
 
 
 @pytest.mark.parametrize("to", ["x.npz", "x.h5", "x.safetensors"])

@@ -5,11 +5,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from support.pages import run_page
+from support.pages import run_console, run_page
 
 
 def test_page(tmp_path: Path) -> None:
     run_page("docs/torch.md", tmp_path)
+    run_console("docs/torch.md", tmp_path)
 
 
 def test_readme(tmp_path: Path) -> None:
