@@ -36,7 +36,7 @@ class CastFirst(NamedTuple):
 NewName = str | tuple[str, Transform]
 Pattern = str | re.Pattern[str]
 Rule = tuple[Pattern, str | None] | tuple[Pattern, str, Transform]
-Rename = Mapping[str, NewName] | Callable[[str], NewName | None] | Rule | Sequence[Rule]
+Rename = Mapping[str, NewName] | Callable[[str], NewName | None] | Sequence[Rule]
 
 
 def of_stored(
@@ -88,11 +88,8 @@ def _rename_function(rename: Rename) -> Callable[[str], Any]:
     if callable(rename):
         return rename
     if isinstance(rename, Sequence) and not isinstance(rename, (str, bytes)):
-        alone = len(rename) > 0 and isinstance(rename[0], (str, re.Pattern))
-        return _by_rules([_checked_rule(rule) for rule in ([rename] if alone else rename)])
-    raise wrong(
-        "rename", "a mapping from names to names, a function, or (regex, replacement) pairs", rename
-    )
+        return _by_rules([_checked_rule(rule) for rule in rename])
+    raise wrong("rename", "a mapping from names to names, a function, or a list of pairs", rename)
 
 
 _CheckedRule = tuple[re.Pattern[str], str | None, Transform | None]
@@ -108,8 +105,8 @@ def _checked_rule(rule: Any) -> _CheckedRule:
             return text_pattern("rename", pattern), None, None
     raise invalid(
         "rename",
-        "rename: expected pairs of a regular expression and a replacement, or these and a "
-        f"transform of the array, got {rule!r}",
+        "rename: expected a list of pairs (regular expression, replacement), or of these and a "
+        f"transform of the array; {rule!r} is none of them",
     )
 
 

@@ -27,6 +27,7 @@ from ckptfmt._base.names import OBJECT_GRAPH_KEY, tensor_name
 from ckptfmt._base.patterns import (
     Filter,
     Filters,
+    Passing,
     by_filters,
     by_text,
     check_filters,
@@ -187,8 +188,7 @@ class Changes:
         unused: list[tuple[str, Any]] = []
         if isinstance(self.cast, Mapping):
             tensors = [name for name in stored if name != OBJECT_GRAPH_KEY]
-            self.done.wanted, others = by_filters("cast", cast_dtypes(self.cast), tensors)
-            unused += [("cast", key) for key in others]
+            unused += [("cast", key) for key in self.note_wanted(tensors)]
         if isinstance(self.rename, Mapping):
             unused += [("rename", name) for name in self.rename if name not in present]
         if unused and self.strict is not False:
@@ -209,6 +209,16 @@ class Changes:
             if old not in loaded and name is not None and name not in taken
         }
         return Chosen(loaded, left_out, {o: one for o, one in transforms.items() if o in loaded})
+
+    def note_wanted(self, stored: Sequence[str], passing: Passing | None = None) -> list[Any]:
+        """Note the dtypes that a mapping `cast` gives; return its keys that match no tensor.
+
+        Raises:
+            InvalidError: as `by_filters`.
+        """
+        rules = cast_dtypes(self.cast or {})
+        self.done.wanted, unused = by_filters("cast", rules, stored, passing)
+        return unused
 
     def casts(
         self,

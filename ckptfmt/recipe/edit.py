@@ -137,10 +137,10 @@ def edit(
         source: any path that `ckptfmt.open` takes.
         destination: prefix of the result. It may be that of the source, which is then replaced in
             one step.
-        rename: stored name to new name: a mapping, a function, or pairs (regular expression,
-            replacement), as in `ckptfmt.load_into`, or a table of `ckptfmt.huggingface`. None drops
-            a tensor. A tensor with a transform is in memory, and becomes whole if it is
-            partitioned.
+        rename: stored name to new name: a mapping, a function, or a list of pairs (regular
+            expression, replacement), as in `ckptfmt.load_into`, or a table of
+            `ckptfmt.huggingface`. None drops a tensor. A tensor with a transform is in memory, and
+            becomes whole if it is partitioned.
         drop: which tensors to leave out: a glob pattern for the whole name (`*` matches slashes
             too), `/REGEX/` or a compiled regular expression that is found anywhere in the name, a
             function, or a list of these. The object graph is only dropped by its own name.
@@ -269,7 +269,7 @@ def edit(
         lost,
         tuple(name for name in undecided if name in rest),
         tuple(gone) or missing.graph,
-        planned.uncast,
+        done["uncast"],
     )
 
 

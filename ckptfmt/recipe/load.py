@@ -224,13 +224,13 @@ def load_into(
             matches slashes too), `/REGEX/` or a compiled regular expression that is found anywhere
             in the name, or a function. The targets of the others stay unchanged.
         rename: stored name to name in `targets`: a mapping (other names stay), a function (None
-            drops the tensor, which then needs no target), or pairs (regular expression,
-            replacement) that are applied to every name one after the other, as `re.sub` does; one
-            pair may be given alone, and the replacement None drops the tensor. A mapping or
-            function may give a pair (name, transform), and a third element of a pair is a transform
-            of the tensors that it renames: a function of the array that was read, for example
-            `numpy.transpose`, whose result is stored in the target. It is also called with zeros,
-            to learn the result's shape and dtype before anything is read.
+            drops the tensor, which then needs no target), or a list of pairs (regular expression,
+            replacement) that are applied to every name one after the other, as `re.sub` does; the
+            replacement None drops the tensor. A mapping or function may give a pair (name,
+            transform), and a third element of a pair is a transform of the tensors that it renames:
+            a function of the array that was read, for example `numpy.transpose`, whose result is
+            stored in the target. It is also called with zeros, to learn the result's shape and
+            dtype before anything is read.
         cast: True casts numbers to the dtypes of the targets. A dtype casts all tensors of its kind
             (floating-point, integer, complex) that have at least one dimension, of which there must
             be one. A mapping of filters to dtypes casts the tensors that match; the first filter
@@ -438,7 +438,7 @@ def _starts(report: MatchReport) -> tuple[str, str] | None:
 def rename_remedy(before: str, after: str) -> str:
     """Return the argument that renames all that begins with one text, for a message."""
     pattern = "^" + re.escape(before).replace("\\.", "[.]").replace("\\-", "-")
-    return f"pass rename={(pattern, after)!r}"
+    return f"pass rename={[(pattern, after)]!r}"
 
 
 def restore_v2(

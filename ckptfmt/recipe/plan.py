@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -10,9 +11,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ckptfmt._base.arguments import invalid
-from ckptfmt._base.casting import cast_dtype, cast_dtypes, check_castable, of_kind
 from ckptfmt._base.names import OBJECT_GRAPH_KEY
-from ckptfmt._base.patterns import Passing, by_filters, matched, no_match
+from ckptfmt._base.patterns import Passing, matched, no_match
 from ckptfmt._base.renaming import (
     CastFirst,
     Transform,
@@ -54,14 +54,12 @@ class Plan:
         stored: the stored names of all of them.
         names: their new names, None for those that are dropped.
         casts: the dtypes before and after, by stored name.
-        uncast: stored names of the 0-d tensors of the kind of `cast=DTYPE`, which leaves them.
         transforms: by stored name; each casts first, if it is of a tensor that is cast.
     """
 
     stored: Sequence[str]
     names: list[str | None]
     casts: Mapping[str, tuple[np.dtype[Any], np.dtype[Any]]]
-    uncast: tuple[str, ...]
     transforms: Mapping[str, Transform | CastFirst]
 
     def new_names(self) -> dict[str, str | None]:
@@ -108,7 +106,7 @@ def plan(changes: Changes, tensors: Tensors, dropped: Set[str] = frozenset()) ->
     rows = [row for row in rows if stored[row] != OBJECT_GRAPH_KEY]
     if not rows and (changes.keep or changes.drop or rename) is not None:
         raise _nothing_left(changes, tensors.path)
-    casts, uncast = _casts(changes, tensors, rows)
+    casts = _casts(changes, tensors, rows)
     made = dict[str, Transform | CastFirst](transforms)
     for name in transforms.keys() & casts.keys():
         made[name] = CastFirst(casts[name][1], changes.converted, transforms[name])
@@ -120,7 +118,7 @@ def plan(changes: Changes, tensors: Tensors, dropped: Set[str] = frozenset()) ->
             raise invalid("rename", "a dtype that NumPy lacks has no transforms", tensor=name)
         dtype, _ = transformed_kind(name, before, shape, made[name])
         tensors.described.check_change("rename", name, before, dtype)
-    return Plan(stored, names, casts, uncast, made)
+    return Plan(stored, names, casts, made)
 
 
 def _left_out(changes: Changes, tensors: Tensors) -> set[str]:
@@ -148,32 +146,23 @@ def _nothing_left(changes: Changes, path: str) -> InvalidError:
 
 def _casts(
     changes: Changes, tensors: Tensors, rows: Sequence[int]
-) -> tuple[dict[str, tuple[np.dtype[Any], np.dtype[Any]]], tuple[str, ...]]:
-    """Return the dtypes before and after of the tensors at some positions that are cast, and the
-    names of the 0-d tensors that a dtype leaves."""
+) -> dict[str, tuple[np.dtype[Any], np.dtype[Any]]]:
+    """Return the dtypes before and after of the tensors at some positions that are cast."""
     if changes.cast is None:
-        return {}, ()
+        return {}
     names = [tensors.names[row] for row in rows]
-    uncast: tuple[str, ...] = ()
+    described = tensors.described
     if isinstance(changes.cast, Mapping):
-        chosen, unused = by_filters("cast", cast_dtypes(changes.cast), names, tensors.passing)
-        if unused:
+        if unused := changes.note_wanted(names, tensors.passing):
             raise no_match("cast", unused[0], names, tensors.path)
-        rows = [row for row, name in zip(rows, names, strict=True) if name in chosen]
-        stored, _ = tensors.kinds(rows)
+        chosen = [name in changes.done.wanted for name in names]
     else:
-        to = cast_dtype(changes.cast)
-        stays = tensors.described.stays_as_it_is
-        rows = [row for row, name in zip(rows, names, strict=True) if not stays(name)]
-        stored, shapes = tensors.kinds(rows)
-        found, uncast = of_kind(to, [tensors.names[row] for row in rows], stored, shapes)
-        chosen = {tensors.names[rows[i]]: to for i in found}
+        chosen = [not described.stays_as_it_is(name) for name in names]
+    rows = list(itertools.compress(rows, chosen))
+    names = list(itertools.compress(names, chosen))
+    stored, shapes = tensors.kinds(rows)
     casts = {}
-    for row, before in zip(rows, stored, strict=True):
-        name = tensors.names[row]
-        to = chosen.get(name, before)
-        if name in chosen and to != before:
-            check_castable(name, before, to)
-            tensors.described.check_change("cast", name, before, to)
-            casts[name] = before, to
-    return casts, uncast
+    for i, to in changes.casts(names, stored, lambda: shapes).items():
+        described.check_change("cast", names[i], stored[i], to)
+        casts[names[i]] = stored[i], to
+    return casts

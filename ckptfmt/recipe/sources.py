@@ -215,7 +215,7 @@ def _taken(every: Taken, passing: Passing | None) -> Taken:
         if dtype is not None and isinstance(tensor, Handle):
             tensor = tensor.dequantized
         taken[new] = Made(new, tensor, found.transforms.get(old), dtype, changes, last)
-    every.uncast = tuple(str(new_names[old]) for old in found.uncast)
+    every.uncast = tuple(str(new_names[old]) for old in changes.results()["uncast"])
     every.tensors = taken
     return every
 

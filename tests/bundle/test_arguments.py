@@ -98,8 +98,7 @@ CASES: dict[str, tuple[Call, str]] = {
     "load name": (lambda p: ckptfmt.load(p, [5]), NAME),
     "load rename": (
         lambda p: ckptfmt.load_into(p, {}, rename=5),
-        "rename must be a mapping from names to names, a function, or (regex, replacement) pairs, "
-        "not int",
+        "rename must be a mapping from names to names, a function, or a list of pairs, not int",
     ),
     "load rename name": (lambda p: ckptfmt.load_into(p, {}, rename={5: "a"}), NAME),
     "load progress": (lambda p: ckptfmt.load(p, progress=5), PROGRESS),

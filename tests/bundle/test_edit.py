@@ -110,7 +110,7 @@ def test_only_files_that_lose_much_are_copied(tmp_path: Path) -> None:
         ({"keep": ["step", "/w$/"]}, ["layer/w", "step"]),
         ({"keep": "layer/*", "drop": lambda name: name.endswith("b")}, ["layer/w"]),
         ({"drop": "/^layer/"}, ["step"]),
-        ({"rename": ("^layer/b$", None)}, ["layer/w", "step"]),
+        ({"rename": [("^layer/b$", None)]}, ["layer/w", "step"]),
         ({"rename": lambda name: name[::-1]}, ["b/reyal", "pets", "w/reyal"]),
         ({"rename": {b"layer/w": "layer/b", "layer/b": "layer/w"}}, ["layer/b", "layer/w", "step"]),
         ({"drop": "layer/w", "rename": {"layer/b": "layer/w"}}, ["layer/w", "step"]),
@@ -252,11 +252,11 @@ MISTAKES: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"drop": "*"}, InvalidError, "no tensor is left: .*drop="),
     ({"cast": {"/w|v/": "half", "w": "half"}}, InvalidError, "an earlier filter.* of 'w'"),
     ({"rename": {"x": "y"}}, TensorNotFoundError, "rename: 'x' matches none"),
-    ({"rename": ("x", "y")}, TensorNotFoundError, "changes none of the 3 names"),
+    ({"rename": [("x", "y")]}, TensorNotFoundError, "changes none of the 3 names"),
     ({"rename": {"w": "v"}}, InvalidError, "rename gives the name 'v'"),
     ({"rename": {"w": ""}}, InvalidError, "TAB-12"),
     ({"rename": {"w": "_CKPTFMT_x"}}, InvalidError, "reserved"),
-    ({"rename": ("w", "x", bytes)}, InvalidError, "a numpy array"),
+    ({"rename": [("w", "x", bytes)]}, InvalidError, "a numpy array"),
     ({"cast": "nope"}, InvalidError, "'nope'"),
     ({"cast": "string"}, InvalidError, "not a dtype of numbers"),
     ({"cast": {"x": "half"}}, TensorNotFoundError, "cast: 'x' matches none"),
@@ -265,7 +265,7 @@ MISTAKES: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"cast": 3}, InvalidError, "cast"),
     ({"metadata": {"a": None}}, InvalidError, "metadata 'a' cannot be stored"),
     ({"drop": "w"}, InvalidError, "1 of the 1 tensors that would be dropped are weights"),
-    ({"rename": ("^w$", None)}, InvalidError, "are weights, or may be: 'w'"),
+    ({"rename": [("^w$", None)]}, InvalidError, "are weights, or may be: 'w'"),
     ({"strip_optimizer": True}, TensorNotFoundError, "no tensor is known to be the state"),
 ]
 
@@ -329,7 +329,7 @@ def test_damage_is_found_in_what_is_copied(tmp_path: Path) -> None:
         edit(tmp_path / "a", tmp_path / "b", cast="float32")
     assert contents(tmp_path) == before
     # Links are not read: what is damaged stays so, and is found as before.
-    edit(tmp_path / "a", tmp_path / "b", rename=("$", "2"))
+    edit(tmp_path / "a", tmp_path / "b", rename=[("$", "2")])
     assert len(ckptfmt.verify(tmp_path / "b").problems) == 1
 
 

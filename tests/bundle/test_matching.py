@@ -227,7 +227,7 @@ def test_wrong_arguments(prefix: Path, arrays: Any, message: str) -> None:
 def test_rename(prefix: Path) -> None:
     """Reports name arrays as they are given, and tensors as they are stored."""
     arrays = {"model/d": np.zeros(4), "model/h": np.zeros(1), "model/x": np.zeros(1)}
-    report = load_into(prefix, arrays, strict=False, rename=("^", "model/"))
+    report = load_into(prefix, arrays, strict=False, rename=[("^", "model/")])
     assert report == MatchReport(
         matched=("model/d",),
         missing=("model/x",),

@@ -17,8 +17,8 @@ import ckptfmt
 NAMES = ["a/bias", "a/kernel", "b/kernel", "step"]
 Selected = dict[str, str]
 NOT_A_RULE = (
-    "rename: expected pairs of a regular expression and a replacement, or these and a transform of "
-    "the array"
+    "rename: expected a list of pairs (regular expression, replacement), or of these and a "
+    "transform of the array; "
 )
 
 
@@ -50,14 +50,13 @@ def dropped(name: str) -> str | None:
         (str.upper, [name.upper() for name in NAMES]),
         (dropped, [None, None, "B/KERNEL", "STEP"]),
         (lambda _: None, [None] * 4),
-        (("/", "."), ["a.bias", "a.kernel", "b.kernel", "step"]),
         ([("/", ".")], ["a.bias", "a.kernel", "b.kernel", "step"]),
         ((("/", "."),), ["a.bias", "a.kernel", "b.kernel", "step"]),
         ([], NAMES),
         ([("^a/", "c/"), ("^c/(.*)", r"\1/d")], ["bias/d", "kernel/d", "b/kernel", "step"]),
-        ((re.compile("^[AB]/", re.I), "model/x/"), None),
+        ([(re.compile("^[AB]/", re.I), "model/x/")], None),
         ([["^", "model/"]], [f"model/{name}" for name in NAMES]),
-        ((r"(?P<first>\w)/", r"\g<first>-"), ["a-bias", "a-kernel", "b-kernel", "step"]),
+        ([(r"(?P<first>\w)/", r"\g<first>-")], ["a-bias", "a-kernel", "b-kernel", "step"]),
         ([("^a/", None), ("/", ".")], [None, None, "b.kernel", "step"]),
         ([("/", "."), ("x", None), ("[.]", "/", np.transpose)], NAMES),
     ],
@@ -76,24 +75,28 @@ def test_rename(prefix: Path, rename: Any, expected: list[str | None] | None) ->
 @pytest.mark.parametrize(
     ("rename", "message"),
     [
-        (5, "rename must be a mapping from names to names, a function, or (regex, replacement) "),
-        ("a", "rename must be a mapping from names to names, a function, or (regex, replacement) "),
+        (5, "rename must be a mapping from names to names, a function, or a list of pairs"),
+        ("a", "rename must be a mapping from names to names, a function, or a list of pairs"),
         (
             b"ab",
-            "rename must be a mapping from names to names, a function, or (regex, replacement) ",
+            "rename must be a mapping from names to names, a function, or a list of pairs",
         ),
-        (("a",), f"{NOT_A_RULE}, got ('a',)"),
-        (("a", 5), f"{NOT_A_RULE}, got ('a', 5)"),
-        (("a", None, abs), f"{NOT_A_RULE}, got ('a', None, <built-in function abs>)"),
-        (("a", "b", "c"), f"{NOT_A_RULE}, got ('a', 'b', 'c')"),
-        ([("a", "b"), 5], f"{NOT_A_RULE}, got 5"),
-        ([("a", "b"), "ab"], f"{NOT_A_RULE}, got 'ab'"),
-        ([(b"a", b"b")], f"{NOT_A_RULE}, got (b'a', b'b')"),
-        ((re.compile(b"a"), "b"), "rename: re.compile(b'a') is for bytes: names are str"),
-        (("(", "b"), "rename: '(' is not a regular expression: missing ), unterminated subpattern"),
-        (("a", r"\2"), r"rename: '\\2' cannot replace matches of 'a': invalid group reference 2"),
+        (("a", "b"), f"{NOT_A_RULE}'a'"),
+        ([("a",)], f"{NOT_A_RULE}('a',)"),
+        ([("a", 5)], f"{NOT_A_RULE}('a', 5)"),
+        ([("a", None, abs)], f"{NOT_A_RULE}('a', None, <built-in function abs>)"),
+        ([("a", "b", "c")], f"{NOT_A_RULE}('a', 'b', 'c')"),
+        ([("a", "b"), 5], f"{NOT_A_RULE}5"),
+        ([("a", "b"), "ab"], f"{NOT_A_RULE}'ab'"),
+        ([(b"a", b"b")], f"{NOT_A_RULE}(b'a', b'b')"),
+        ([(re.compile(b"a"), "b")], "rename: re.compile(b'a') is for bytes: names are str"),
         (
-            ("a", r"\g<x>"),
+            [("(", "b")],
+            "rename: '(' is not a regular expression: missing ), unterminated",
+        ),
+        ([("a", r"\2")], r"rename: '\\2' cannot replace matches of 'a': invalid group reference 2"),
+        (
+            [("a", r"\g<x>")],
             r"rename: '\\g<x>' cannot replace matches of 'a': unknown group name 'x'",
         ),
         ({"step": 5}, "rename gave 5, which is not a valid name"),
@@ -154,7 +157,7 @@ def test_filter_that_is_none(prefix: Path, wish: Any, message: str) -> None:
 
 def test_filter_goes_by_stored_names(prefix: Path) -> None:
     wanted = {"b/bias": "a/bias", "b/kernel": "a/kernel"}
-    assert select(prefix, wanted, filter="a/*", rename=("^./", "b/")) == wanted
+    assert select(prefix, wanted, filter="a/*", rename=[("^./", "b/")]) == wanted
 
 
 @pytest.mark.parametrize(

@@ -236,7 +236,7 @@ def test_verify_finds_tensors_that_the_graph_lost(
         writer.add("a/.ATTRIBUTES/VARIABLE_VALUE", np.zeros(3))
         writer.add("_CHECKPOINTABLE_OBJECT_GRAPH", graph["_CHECKPOINTABLE_OBJECT_GRAPH"])
     with pytest.raises(ckptfmt.InvalidError, match="tensors that are missing: 'b/"):
-        ckptfmt.editing.edit(tmp_path / "part", tmp_path / "c", rename=("^a", "x"))
+        ckptfmt.editing.edit(tmp_path / "part", tmp_path / "c", rename=[("^a", "x")])
     done = ckptfmt.editing.edit(tmp_path / "part", tmp_path / "c", drop_missing=True)
     assert done.missing == ("b/.ATTRIBUTES/VARIABLE_VALUE",)
     assert ckptfmt.verify(tmp_path / "c").ok

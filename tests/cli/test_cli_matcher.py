@@ -88,4 +88,4 @@ def test_names_that_are_missing(prefix: Path) -> None:
         with pytest.raises(ckptfmt.TensorNotFoundError) as caught:
             ckptfmt.load(prefix, **options)  # type: ignore[arg-type]
         assert caught.value.argument == next(iter(options))
-    assert len(ckptfmt.load(prefix, rename=("x", "y"))) == len(NAMES)
+    assert len(ckptfmt.load(prefix, rename=[("x", "y")])) == len(NAMES)

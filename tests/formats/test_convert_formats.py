@@ -263,7 +263,7 @@ def test_names_that_are_not_there(tmp_path: Path, source: str, to: str) -> None:
         assert caught.value.argument in given
         assert not list(tmp_path.glob(f"{to}*"))
     if source != "ck" or to != "out":
-        done = ckptfmt.convert(tmp_path / source, tmp_path / to, drop=["a/*"], rename=("c", "d"))
+        done = ckptfmt.convert(tmp_path / source, tmp_path / to, drop=["a/*"], rename=[("c", "d")])
         assert done.tensors == 1
         assert ckptfmt.convert(tmp_path / to, tmp_path / "again.npz").tensors == 1
         assert list(np.load(tmp_path / "again.npz")) == ["d"]

@@ -101,14 +101,14 @@ def test_lists_in_metadata_come_back_from_safetensors(source: Path) -> None:
 def test_casts_of_bits(source: Path) -> None:
     """Refused where the metadata go along; elsewhere they become what the bits stand for."""
     target, file = source.with_name("to"), source.with_name("to.safetensors")
-    ckptfmt.convert(source, target, cast={"model*": "float16"}, rename=("^array$", "a"))
+    ckptfmt.convert(source, target, cast={"model*": "float16"}, rename=[("^array$", "a")])
     with pytest.raises(InvalidError) as caught:
         ckptfmt.convert(
-            source, source.with_name("other"), cast={"codes": "f4"}, rename=("^array$", "a")
+            source, source.with_name("other"), cast={"codes": "f4"}, rename=[("^array$", "a")]
         )
     assert (caught.value.tensor, caught.value.argument) == ("codes", "cast")
     assert not list(source.parent.glob("other*"))
-    options: dict[str, Any] = {"cast": {"codes": "float32"}, "rename": ("^array$", "a")}
+    options: dict[str, Any] = {"cast": {"codes": "float32"}, "rename": [("^array$", "a")]}
     results: list[tuple[Path, dict[str, Any]]] = [
         (source.with_name("plain.npz"), {}),
         (file, {}),
@@ -118,10 +118,10 @@ def test_casts_of_bits(source: Path) -> None:
     for path, more in results:
         done = ckptfmt.convert(source, path, **options, **more)
         assert done.casts == {"codes": ("float8_e8m0fnu", "float32")}
-        ckptfmt.convert(path, source.with_name("back"), rename=("^a$", "array"))
+        ckptfmt.convert(path, source.with_name("back"), rename=[("^a$", "array")])
         back = ckptfmt.load(source.with_name("back"), ["codes"])["codes"]
         assert back.tolist() == [2.0**-126] * 3
     with pytest.raises(InvalidError):
-        ckptfmt.convert(source, target, level="v2", rename=("^array$", "a"))
+        ckptfmt.convert(source, target, level="v2", rename=[("^array$", "a")])
     with pytest.raises(UnsupportedError):
         ckptfmt.convert(source, target, level="v2", drop_metadata=True)

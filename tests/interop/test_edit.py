@@ -141,8 +141,8 @@ def test_tensorflow_restores_edited_checkpoints(made: Path) -> None:
     for name in ("both", "model", "slots"):
         ckptfmt.editing.edit(made / name, made / f"{name}-strip", strip_optimizer=True)
         assert not [name for name in ckptfmt.load(made / f"{name}-strip") if "opt" in name]
-    ckptfmt.editing.edit(made / "both", made / "both-rename", rename=("^model/", "net/"))
-    ckptfmt.editing.edit(made / "slots", made / "slots-rename", rename=("^v/", "w/"))
+    ckptfmt.editing.edit(made / "both", made / "both-rename", rename=[("^model/", "net/")])
+    ckptfmt.editing.edit(made / "slots", made / "slots-rename", rename=[("^v/", "w/")])
     assert ask("tf_edit.py", "check", made, question=expected) == []
     print(f"{len(expected)} edited checkpoints restored")
 

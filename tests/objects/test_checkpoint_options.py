@@ -123,7 +123,7 @@ def test_a_tensor_that_is_promised_and_not_there(tmp_path: Path) -> None:
 def test_values_go_where_the_checkpoint_has_nothing(path: str) -> None:
     module = Module()
     checkpoint = ckptfmt.Checkpoint(net=module, n=0)
-    status = checkpoint.read(path, rename=("^(enc|dec)/", r"net/\1/"), partial=True)
+    status = checkpoint.read(path, rename=[("^(enc|dec)/", r"net/\1/")], partial=True)
     assert checkpoint.n == 7
     module.enc = Module(w=np.zeros(2), b=np.zeros(1))
     module.dec = {"w": np.zeros(2)}

@@ -63,7 +63,7 @@ def test_new_keys_restore_the_same_objects(tmp_path: Path, case: dict[str, Any])
 
 def test_objects_are_renamed_with_their_tensors(tmp_path: Path) -> None:
     ckptfmt.save_tree(tmp_path / "a", tree())
-    done = edit(tmp_path / "a", tmp_path / "b", rename=("^model/dense", "model/hid"))
+    done = edit(tmp_path / "a", tmp_path / "b", rename=[("^model/dense", "model/hid")])
     assert done.renamed == {
         f"model/dense/{name}{VALUE}": f"model/hid/{name}{VALUE}" for name in "wb"
     }
@@ -99,7 +99,7 @@ def test_half_of_an_object_cannot_move(tmp_path: Path) -> None:
         edit(
             tmp_path / "a",
             tmp_path / "b",
-            rename=("/dense/", "/out/"),
+            rename=[("/dense/", "/out/")],
             drop="*/out/*",
             drop_weights=True,
         )
@@ -108,7 +108,7 @@ def test_half_of_an_object_cannot_move(tmp_path: Path) -> None:
 
 def test_other_names_are_keys_only(tmp_path: Path) -> None:
     ckptfmt.save_tree(tmp_path / "a", tree())
-    edit(tmp_path / "a", tmp_path / "b", rename=(f"model/(.*){VALUE}", r"weights.\1"))
+    edit(tmp_path / "a", tmp_path / "b", rename=[(f"model/(.*){VALUE}", r"weights.\1")])
     assert "weights.dense/w" in ckptfmt.load(tmp_path / "b")
     loaded = ckptfmt.load_tree(tmp_path / "b")
     assert np.array_equal(loaded["model"]["dense"]["w"], np.ones((3, 2)))
@@ -146,14 +146,14 @@ def test_saved_models(tmp_path: Path) -> None:
     for options in (
         {"drop": "list/0/*", "drop_weights": True},
         {"cast": "float16"},
-        {"rename": ("^model/", "net/")},
+        {"rename": [("^model/", "net/")]},
     ):
         with pytest.raises(InvalidError, match="belongs to a SavedModel"):
             edit(prefix, prefix, **options)  # type: ignore[arg-type]
         with contextlib.chdir(prefix.parent), pytest.raises(InvalidError, match="SavedModel"):
             edit("variables", "variables", **options)  # type: ignore[arg-type]
         edit(prefix, tmp_path / "a", **options)  # type: ignore[arg-type]
-    edit(prefix, prefix, rename=("^model/", "the/model/"), metadata={"by": "me"})
+    edit(prefix, prefix, rename=[("^model/", "the/model/")], metadata={"by": "me"})
     assert "model" in ckptfmt.load_tree(tmp_path / "model")
 
 

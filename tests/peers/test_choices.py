@@ -126,7 +126,7 @@ def test_parts_of_a_training_state(tmp_path: Path) -> None:
     }
     assert ckptfmt.torch.load(tmp_path / "ck", names=["list.0"])["model"] == {}
     with pytest.raises(ckptfmt.InvalidError):
-        ckptfmt.torch.load(tmp_path / "ck", rename=("^model", "net"))
+        ckptfmt.torch.load(tmp_path / "ck", rename=[("^model", "net")])
     with pytest.raises(ckptfmt.InvalidError):
         ckptfmt.torch.load_into(state, tmp_path / "ck", filter="model.*")
     loaded = ckptfmt.torch.load(tmp_path / "ck", "meta", cast="float64")
@@ -232,7 +232,7 @@ def test_texts_and_object_graphs_in_jax(tmp_path: Path) -> None:
     same = {"s": ("s", lambda array: array)}
     assert ckptfmt.jax.load(tmp_path / "text", {"s": ""}, rename=same) == {"s": "x"}
     prefix = ckptfmt.Checkpoint(w=np.ones(2)).save(tmp_path / "objects")
-    rename = ("/.ATTRIBUTES/VARIABLE_VALUE", "")
+    rename = [("/.ATTRIBUTES/VARIABLE_VALUE", "")]
     loaded = ckptfmt.jax.load(prefix, {"w": np.zeros(2)}, rename=rename)
     assert loaded["w"].tolist() == [1, 1]
 

@@ -278,7 +278,7 @@ def test_names_of_a_path_are_renamed(tmp_path: Path) -> None:
     save_weights(stored, tmp_path / "ck", by="path")
     with pytest.raises(ckptfmt.InvalidError, match="the nearest are 'old/d0/"):
         load_weights(model, tmp_path / "ck")
-    assert load_weights(model, tmp_path / "ck", rename=("^old/", "new/"))
+    assert load_weights(model, tmp_path / "ck", rename=[("^old/", "new/")])
     assert np.array_equal(model.get_weights()[0], stored.get_weights()[0])
     ckptfmt.save(tmp_path / "t", {"new/d0/kernel": model.get_weights()[0].T, "b": np.ones(3, "f4")})
     rename = {"new/d0/kernel": ("new/d0/kernel", np.transpose), "b": "new/d0/bias"}
@@ -355,7 +355,7 @@ def test_an_optimizer_is_left_out_however_it_is_stored(tmp_path: Path, by: Any, 
         assert np.array_equal(one.get_weights()[0], model.get_weights()[0])
     # As in a checkpoint without its values.
     own = model.optimizer.name
-    rename = (rf"^(optimizer|model/optimizer|{own}|adagrad[^/]*)/.*", None)
+    rename = [(rf"^(optimizer|model/optimizer|{own}|adagrad[^/]*)/.*", None)]
     report = load_weights(compiled, tmp_path / "ck", rename=rename)
     assert (len(report.matched), report.complete) == (2, True)
 
@@ -491,7 +491,7 @@ def test_a_subclassed_model_of_keras_2() -> None:
     model(np.ones((1, 4), np.float32))
     path = Path(__file__).with_name("keras2") / "subclassed-1"
     with pytest.raises(ckptfmt.InvalidError, match=r"missing.*model/heads/one"):
-        load_weights(model, path, rename=("heads", "extra"))
+        load_weights(model, path, rename=[("heads", "extra")])
     assert load_weights(model, path)
     assert sorted(numbers(model.weights)) == list(range(7))
     assert numbers(model.heads["one"].weights)[0] == numbers(model.blocks[1].weights)[0] + 2

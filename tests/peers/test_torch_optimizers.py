@@ -632,7 +632,7 @@ def test_an_edit_renames_the_parameters(tmp_path: Path) -> None:
     source = Drawn(random.Random(1), 3, False, [["0.weight", "1.weight", "2.weight"]])
     source.train()
     ct.save({"m": source.model, "o": source.optimizer}, tmp_path / "ck")
-    ckptfmt.editing.edit(tmp_path / "ck", tmp_path / "new", rename=(r"^m[.](\d)", r"m.l\1"))
+    ckptfmt.editing.edit(tmp_path / "ck", tmp_path / "new", rename=[(r"^m[.](\d)", r"m.l\1")])
     target = Drawn(random.Random(2), 3, False, [["2.weight", "0.weight", "1.weight"]])
     model = nn.ModuleDict({f"l{row}": one for row, one in enumerate(target.model)})
     assert ct.load_into({"m": model, "o": target.optimizer}, tmp_path / "new")

@@ -542,7 +542,7 @@ CHOICES: dict[str, dict[str, Any]] = {
     "all": {},
     "filter": {"filter": "*"},
     "cast": {"cast": torch.float32},
-    "rename": {"rename": ("none", "other")},
+    "rename": {"rename": [("none", "other")]},
 }
 
 

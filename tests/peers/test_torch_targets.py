@@ -193,12 +193,12 @@ def test_renamed_as_not_renamed(tmp_path: Path) -> None:
     ct.save({"weight": torch.ones(3, 2), "more": torch.ones(1)}, tmp_path / "plain")
     model = nn.Linear(2, 3)
     plain = ct.load_into(model, tmp_path / "plain", strict=False)
-    report = ct.load_into(model, tmp_path / "ck", strict=False, rename=(r"^x\.", ""))
+    report = ct.load_into(model, tmp_path / "ck", strict=False, rename=[(r"^x\.", "")])
     assert (report.matched, report.missing) == (("weight",), ("bias",))
     assert (plain.matched, plain.missing) == (("weight",), ("bias",))
     assert (plain.unexpected, report.unexpected) == (("more",), ("x.more",))
     model = nn.Linear(2, 3).half()
-    ct.load_into(model, tmp_path / "ck", strict=False, assign=True, rename=(r"^x\.", ""))
+    ct.load_into(model, tmp_path / "ck", strict=False, assign=True, rename=[(r"^x\.", "")])
     assert model.weight.dtype is torch.float32 and torch.equal(model.weight, torch.ones(3, 2))
 
 
@@ -209,7 +209,7 @@ def test_dtypes_that_the_format_lacks_are_renamed(tmp_path: Path) -> None:
     state["x.q"] = torch.quantize_per_tensor(state["x.q"], 0.5, 3, torch.qint8)
     ct.save(state, tmp_path / "ck")
     target = {"c": torch.zeros(3, dtype=torch.complex32), "q": state["x.q"].clone()}
-    assert ct.load_into(target, tmp_path / "ck", rename=(r"x\.", ""))
+    assert ct.load_into(target, tmp_path / "ck", rename=[(r"x\.", "")])
     assert torch.equal(torch.view_as_real(target["c"]), torch.ones(3, 2).half())
 
 

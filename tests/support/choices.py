@@ -47,8 +47,8 @@ RENAMES: list[tuple[Any, Callable[[str], Any]]] = [
     ({"a": "x", "c/d": "c/new"}, lambda name: {"a": "x", "c/d": "c/new"}.get(name, name)),
     ({"a": "b"}, lambda name: {"a": "b"}.get(name, name)),
     ({"a": ("a", transposed)}, lambda name: ("a", transposed) if name == "a" else name),
-    (("^a$", "a", transposed), lambda name: ("a", transposed) if name == "a" else name),
-    (("^c/", "k/"), lambda name: name.replace("c/", "k/")),
+    ([("^a$", "a", transposed)], lambda name: ("a", transposed) if name == "a" else name),
+    ([("^c/", "k/")], lambda name: name.replace("c/", "k/")),
     (
         [("^c/", "k/"), ("^b$", None)],
         lambda name: None if name == "b" else name.replace("c/", "k/"),

@@ -484,9 +484,9 @@ def drawn_edit(chance: random.Random, drawn: Drawn) -> dict[str, Any]:
             [f"{chance.choice(first)}/*", f"*/{chance.choice(last)}", chance.choice(known)]
         )
     if chance.random() < 0.3:
-        given["rename"] = (f"^{chance.choice(first)}/", "renamed/")
+        given["rename"] = [(f"^{chance.choice(first)}/", "renamed/")]
         if drawn.described is not None:
-            given["rename"] = (f"^{chance.choice(names).rpartition('.')[0]}.", "renamed.")
+            given["rename"] = [(f"^{chance.choice(names).rpartition('.')[0]}.", "renamed.")]
         siblings = _siblings(names)
         if siblings and not given.keys() & {"strip_optimizer", "drop", "keep"}:
             one, other = chance.choice(siblings)
@@ -554,9 +554,9 @@ def expected_of(drawn: Drawn, given: dict[str, Any]) -> Expected:
     if dropped & (drawn.weights | drawn.doubtful) and not given.get("drop_weights"):
         refusals.append("drop_weights=True")
     rename = given.get("rename", {})
-    if isinstance(rename, tuple):
-        first = rename[0].removeprefix("^")
-        new = rename[1]
+    if isinstance(rename, list):
+        ((pattern, new),) = rename
+        first = pattern.removeprefix("^")
         rename = {name: new + name.removeprefix(first) for name in rest if name.startswith(first)}
     if "rename" in given and not rest & rename.keys():
         refusals.append("changes none of the")
