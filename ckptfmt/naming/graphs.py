@@ -68,10 +68,11 @@ def edited_graph(
         if len(attributes) < len(node.attributes):
             lost.add(node_id)
         children = [(edges.get((node_id, name), name), child) for name, child in node.children]
-        _check_distinct(node, children)
         slots = list(node.slot_variables)
         nodes.append(replace(node, children=children, attributes=attributes, slot_variables=slots))
     _prune(nodes, lost)
+    for node_id in {node_id for node_id, _ in edges}:
+        _check_distinct(nodes[node_id].children)
     result = ObjectGraph(nodes)
     if cut_optimizers:
         _cut(result, optimizer_nodes(graph))
@@ -224,12 +225,11 @@ def _edges(
     return found
 
 
-def _check_distinct(node: Node, children: list[tuple[str, int]]) -> None:
-    if children == node.children or len(dict(children)) == len(children):
-        return
+def _check_distinct(children: list[tuple[str, int]]) -> None:
     counts = Counter(name for name, _ in children)
-    twice = next(name for name, count in counts.items() if count > 1)
-    raise InvalidError(f"the new names give two objects of the object graph the path '{twice}'")
+    twice = next((name for name, count in counts.items() if count > 1), None)
+    if twice is not None:
+        raise InvalidError(f"the new names give two objects of the object graph the path '{twice}'")
 
 
 # ---- nodes ---------------------------------------------------------------------------------------

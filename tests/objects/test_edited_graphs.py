@@ -95,15 +95,14 @@ def test_half_of_an_object_cannot_move(tmp_path: Path) -> None:
             tmp_path / "b",
             rename={f"model/dense/w{VALUE}": f"model/hidden/w{VALUE}"},
         )
-    with pytest.raises(InvalidError, match="two objects of the object graph the path 'out'"):
-        edit(
-            tmp_path / "a",
-            tmp_path / "b",
-            rename=[("/dense/", "/out/")],
-            drop="*/out/*",
-            drop_weights=True,
-        )
+    # An element of a list stays as None.
+    given: dict[str, Any] = {"rename": [("^list/1/", "list/0/")], "drop": "list/0/*"}
+    with pytest.raises(InvalidError, match="two objects of the object graph the path '0'"):
+        edit(tmp_path / "a", tmp_path / "b", **given, drop_weights=True)
     assert contents(tmp_path) == before
+    given = {"rename": [("/dense/", "/out/")], "drop": "*/out/*", "drop_weights": True}
+    edit(tmp_path / "a", tmp_path / "b", **given)
+    assert np.array_equal(ckptfmt.load_tree(tmp_path / "b")["model"]["out"]["w"], np.ones((3, 2)))
 
 
 def test_other_names_are_keys_only(tmp_path: Path) -> None:
