@@ -1,0 +1,188 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Options that choose, rename, transform and cast tensors mean the same for every source and in
+every result: names, dtypes, values, what casts lose, and what is refused."""
+
+from __future__ import annotations
+
+import functools
+import json
+import random
+import shutil
+import tempfile
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from support import recipes
+from support.arrays import bits
+from support.drawn_edits import named_in_tree
+from support.files import contents
+from support.recipes import FORMS, LEVELS, Expected, Recipe, Source, drawn_recipe, expected
+from support.strategies import SEEDS, counted, property_test
+
+import ckptfmt
+from ckptfmt.bundle.graph import OBJECT_GRAPH_KEY
+from ckptfmt.editing import average, edit
+from ckptfmt.safetensors import load_file
+
+ENDS = {"safetensors": ".safetensors", "several": ".safetensors", "npz": ".npz", "hdf5": ".h5"}
+OUTLETS = ["edit"] * 5 + ["v2", "v2+", "ckptfmt", *ENDS, "load", "load", "load_into", "average"]
+
+
+@pytest.fixture(scope="module")
+def sources(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    folder = tmp_path_factory.mktemp("recipes")
+    return functools.cache(functools.partial(recipes.made_source, folder=folder))
+
+
+@property_test(150, 40_000, seed=SEEDS)
+def test_recipes_mean_the_same_everywhere(seed: int, sources: Any) -> None:
+    chance = random.Random(seed)
+    outlet = chance.choice(OUTLETS)
+    form = chance.choice(FORMS if outlet in LEVELS.values() or outlet in ENDS else [*LEVELS])
+    if form == "graph" and outlet.startswith("load"):
+        form = "v2"  # a load takes the object graph for one more tensor: test_choices.py
+    number = chance.randrange(4)
+    source = sources(form, number)
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        if outlet == "average":
+            check_average(source, sources(form, number, values=1), folder)
+            return
+        recipe = drawn_recipe(chance, source, outlet)
+        right = expected(source, outlet, recipe)
+        target = folder / f"b{ENDS.get(outlet, '')}"
+        if outlet == "edit" and chance.random() < 0.2:
+            for path in source.path.parent.glob(f"{source.path.name}.*"):
+                shutil.copy(path, folder / path.name)
+            target = folder / source.path.name
+            source = source._replace(path=target)
+        before = contents(folder)
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                found, done = ways(outlet)(chance, source, target, recipe, right)
+        except (ckptfmt.InvalidError, ckptfmt.TensorNotFoundError) as error:
+            counted("recipes", **{f"refused {error.argument}": 1})
+            assert (type(error), error.argument) in right.refusals, (error, recipe)
+            assert contents(folder) == before
+            return
+        counted("recipes", **{outlet: 1})
+        assert not right.refusals, recipe
+        check_arrays(found, right)
+        if done is not None:
+            check_done(source, outlet, right, done)
+        if outlet == "edit" or outlet in LEVELS.values():
+            check_checkpoint(source, target, outlet, recipe)
+
+
+def ways(outlet: str) -> Any:
+    return {"edit": _edit, "load": _load, "load_into": _load_into}.get(
+        outlet, functools.partial(_convert, outlet)
+    )
+
+
+def _edit(chance: random.Random, source: Source, target: Path, recipe: Recipe, _: Any) -> Any:
+    recipe.more = {"drop_weights": True, "compact": chance.random() < 0.3, "durability": "none"}
+    given = recipe.given()
+    if chance.random() < 0.2:
+        dry = edit(source.path, target, dry_run=True, **given)
+        done = edit(source.path, target, **given)
+        assert (dry.casts, dry.losses, dry.zeros) == (done.casts, done.losses, done.zeros)
+    else:
+        done = edit(source.path, target, **given)
+    return ckptfmt.load(target), done
+
+
+def _convert(
+    outlet: str, chance: random.Random, source: Source, target: Path, recipe: Recipe, _: Any
+) -> Any:
+    recipe.more = {"durability": "none", "drop_metadata": outlet == "v2"}
+    if outlet in LEVELS.values():
+        recipe.more |= {"level": outlet, "shards": chance.choice([1, 1, 3])}
+        recipe.more |= {"compression": "zstd"} if outlet == "ckptfmt" else {}
+    if outlet == "several":
+        recipe.more["max_shard_bytes"] = chance.choice([1, 40, 100])
+    done = ckptfmt.convert(source.path, target, **recipe.given())
+    if outlet in LEVELS.values():
+        return ckptfmt.load(target), done
+    if outlet == "npz":
+        with np.load(target) as found:
+            return dict(found), done
+    if outlet == "hdf5":
+        ckptfmt.convert(target, target.with_suffix(""), durability="none")
+        return ckptfmt.load(target.with_suffix("")), done
+    files = target.parent.glob("*.safetensors")
+    return {name: one for file in files for name, one in load_file(file).items()}, done
+
+
+def _load(_: Any, source: Source, __: Path, recipe: Recipe, ___: Any) -> Any:
+    return ckptfmt.load(source.path, **recipe.given()), None
+
+
+def _load_into(
+    chance: random.Random, source: Source, _: Path, recipe: Recipe, right: Expected
+) -> Any:
+    targets = {name: np.empty_like(array) for name, array in right.arrays.items()}
+    report = ckptfmt.load_into(source.path, targets, **recipe.given())
+    assert report.complete
+    return targets, report
+
+
+def check_arrays(found: dict[str, Any], right: Expected) -> None:
+    found.pop(OBJECT_GRAPH_KEY, None)
+    assert {*found} == {*right.arrays}
+    for name, array in right.arrays.items():
+        if right.is_free:
+            assert (found[name].dtype, found[name].shape) == (array.dtype, array.shape)
+        else:
+            assert bits(found[name]) == bits(array), name
+
+
+def check_done(source: Source, outlet: str, right: Expected, done: Any) -> None:
+    """The result says what casts did, and what an edit renamed and dropped."""
+    by = right.new_names if isinstance(done, ckptfmt.types.Conversion) else {}
+    assert done.losses == {by.get(name, name): one for name, one in right.losses.items()}
+    assert done.zeros == {by.get(name, name): one for name, one in right.zeros.items()}
+    assert sorted(done.uncast) == sorted(by.get(name, name) for name in right.uncast)
+    if outlet != "load_into":
+        assert {*done.casts} == {by.get(name, name) for name in right.casts}
+    if outlet == "edit":
+        names = right.new_names
+        assert done.renamed == {old: new for old, new in names.items() if old != new}
+        assert {*done.dropped} == source.arrays.keys() - names.keys()
+
+
+def check_checkpoint(source: Source, target: Path, outlet: str, recipe: Recipe) -> None:
+    """It is sound, and its metadata follow the names."""
+    assert ckptfmt.verify(target).ok
+    with ckptfmt.open(target) as reader:
+        metadata = dict(reader.metadata)
+        if "ckptfmt.torch" in metadata:
+            tree = json.loads(metadata.pop("ckptfmt.torch"))["state"]
+            assert {*named_in_tree(tree)} == {*reader}
+        kept = source.metadata if outlet != "v2" else {}
+        assert metadata == {name: kept[name] for name in kept if name != "ckptfmt.torch"}
+        if source.form == "graph" and (outlet == "edit" or recipe.rename is None):
+            ckptfmt.load_tree(target)
+
+
+@np.errstate(all="ignore")
+def check_average(source: Source, other: Source, folder: Path) -> None:
+    done = average([source.path, other.path], folder / "b", durability="none")
+    right, taken = Expected(), set()
+    for name, array in source.arrays.items():
+        if recipes.kind_of(array.dtype) in "fc":
+            wide = np.dtype("D" if array.dtype.kind == "c" else "d")
+            both = [np.atleast_1d(one.arrays[name]).astype(wide) for one in (source, other)]
+            mean = (both[0].view("d") + both[1].view("d")) / 2  # parts of complex numbers
+            right.arrays[name] = mean.view(wide).astype(array.dtype).reshape(array.shape)
+            continue
+        right.arrays[name] = array
+        taken |= {name} if bits(array) != bits(other.arrays[name]) else set()
+    found = ckptfmt.load(folder / "b")
+    counted("recipes", average=1)
+    check_arrays(found, right)
+    assert {*done.taken} == taken
