@@ -4,6 +4,7 @@ every result: names, dtypes, values, what casts lose, and what is refused."""
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import random
@@ -29,6 +30,9 @@ from ckptfmt.safetensors import load_file
 
 ENDS = {"safetensors": ".safetensors", "several": ".safetensors", "npz": ".npz", "hdf5": ".h5"}
 OUTLETS = ["edit"] * 5 + ["v2", "v2+", "ckptfmt", *ENDS, "load", "load", "load_into", "average"]
+# What is written, compared and averaged at once.
+LIMITS = [("recipe.values", "HELD_MAX"), ("recipe.values", "STEP_BYTES")]
+LIMITS += [("recipe.average", "STEP_BYTES"), ("bundle.comparing", "PIECE_BYTES")]
 
 
 @pytest.fixture(scope="module")
@@ -45,37 +49,49 @@ def test_recipes_mean_the_same_everywhere(seed: int, sources: Any) -> None:
     if form == "graph" and outlet.startswith("load"):
         form = "v2"  # a load takes the object graph for one more tensor: test_choices.py
     number = chance.randrange(4)
-    source = sources(form, number)
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
+    with tempfile.TemporaryDirectory() as name, pytest.MonkeyPatch.context() as patch:
+        for module, what in LIMITS if chance.random() < 0.3 else ():
+            patch.setattr(f"ckptfmt.{module}.{what}", 64)
         if outlet == "average":
-            check_average(source, sources(form, number, values=1), folder)
-            return
-        recipe = drawn_recipe(chance, source, outlet)
-        right = expected(source, outlet, recipe)
-        target = folder / f"b{ENDS.get(outlet, '')}"
-        if outlet == "edit" and chance.random() < 0.2:
-            for path in source.path.parent.glob(f"{source.path.name}.*"):
-                shutil.copy(path, folder / path.name)
-            target = folder / source.path.name
-            source = source._replace(path=target)
-        before = contents(folder)
+            pair = sources(form, number), sources(form, number, values=1)
+            check_average(*pair, Path(name))
+        else:
+            check_recipe(chance, sources(form, number), outlet, Path(name))
+
+
+def check_recipe(chance: random.Random, source: Source, outlet: str, folder: Path) -> None:
+    """Draw a recipe and compare what comes of it with the model."""
+    recipe = drawn_recipe(chance, source, outlet)
+    right = expected(source, outlet, recipe)
+    target = folder / f"b{ENDS.get(outlet, '')}"
+    if outlet == "edit" and chance.random() < 0.2:
+        for path in source.path.parent.glob(f"{source.path.name}.*"):
+            shutil.copy(path, folder / path.name)
+        target = folder / source.path.name
+        source = source._replace(path=target)
+    before, calls = contents(folder), list[tuple[int, int]]()
+    recipe.more["progress"] = lambda *call: calls.append(call)
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(warnings.catch_warnings())
+        warnings.simplefilter("ignore")
+        opened = stack.enter_context(ckptfmt.open(source.path)) if source.is_ours else None
         try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                found, done = ways(outlet)(chance, source, target, recipe, right)
+            found, done = ways(outlet)(chance, source, target, recipe, right)
         except (ckptfmt.InvalidError, ckptfmt.TensorNotFoundError) as error:
             counted("recipes", **{f"refused {error.argument}": 1})
             assert (type(error), error.argument) in right.refusals, (error, recipe)
             assert contents(folder) == before
             return
-        counted("recipes", **{outlet: 1})
-        assert not right.refusals, recipe
-        check_arrays(found, right)
-        if done is not None:
-            check_done(source, outlet, right, done)
-        if outlet == "edit" or outlet in LEVELS.values():
-            check_checkpoint(source, target, outlet, recipe)
+        for name, array in source.arrays.items() if opened else ():  # its files may be replaced
+            assert bits(opened.read(name)) == bits(array)
+    counted("recipes", **{outlet: 1})
+    assert not right.refusals, recipe
+    assert not calls or calls[-1][0] == calls[-1][1] == max(calls)[0]
+    check_arrays(found, right)
+    if done is not None:
+        check_done(source, outlet, recipe, right, done)
+    if outlet == "edit" or outlet in LEVELS.values():
+        check_checkpoint(source, target, outlet, recipe, right)
 
 
 def ways(outlet: str) -> Any:
@@ -85,7 +101,7 @@ def ways(outlet: str) -> Any:
 
 
 def _edit(chance: random.Random, source: Source, target: Path, recipe: Recipe, _: Any) -> Any:
-    recipe.more = {"drop_weights": True, "compact": chance.random() < 0.3, "durability": "none"}
+    recipe.more |= {"drop_weights": True, "compact": chance.random() < 0.3, "durability": "none"}
     given = recipe.given()
     if chance.random() < 0.2:
         dry = edit(source.path, target, dry_run=True, **given)
@@ -99,7 +115,7 @@ def _edit(chance: random.Random, source: Source, target: Path, recipe: Recipe, _
 def _convert(
     outlet: str, chance: random.Random, source: Source, target: Path, recipe: Recipe, _: Any
 ) -> Any:
-    recipe.more = {"durability": "none", "drop_metadata": outlet == "v2"}
+    recipe.more |= {"durability": "none", "drop_metadata": outlet == "v2"}
     if outlet in LEVELS.values():
         recipe.more |= {"level": outlet, "shards": chance.choice([1, 1, 3])}
         recipe.more |= {"compression": "zstd"} if outlet == "ckptfmt" else {}
@@ -141,9 +157,19 @@ def check_arrays(found: dict[str, Any], right: Expected) -> None:
             assert bits(found[name]) == bits(array), name
 
 
-def check_done(source: Source, outlet: str, right: Expected, done: Any) -> None:
-    """The result says what casts did, and what an edit renamed and dropped."""
+def has_graph(source: Source, outlet: str, recipe: Recipe) -> bool:
+    is_at_level = outlet in LEVELS.values() and recipe.rename is None
+    return source.form == "graph" and (outlet == "edit" or is_at_level)
+
+
+def check_done(source: Source, outlet: str, recipe: Recipe, right: Expected, done: Any) -> None:
+    """The result says what casts did, and what was renamed and dropped."""
     by = right.new_names if isinstance(done, ckptfmt.types.Conversion) else {}
+    if outlet != "load_into":
+        assert done.tensors == len(right.arrays) + has_graph(source, outlet, recipe)
+    if isinstance(done, ckptfmt.types.Conversion):
+        is_dropped = source.form == "graph" and not has_graph(source, outlet, recipe)
+        assert ("TensorFlow's object graph" in done.dropped) == is_dropped
     assert done.losses == {by.get(name, name): one for name, one in right.losses.items()}
     assert done.zeros == {by.get(name, name): one for name, one in right.zeros.items()}
     assert sorted(done.uncast) == sorted(by.get(name, name) for name in right.uncast)
@@ -155,23 +181,34 @@ def check_done(source: Source, outlet: str, right: Expected, done: Any) -> None:
         assert {*done.dropped} == source.arrays.keys() - names.keys()
 
 
-def check_checkpoint(source: Source, target: Path, outlet: str, recipe: Recipe) -> None:
-    """It is sound, and its metadata follow the names."""
+def check_checkpoint(
+    source: Source, target: Path, outlet: str, recipe: Recipe, right: Expected
+) -> None:
+    """It is sound, slices stay, and its metadata and object graph follow the names."""
     assert ckptfmt.verify(target).ok
     with ckptfmt.open(target) as reader:
         metadata = dict(reader.metadata)
         if "ckptfmt.torch" in metadata:
             tree = json.loads(metadata.pop("ckptfmt.torch"))["state"]
             assert {*named_in_tree(tree)} == {*reader}
-        kept = source.metadata if outlet != "v2" else {}
+        kept = recipe.more.get("metadata", source.metadata if outlet != "v2" else {})
         assert metadata == {name: kept[name] for name in kept if name != "ckptfmt.torch"}
-        if source.form == "graph" and (outlet == "edit" or recipe.rename is None):
-            ckptfmt.load_tree(target)
+        stays = outlet == "edit" or recipe.rename is None
+        new = right.new_names.get("part")
+        if stays and new and source.form in ("v2", "v2+", "zstd"):
+            is_made = recipe.rename is not None and recipe.rename.of("part")[1]
+            assert reader[new].partitioned != bool(is_made)
+    if has_graph(source, outlet, recipe):
+        ckptfmt.load_tree(target)
 
 
 @np.errstate(all="ignore")
 def check_average(source: Source, other: Source, folder: Path) -> None:
-    done = average([source.path, other.path], folder / "b", durability="none")
+    calls: list[tuple[int, int]] = []
+    done = average(
+        [source.path, other.path], folder / "b", progress=lambda *call: calls.append(call)
+    )
+    assert calls[-1][0] == calls[-1][1]
     right, taken = Expected(), set()
     for name, array in source.arrays.items():
         if recipes.kind_of(array.dtype) in "fc":

@@ -22,8 +22,12 @@ from ckptfmt import InvalidError, TensorNotFoundError, safetensors
 from .choices import nested
 
 VALUE = "/.ATTRIBUTES/VARIABLE_VALUE"
-BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
-DTYPES = [BFLOAT16, *map(np.dtype, ("f2", "f4", "f4", "f8", "i1", "i4", "i8", "u1", "?", "F", "D"))]
+BFLOAT16, INT4 = np.dtype(ml_dtypes.bfloat16), np.dtype(ml_dtypes.int4)
+DTYPES = [
+    BFLOAT16,
+    INT4,
+    *map(np.dtype, ("f2", "f4", "f4", "f8", "i1", "i4", "i8", "u1", "?", "F", "D")),
+]
 # "n[1]" is a name, and a pattern of "n1".
 NAMES = ["a", "b/w", "b/slot", "c/d/w", "n[1]", "n1", "step", "rate", "empty", "part", "words"]
 NUMBERS = [0, 1, 2, 0.5, -2.75, 3, 200, -129, 70_000, 16_777_217, 1e30, -1e-9, np.nan, np.inf]
@@ -52,9 +56,11 @@ FORMS = [*LEVELS, "safetensors", "several", "npz", "hdf5"]
 
 
 def holds(outlet: str, dtype: np.dtype[Any]) -> bool:
-    """Return whether results hold a dtype, of those that are drawn."""
+    """Return whether a source or result holds a dtype, of those that are drawn."""
+    if outlet == "torch":
+        return dtype.kind != "O" and dtype != INT4
     if outlet in ("safetensors", "several"):
-        return dtype.kind != "O" and dtype != "D"
+        return dtype.kind != "O" and dtype not in ("D", INT4)
     return outlet != "npz" or dtype.kind in "biufc"
 
 
@@ -72,9 +78,10 @@ def drawn_arrays(chance: random.Random, form: str, values: int) -> dict[str, Any
             continue
         dtype = np.dtype("i8") if name == "step" else dtype
         shape = (30, 40) if (name, form) == ("a", "zstd") else shape  # gets smaller
-        pool = NUMBERS if dtype.kind in "fcV" else [0, 1, 2, 3, 100, 7, 50, 16_777_217, -5, 300]
+        is_real = kind_of(dtype) in "fc"
+        pool = NUMBERS if is_real else [0, 1, 2, 3, 100, 7, 50, 16_777_217, -5, 300]
         pool = pool if chance.random() < 0.5 else [0, 1, 2, 3, 0.5]
-        array = np.array(rng.choice(pool, shape), "f8" if dtype.kind in "fcV" else "i8")
+        array = np.array(rng.choice(pool, shape), "f8" if is_real else "i8")
         arrays[name] = array.astype("f4" if dtype == BFLOAT16 else dtype).astype(dtype)
         if dtype.kind == "c" and chance.random() < 0.5:
             arrays[name].imag = arrays[name].real[::-1] if array.ndim else 2
@@ -140,7 +147,7 @@ class Form(NamedTuple):
 
 def third(array: Any) -> Any:
     """Rounded, so that a cast before it and one after it differ."""
-    return array / array.dtype.type(3) if array.dtype.kind in "fcV" else array
+    return array / array.dtype.type(3) if kind_of(array.dtype) in "fc" else array
 
 
 TRANSFORMS = [np.transpose, third, third, lambda one: one.reshape(-1), np.negative, np.copy]
@@ -209,12 +216,13 @@ def drawn_rename(chance: random.Random, names: list[str]) -> Form:
             some = [name for name in some if name.count("/") == some[0].count("/")]
             pairs = dict(zip(some, [*some[1:], some[0]], strict=True))
         if chance.random() < 0.1:
-            pairs[some[0]] = chance.choice(names)
+            pairs[some[0]] = chance.choice([one for one in names if one not in some] or names)
         if chance.random() < 0.5:
             pairs[some[0]] = (pairs[some[0]], transform)
         if chance.random() < 0.05:
             pairs["zzz"] = "y"
-        return Form(pairs, lambda name: as_pair(pairs.get(name, name)))
+        given = {name.encode() if chance.random() < 0.1 else name: pairs[name] for name in pairs}
+        return Form(given, lambda name: as_pair(pairs.get(name, name)))
     word = chance.choice(chance.choice(names).removesuffix(VALUE).split("/"))
     if kind < 0.6:
 
@@ -284,8 +292,8 @@ def drawn_recipe(chance: random.Random, source: Source, outlet: str) -> Recipe:
     if chance.random() < 0.5 and not stays:
         recipe.cast = drawn_cast(chance, names, kinds)
         recipe.allow_loss = chance.random() < 0.85
-    if outlet == "edit" and recipe == Recipe():
-        recipe.cast = drawn_cast(chance, names, kinds)
+    if outlet == "edit" and (recipe == Recipe() or chance.random() < 0.15):
+        recipe.more = {"metadata": chance.choice([{"edited": True}, {}])}
     return recipe
 
 
@@ -315,7 +323,8 @@ class Expected:
 
 
 def kind_of(dtype: np.dtype[Any]) -> str:
-    return "f" if dtype == BFLOAT16 else {"u": "i"}.get(dtype.kind, dtype.kind)
+    special = {BFLOAT16.name: "f", INT4.name: "i"}
+    return special.get(dtype.name) or {"u": "i"}.get(dtype.kind, dtype.kind)
 
 
 def is_lost(before: Any, to: np.dtype[Any], after: Any) -> bool:
@@ -328,8 +337,8 @@ def is_lost(before: Any, to: np.dtype[Any], after: Any) -> bool:
     if kind_of(to) == "b":
         return before not in (0, 1)
     if kind_of(to) == "i":
-        info = np.iinfo(to)
-        return not (np.isfinite(before) and info.min <= before <= info.max and before % 1 == 0)
+        least, most = (-8, 7) if to == INT4 else (np.iinfo(to).min, np.iinfo(to).max)
+        return not (np.isfinite(before) and least <= before <= most and before % 1 == 0)
     after = complex(after).real
     if isinstance(before, float):
         return bool(np.isfinite(before) and not np.isfinite(after))
@@ -384,7 +393,7 @@ def expected(  # noqa: PLR0912 (one rule after the other)
             found.refusals.add((missing, "filter"))
     # Names.
     rename = recipe.rename or Form(None, as_pair)
-    if isinstance(rename.given, dict) and rename.given.keys() - names:
+    if isinstance(rename.given, dict) and rename.given.keys() & {"zzz", b"zzz"}:
         found.refusals.add((missing, "rename"))
     rules = {name: rename.of(name) for name in sorted(left)}
     if writes and recipe.rename and left and all(rules[name] == (name, []) for name in left):
@@ -400,12 +409,16 @@ def expected(  # noqa: PLR0912 (one rule after the other)
     found.casts = {name for name, dtype in to.items() if dtype != source.arrays[name].dtype}
     if outlet == "edit" and recipe.cast is not None and not found.casts:
         found.refusals.add((missing, "cast"))
+    keeps_state = source.form == "torch" and "metadata" not in recipe.more
+    keeps_state &= outlet in ("edit", "v2+", "ckptfmt", "safetensors", "several")
     for old, new in new_names.items():
         array = found.arrays[new] = source.arrays[old]
         if old in found.casts:
             if array.dtype.kind == "O":
                 found.refusals.add((invalid, "cast"))
                 continue
+            if keeps_state and to[old] == INT4:
+                found.refusals.add((invalid, "cast"))
             array, lost, zeros, free = cast(array, to[old])
             found.is_free |= free
             found.losses |= {old: lost} if lost else {}
