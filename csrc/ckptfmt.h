@@ -548,7 +548,7 @@ typedef struct ckptfmt_merge_options {
 	const ckptfmt_storage *storage;    /* NULL: the file system */
 	ckptfmt_progress_hook progress;
 	int32_t partial;               /* 1: the slices of a tensor need not cover it, as in a part of a later merge */
-	int32_t reserved;              /* 0 */
+	int32_t metadata_from;         /* 1 + index of the prefix whose metadata the result has; 0: all must be equal */
 } ckptfmt_merge_options;
 
 /* Merges the bundles at `prefixes` into one at `destination`, moving no tensor bytes. Everything is checked before

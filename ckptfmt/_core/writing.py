@@ -182,6 +182,7 @@ def merge(
     limits: Mapping[str, int] | None,
     partial: bool = True,
     remove_directories: bool = False,
+    metadata_from: int | None = None,
     store: Store | None = None,
 ) -> None:
     """`ckptfmt_merge`."""
@@ -194,6 +195,7 @@ def merge(
     options.durability = DURABILITY[durability]
     options.remove_directories = int(remove_directories)
     options.partial = int(partial)
+    options.metadata_from = 0 if metadata_from is None else 1 + metadata_from
     storage = storage_of(store)
     options.storage = ffi.NULL if storage is None else storage.pointer
     error, raw = ffi.new("ckptfmt_error *"), path_bytes(destination)

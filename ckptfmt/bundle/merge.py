@@ -21,9 +21,11 @@ from ckptfmt._base.arguments import (
     invalid,
     listed,
 )
-from ckptfmt._base.names import index_name, parse_data_name, path_text, prefix_text
+from ckptfmt._base.names import METADATA, index_name, parse_data_name, path_text, prefix_text
 from ckptfmt.bundle.completeness import missing_data
-from ckptfmt.errors import CheckpointNotFoundError, CkptfmtError
+from ckptfmt.bundle.meanings import PRNG_KEYS
+from ckptfmt.bundle.reader import Reader
+from ckptfmt.errors import CheckpointNotFoundError, CkptfmtError, MergeConflictError
 from ckptfmt.files.locate import located
 from ckptfmt.files.places import elsewhere, is_file, store_of
 
@@ -40,6 +42,7 @@ def merge(
     *,
     inputs: Literal["keep", "consume"] = "keep",
     partial: bool = False,
+    metadata_from: Path | None = None,
     durability: Durability = "full",
     limits: Mapping[str, int] | None = None,
 ) -> None:
@@ -63,20 +66,24 @@ def merge(
         partial: True allows a result with tensors that its slices do not cover, such as a part of a
             later merge. Without it a part that was forgotten is an error, unless the call finishes
             a merge that was killed.
+        metadata_from: one of the inputs: the result has its metadata, or none if it has none.
+            Without it, metadata of several inputs must be equal. What `ckptfmt.torch` and
+            `ckptfmt.jax` note of tensors in the metadata must be equal in any case.
         durability: as in Writer.
         limits: as in `ckptfmt.open`.
 
     Raises:
         CorruptError: also, with the failure BAD_SLICE, if elements of a tensor are in no input.
         MergeConflictError: two inputs have the same tensor or slice, or different dtypes or shapes
-            of one tensor.
+            of one tensor, or different metadata (`metadata_from`).
         BusyError: an input was saved again during the merge, or another process held the lock of
             the destination's directory for minutes.
         CheckpointNotFoundError, CorruptError, StorageError, UnsupportedError, LimitError.
         StorageError: also, with the failure NOT_REMOVED, if the result is in place and this input
             could not be removed.
         InvalidError: no inputs, a repeated input, an input that is the destination, or a name of
-            the destination that a prefix cannot have.
+            the destination that a prefix cannot have; `metadata_from` is not an input, or would
+            lose notes on tensors.
     """
     check_order("merge(prefixes, destination)", "destination", destination, prefixes)
     check_choice("inputs", inputs, ("keep", "consume"))
@@ -84,7 +91,13 @@ def merge(
     check_switch("partial", partial)
     check_limits(limits)
     merge_located(
-        prefixes, destination, inputs == "consume", durability, partial=partial, limits=limits
+        prefixes,
+        destination,
+        inputs == "consume",
+        durability,
+        partial=partial,
+        metadata_from=metadata_from,
+        limits=limits,
     )
 
 
@@ -96,6 +109,7 @@ def merge_located(
     *,
     allow_missing: bool = False,
     partial: bool = False,
+    metadata_from: Path | None = None,
     limits: Mapping[str, int] | None = None,
 ) -> None:
     """As `merge`; `allow_missing` leaves out inputs that do not exist, unless an earlier call of
@@ -107,6 +121,10 @@ def merge_located(
     located = [_locate(prefix, there, missing) for prefix in given]
     if missing and not (consume or allow_missing):
         raise missing[0]
+    described = None
+    if metadata_from is not None:
+        text = path_text(metadata_from, "metadata_from", urls=True)
+        described = _described(located, _locate(text, there, []), limits)
     try:
         _core.merge(
             located,
@@ -116,8 +134,14 @@ def merge_located(
             durability=durability,
             limits=limits,
             partial=partial,
+            metadata_from=described,
             store=common_store(located, target),
         )
+    except MergeConflictError as error:
+        if error.rule == "MRG-16":
+            error.hint("; metadata_from= says whose the result has")
+            error.argument = "metadata_from"
+        raise
     except CheckpointNotFoundError as error:
         # Missing inputs are right only where a merge that was killed had consumed them.
         reported = missing[0] if missing else error
@@ -220,6 +244,30 @@ def common_store(prefixes: Sequence[str], destination: str) -> _core.Store | Non
     `check_one_store`."""
     check_one_store(prefixes, destination)
     return store_of(destination)
+
+
+def _described(prefixes: list[str], chosen: str, limits: Mapping[str, int] | None) -> int:
+    """Return the index of the input whose metadata the result has. Refuse to lose what metadata
+    note of tensors: the structure of a torch state, or dtypes that the format lacks."""
+    if chosen not in prefixes:
+        raise invalid("metadata_from", f"metadata_from: {chosen} is not an input")
+    found: dict[str, dict[str, Any]] = {}
+    for prefix in prefixes:
+        # What an earlier call of this merge has moved is missing.
+        with contextlib.suppress(CheckpointNotFoundError), Reader(prefix, limits=limits) as reader:
+            if METADATA in reader or prefix == chosen:
+                found[prefix] = reader.metadata
+    for prefix, metadata in found.items() if chosen in found else ():
+        for key in sorted({*metadata, *found[chosen]}):
+            is_note = key.startswith("ckptfmt.") or key == PRNG_KEYS
+            if is_note and metadata.get(key) != found[chosen].get(key):
+                raise invalid(
+                    "metadata_from",
+                    f"the metadata {key!r} are about tensors, and differ in {chosen} and {prefix}: "
+                    f"`ckptfmt edit --set-metadata {key}=` removes them in a copy",
+                    path=prefix,
+                )
+    return prefixes.index(chosen)
 
 
 def _indexes(prefixes: list[str]) -> set[str]:

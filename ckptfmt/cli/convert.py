@@ -44,7 +44,8 @@ to and that are missing, are named on standard error.
 
 A FILTER, and OLD=NEW or /REGEX/=NEW, are those of `ckptfmt edit`, and mean the names in SOURCE. A
 TABLE has the names and layouts of Hugging Face's PyTorch models; it is one of
-{", ".join(TABLES)}. Between TensorFlow checkpoints, `ckptfmt edit` drops, keeps and casts.
+{", ".join(TABLES)}.
+Between TensorFlow checkpoints, `ckptfmt edit` drops, keeps and casts.
 
 levels of TensorFlow checkpoints:
   v2       byte for byte what TensorFlow writes

@@ -20,14 +20,15 @@ An INPUT is a path as for `ckptfmt inspect`; DESTINATION is a prefix. The order 
 determines the numbers of the data files. Slices of one tensor from different inputs are joined.
 
 Everything is checked before the first change on disk: if inputs hold the same tensor or slice, or
-disagree about a tensor, or if slices of a tensor are in no input, nothing changes. The inputs are
-kept and share their data files with the result by hard links, unless --consume moves the files. If
-the command is killed, or an input cannot be removed (NOT_REMOVED: DESTINATION is whole), run it
-again, with --overwrite if DESTINATION exists; if all inputs were moved already, an error says that
-DESTINATION is whole.
+disagree about a tensor or in their metadata, or if slices of a tensor are in no input, nothing
+changes. The inputs are kept and share their data files with the result by hard links, unless
+--consume moves the files. If the command is killed, or an input cannot be removed (NOT_REMOVED:
+DESTINATION is whole), run it again, with --overwrite if DESTINATION exists; if all inputs were
+moved already, an error says that DESTINATION is whole.
 
 examples:
   ckptfmt merge part-0 part-1 part-2 model
+  ckptfmt merge --metadata-from decoder encoder decoder model
   ckptfmt merge --consume model_temp/part-*.index model
 
 exit status:
@@ -53,6 +54,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--partial",
         action="store_true",
         help="allow tensors of which slices are missing, as in a part of a later merge",
+    )
+    add(
+        "--metadata-from",
+        metavar="INPUT",
+        help="the input whose metadata DESTINATION has; otherwise those of all must be equal",
     )
     add(
         "--overwrite",
@@ -99,6 +105,7 @@ def run(options: argparse.Namespace) -> int:
             options.durability,
             allow_missing=skips,
             partial=options.partial,
+            metadata_from=options.metadata_from,
         )
     if not options.quiet:
         inputs = text.plural(len(found if skips else options.prefixes), "checkpoint")

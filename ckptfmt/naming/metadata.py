@@ -19,11 +19,10 @@ from ckptfmt._base.casting import dtype_text
 from ckptfmt._base.hints import some
 from ckptfmt._base.renaming import Rename, renamed
 from ckptfmt.bundle import state_tree
+from ckptfmt.bundle.meanings import PRNG_KEYS
 from ckptfmt.bundle.state_tree import KEY, OPTIMIZER, Path, below, path_key, stored_name
 from ckptfmt.errors import InvalidError, UnsupportedError, warn
 from ckptfmt.naming.roles import OPTIMIZER_STATES, below_paths
-
-PRNG_KEYS = "jax_prng_impls"  # a member of the metadata of ckptfmt.jax
 
 _GONE = object()  # in place of what is removed
 

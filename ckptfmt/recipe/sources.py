@@ -24,7 +24,7 @@ from ckptfmt._base.patterns import Passing
 from ckptfmt._base.renaming import CastFirst, Transform, transformed, transformed_kind
 from ckptfmt.bundle.graph import OBJECT_GRAPH_KEY
 from ckptfmt.bundle.graph_keys import missing_tensors
-from ckptfmt.bundle.meanings import COMPLEX, Meant, meant
+from ckptfmt.bundle.meanings import COMPLEX, PRNG_KEYS, Meant, meant
 from ckptfmt.bundle.reader import Reader
 from ckptfmt.bundle.tensor import TensorHandle
 from ckptfmt.errors import InvalidError, LimitError
@@ -32,7 +32,7 @@ from ckptfmt.files.locate import holds_checkpoints, locate, recognised
 from ckptfmt.files.places import is_file, names_in
 from ckptfmt.formats import torch_state
 from ckptfmt.formats.tensors import Box, Tensor
-from ckptfmt.naming.metadata import PRNG_KEYS, NamedInMetadata
+from ckptfmt.naming.metadata import NamedInMetadata
 from ckptfmt.naming.roles import OPTIMIZER_STATES
 from ckptfmt.naming.tensor_names import TensorNames
 from ckptfmt.recipe.changes import Changes

@@ -49,6 +49,7 @@ struct cf_merge_inputs {
 	ckptfmt_limits limits;
 	const ckptfmt_storage *storage;
 	cf_progress *progress;      /* of the merge */
+	const cf_merge_input *metadata;     /* whose metadata the result has; NULL: those of all must be equal (MRG-16) */
 	cf_arena memory;            /* of indexes that were read whole */
 	cf_directory directory;     /* of the input used last, */
 	cf_file_info place;         /* and its identity */

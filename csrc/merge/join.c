@@ -138,6 +138,13 @@ static bool is_scalar_string(const cf_entry *entry)
 	return entry->dtype == CKPTFMT_STRING && entry->rank == 0 && entry->slice_count == 0;
 }
 
+/* Metadata of an input whose metadata the result does not have. */
+static bool is_other_metadata(const cf_merge_walk *walk)
+{
+	const cf_merge_input *from = walk->inputs->metadata;
+	return from != NULL && from != &walk->inputs->rows[walk->input] && is_metadata(walk->at);
+}
+
 /* EXT-8: placeholders of the inputs are dropped, whatever their data file: other software renumbers them. */
 static bool is_placeholder(const cf_table_iterator *at)
 {
@@ -154,15 +161,15 @@ static bool is_placeholder(const cf_table_iterator *at)
 		entry.slice_count == 0;
 }
 
-/* Steps to the next entry that is not a placeholder. */
+/* Steps to the next entry that is not dropped. */
 static inline ckptfmt_status next_entry(cf_merge_walk *walk, bool *more, ckptfmt_error *err)
 {
 	bool same_key = true;
 	do {
 		CF_TRY(cf_merge_walk_next(walk, more, err));
-		/* Of three entries of one key the second may be a placeholder. */
+		/* Of three entries of one key the second may be dropped. */
 		same_key = same_key && walk->same_key;
-	} while (*more && is_placeholder(walk->at));
+	} while (*more && (is_placeholder(walk->at) || is_other_metadata(walk)));
 	walk->same_key = same_key;
 	return CKPTFMT_OK;
 }

@@ -240,12 +240,31 @@ static ckptfmt_status open_destination(merge *m, const char *destination, ckptfm
 		m->options.durability != CKPTFMT_DURABILITY_NONE, &m->directory, err);
 }
 
+static ckptfmt_status choose_metadata(merge *m, const char *const *prefixes, ckptfmt_error *err)
+{
+	const char *name;
+	ckptfmt_status status;
+	if (m->options.metadata_from == 0)
+		return CKPTFMT_OK;
+	name = prefixes[m->options.metadata_from - 1];
+	for (uint64_t i = 0; i < m->inputs.count; i++)
+		if (m->inputs.rows[i].name == name)
+			m->inputs.metadata = &m->inputs.rows[i];
+	if (m->inputs.metadata != NULL)
+		return CKPTFMT_OK;
+	status = cf_fail(err, CKPTFMT_FAIL_CHECKPOINT_NOT_FOUND, CF_NO_OFFSET,
+		"the input whose metadata the result would have is missing");
+	cf_error_path(err, name);
+	return status;
+}
+
 static ckptfmt_status run(merge *m, const char *const *prefixes, uint64_t count, const char *destination,
 	ckptfmt_error *err)
 {
 	ckptfmt_status status;
 	CF_TRY(cf_merge_inputs_open(&m->inputs, prefixes, count, m->options.allow_missing != 0, err));
 	m->left_out = m->inputs.count < count;
+	CF_TRY(choose_metadata(m, prefixes, err));
 	CF_TRY(cf_merge_join(&m->inputs, m->options.partial != 0, &m->joined, err));
 	status = open_destination(m, destination, err);
 	if (status == CKPTFMT_OK)
@@ -257,8 +276,11 @@ static ckptfmt_status run(merge *m, const char *const *prefixes, uint64_t count,
 	return status;
 }
 
-static ckptfmt_status check_options(const ckptfmt_merge_options *options, ckptfmt_error *err)
+static ckptfmt_status check_options(const ckptfmt_merge_options *options, uint64_t count, ckptfmt_error *err)
 {
+	if (options->metadata_from < 0 || (uint64_t)options->metadata_from > count)
+		return cf_fail(err, CKPTFMT_FAIL_ARGUMENT, CF_NO_OFFSET, "metadata_from must be 0 to %llu, not %d",
+			(unsigned long long)count, (int)options->metadata_from);
 	if (options->durability < CKPTFMT_DURABILITY_FULL || options->durability > CKPTFMT_DURABILITY_NONE)
 		return cf_fail(err, CKPTFMT_FAIL_ARGUMENT, CF_NO_OFFSET, "durability must be 0, 1 or 2, not %d",
 			(int)options->durability);
@@ -272,7 +294,7 @@ ckptfmt_status ckptfmt_merge(const char *const *prefixes, uint64_t count, const 
 	ckptfmt_status status;
 	bool finished;
 	CF_TRY(cf_struct_take(&m.options, sizeof m.options, options, "ckptfmt_merge_options", err));
-	CF_TRY(check_options(&m.options, err));
+	CF_TRY(check_options(&m.options, count, err));
 	CF_TRY(cf_limits_take(&m.inputs.limits, m.options.limits, err));
 	m.inputs.storage = m.options.storage;
 	cf_progress_init(&m.progress, &m.options.progress);

@@ -174,7 +174,7 @@ def test_the_destination_is_replaced(tmp_path: Path, inputs: list[Path]) -> None
 # ---- metadata ------------------------------------------------------------------------------------
 
 
-def test_metadata(tmp_path: Path) -> None:
+def test_metadata(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Equal ones become one, one alone is kept, different ones are a conflict."""
     a = save(tmp_path / "a", {"a": [1]}, metadata={"step": 1, "k": "\u00e9"})
     b = save(tmp_path / "b", {"b": [1]}, metadata={"k": "\u00e9", "step": 1})
@@ -189,8 +189,48 @@ def test_metadata(tmp_path: Path) -> None:
     with pytest.raises(MergeConflictError) as caught:
         ckptfmt.merge([a, c, other], tmp_path / "m")
     assert caught.value.tensor == "_CKPTFMT_METADATA"
-    assert caught.value.message == f"MRG-16: the metadata differ in {a} and {other}"
+    assert caught.value.rule == "MRG-16" and caught.value.argument == "metadata_from"
+    assert f"the metadata differ in {a} and {other}" in caught.value.message
     assert contents(tmp_path) == before
+    words = [os.fspath(one) for one in (a, c, other, tmp_path / "m")]
+    assert cli.main(["merge", *words, "--overwrite"]) == 1
+    assert "; --metadata-from says" in capsys.readouterr().err
+    assert cli.main(["merge", *words, "--overwrite", "--metadata-from", words[2]]) == 0
+    with ckptfmt.open(tmp_path / "m") as reader:
+        assert reader.metadata["step"] == 2
+
+
+@pytest.mark.parametrize("inputs", ["keep", "consume"])
+@pytest.mark.parametrize("chosen", "abc")
+def test_metadata_from(tmp_path: Path, chosen: str, inputs: Any) -> None:
+    """The result has the metadata of that input, or none, wherever it is among the inputs."""
+    given: dict[str, Any] = {"a": {"step": 1}, "b": {"step": 2}, "c": None, "d": {"step": 3}}
+    for order in ("abcd", "dcba"):
+        parts = [save(tmp_path / name, {name: [1]}, metadata=one) for name, one in given.items()]
+        parts = [parts["abcd".index(name)] for name in order]
+        with pytest.raises(InvalidError) as caught:
+            ckptfmt.merge(parts, tmp_path / "m", metadata_from=tmp_path / "e")
+        assert caught.value.argument == "metadata_from"
+        ckptfmt.merge(parts, tmp_path / "m", inputs=inputs, metadata_from=tmp_path / chosen)
+        with ckptfmt.open(tmp_path / "m") as reader:
+            assert list(reader) == [*"abcd"] and reader.metadata == (given[chosen] or {})
+        assert ckptfmt.verify(tmp_path / "m").ok
+
+
+@pytest.mark.parametrize("key", ["ckptfmt.torch", "ckptfmt.optimizer_states", "jax_prng_impls"])
+def test_notes_on_tensors(tmp_path: Path, key: str) -> None:
+    """They are not lost with the metadata of an input: they must be equal in all that have some."""
+    a = save(tmp_path / "a", {"a": [1]}, metadata={key: "1", "step": 1})
+    same = save(tmp_path / "b", {"b": [1]}, metadata={key: "1", "step": 2})
+    other = save(tmp_path / "c", {"c": [1]}, metadata={"step": 1})
+    none = save(tmp_path / "d", {"d": [1]})
+    for parts, chosen in (([a, other], a), ([a, other], other), ([a, none], none)):
+        with pytest.raises(InvalidError) as caught:
+            ckptfmt.merge(parts, tmp_path / "m", metadata_from=chosen)
+        assert caught.value.argument == "metadata_from" and repr(key) in caught.value.message
+    ckptfmt.merge([a, same, none], tmp_path / "m", metadata_from=same)
+    with ckptfmt.open(tmp_path / "m") as reader:
+        assert reader.metadata == {key: "1", "step": 2}
 
 
 # ---- conflicts -----------------------------------------------------------------------------------

@@ -434,14 +434,21 @@ static void test_saves_without_memory(void)
 /* NULL is not a prefix. */
 static void test_null(void)
 {
-	const ckptfmt_merge_options options = {.struct_size = sizeof options, .partial = 1,
+	ckptfmt_merge_options options = {.struct_size = sizeof options, .partial = 1,
 		.durability = CKPTFMT_DURABILITY_NONE};
-	const char *none = NULL, *one = path_of("in/a");
+	const char *none = NULL, *one = path_of("in/a"), *two[2] = {one, path_of("in/missing")};
 	ckptfmt_writer *writer;
 	set_stage(1, false);
 	CHECK_EQ(ckptfmt_writer_open(NULL, NULL, &writer, &err), CKPTFMT_INVALID);
 	CHECK_EQ(ckptfmt_merge(&one, 1, NULL, &options, &err), CKPTFMT_INVALID);
 	CHECK_EQ(ckptfmt_merge(&none, 1, path_of("out/m"), &options, &err), CKPTFMT_INVALID);
+	for (options.metadata_from = -1; options.metadata_from <= 2; options.metadata_from += 3)
+		CHECK_FAILS(merge(1, &options), err, CKPTFMT_FAIL_ARGUMENT, "metadata_from must be 0 to 1");
+	options.metadata_from = 2;
+	options.allow_missing = 1;
+	CHECK_FAILS(ckptfmt_merge(two, 2, path_of("out/m"), &options, &err), err, CKPTFMT_FAIL_CHECKPOINT_NOT_FOUND,
+		"the input whose metadata");
+	CHECK(access(path_of("out"), F_OK) != 0);
 }
 
 /* Without `partial`, nothing changes if a part is missing. */
