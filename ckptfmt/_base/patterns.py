@@ -16,7 +16,7 @@ from ckptfmt.errors import TensorNotFoundError
 
 Filter = str | re.Pattern[str] | Callable[[str], object]
 Filters = Filter | Sequence[Filter]
-Passing = Callable[..., Callable[[str], object]]
+Passing = Callable[..., Callable[[str], object] | None]
 
 
 def by_text(what: str, given: Mapping[Any, Any], *, filters: bool = False) -> dict[Any, Any]:
@@ -143,7 +143,7 @@ def _matching(
     """Return the stored names, which are those in `present`, that a filter matches."""
     if passing is None and isinstance(given, str) and given in present:
         return [given]
-    passes = filter_function(given, what=what) if passing is None else passing(given, what)
+    passes = filter_function(given, what=what) if passing is None else passing(given, what=what)
     assert passes is not None, "check_filters refuses None"
     return [name for name in stored if passes(name)]
 

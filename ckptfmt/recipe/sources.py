@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from ckptfmt._base import foreign, names
 from ckptfmt._base.casting import dtype_text
 from ckptfmt._base.hints import some
-from ckptfmt._base.patterns import Passing
+from ckptfmt._base.patterns import Passing, filter_function
 from ckptfmt._base.renaming import CastFirst, Transform, transformed, transformed_kind
 from ckptfmt.bundle.graph import OBJECT_GRAPH_KEY
 from ckptfmt.bundle.graph_keys import missing_tensors
@@ -197,6 +197,8 @@ def _taken(every: Taken, passing: Passing | None) -> Taken:
         found = [None if no else one.dtype for one, no in zip(chosen, unread, strict=True)]
         return found, [one.shape for one in chosen]
 
+    if passing is None:  # a name means its tensor alone, whether or not it is taken
+        passing = functools.partial(filter_function, present=frozenset(stored))
     found = plan(changes, Tensors(stored, kinds, every.path, described, passing))
     new_names = found.new_names()
     if named:
