@@ -215,8 +215,9 @@ def drawn_rename(chance: random.Random, names: list[str]) -> Form:
         if chance.random() < 0.3:  # a circle; an object's new path has as many parts
             some = [name for name in some if name.count("/") == some[0].count("/")]
             pairs = dict(zip(some, [*some[1:], some[0]], strict=True))
-        if chance.random() < 0.1:
-            pairs[some[0]] = chance.choice([one for one in names if one not in some] or names)
+        others = [name for name in names if name not in pairs]
+        if others and chance.random() < 0.1:
+            pairs[some[0]] = chance.choice(others)
         if chance.random() < 0.5:
             pairs[some[0]] = (pairs[some[0]], transform)
         if chance.random() < 0.05:
