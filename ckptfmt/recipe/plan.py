@@ -111,8 +111,8 @@ def plan(changes: Changes, tensors: Tensors, dropped: Set[str] = frozenset()) ->
     for name in transforms.keys() & casts.keys():
         made[name] = CastFirst(casts[name][1], changes.converted, transforms[name])
     rows = [row for row in rows if stored[row] in made] if made else []
-    for row in rows:
-        (before,), (shape,) = tensors.kinds([row])
+    kinds = tensors.kinds(rows) if rows else ((), ())
+    for row, before, shape in zip(rows, *kinds, strict=True):
         name = stored[row]
         if before is None:
             raise invalid("rename", "a dtype that NumPy lacks has no transforms", tensor=name)
