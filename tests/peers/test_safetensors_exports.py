@@ -42,7 +42,7 @@ def training(model: torch.nn.Module) -> dict[str, Any]:
     return {"model": model, "optimizer": optimizer, "rng": ct.RandomState(), "step": 3}
 
 
-WEIGHTS: dict[str, Any] = {"rename": ("^model[.]", ""), "keep": "model.*"}
+WEIGHTS: dict[str, Any] = {"rename": [("^model[.]", "")], "keep": "model.*"}
 # What is saved, of which model, and the options of `convert`.
 EXPORTS: dict[str, tuple[Callable[[torch.nn.Module], Any], type, dict[str, Any]]] = {
     "a module": (lambda model: model, lambda: torch.nn.Linear(2, 2), {}),

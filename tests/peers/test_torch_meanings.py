@@ -100,7 +100,7 @@ def equal(found: Any, wanted: np.ndarray[Any, Any]) -> bool:
 
 
 # The first dimension backwards.
-REVERSED = ("^s$", "s", lambda array: array[::-1])
+REVERSED = [("^s$", "s", lambda array: array[::-1])]
 
 
 # ---- doors: each returns what it gives of the tensor "s" of a checkpoint, without a cast or with
