@@ -14,7 +14,7 @@ from ckptfmt._base.arguments import invalid
 from ckptfmt._base.renaming import Rename
 from ckptfmt.cli import text
 from ckptfmt.cli.destination import check_destination
-from ckptfmt.cli.options import add_cast, add_result_options, add_selection, cast
+from ckptfmt.cli.options import add_cast, add_level, add_result_options, add_selection, cast
 from ckptfmt.cli.progress import Progress
 from ckptfmt.cli.renaming import renames
 from ckptfmt.cli.results import changed, listed, print_result
@@ -87,12 +87,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="divide a safetensors result into files of at most SIZE (such as 5GB), with an index",
     )
     add("--shards", metavar="N", type=int, default=1, help="data files of a TensorFlow checkpoint")
-    add("--level", choices=["v2", "v2+", "ckptfmt"], default="v2+", help="of the result")
-    add(
-        "--compression",
-        metavar="zstd[:N]",
-        help="compress with this level of zstd, 1 to 22; makes the level ckptfmt",
-    )
+    add_level(parser, "v2+", "")
     add(
         "--expansion-max",
         metavar="N",

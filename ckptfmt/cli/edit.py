@@ -11,7 +11,7 @@ import ckptfmt
 from ckptfmt import InvalidError
 from ckptfmt.cli import text
 from ckptfmt.cli.destination import check_destination
-from ckptfmt.cli.options import add_cast, add_result_options, add_selection, cast
+from ckptfmt.cli.options import add_cast, add_level, add_result_options, add_selection, cast
 from ckptfmt.cli.progress import Progress
 from ckptfmt.cli.renaming import renames
 from ckptfmt.cli.results import changed, listed, print_result
@@ -101,6 +101,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="write every data file that loses a tensor again, to free its space",
     )
+    add_level(parser, None, "; without it and --compression, that of the source")
     add_result_options(parser, reports=True)
 
 
@@ -133,6 +134,8 @@ def run(options: argparse.Namespace) -> int:
             drop_weights=options.drop_weights,
             drop_missing=options.drop_missing,
             compact=options.compact,
+            level=options.level,
+            compression=options.compression,
             dry_run=options.dry_run,
             progress=progress.update,
         )

@@ -68,6 +68,17 @@ def add_cast(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_level(parser: argparse.ArgumentParser, default: str | None, note: str) -> None:
+    """Add the options that say at which level of the format a result is."""
+    levels = ["v2", "v2+", "ckptfmt"]
+    parser.add_argument("--level", choices=levels, default=default, help=f"of the result{note}")
+    parser.add_argument(
+        "--compression",
+        metavar="zstd[:N]",
+        help="compress with this level of zstd, 1 to 22; makes the level ckptfmt",
+    )
+
+
 def cast(given: list[str]) -> str | dict[str, str] | None:
     """Return the `cast` argument of `ckptfmt.editing.edit` and `ckptfmt.convert`.
 

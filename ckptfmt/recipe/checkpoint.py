@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from ckptfmt import _core
 from ckptfmt._base import dtypes, names
+from ckptfmt._base.arguments import invalid
 from ckptfmt._base.progress import Meter, Progress
 from ckptfmt._base.renaming import CastFirst, Transform, transformed
 from ckptfmt._base.save_options import SaveOptions, at_level
@@ -60,7 +61,8 @@ class Rewrite(NamedTuple):
         texts: new values of string scalars, by stored name.
         metadata: new metadata; None keeps what is stored, and empty removes it.
         compact: True links no data file of which a tensor is dropped.
-        options: of writing, but for the level.
+        options: of writing.
+        is_fresh: whether all is copied, because the options are not those of the source.
     """
 
     names: Sequence[str | None]
@@ -71,6 +73,7 @@ class Rewrite(NamedTuple):
     metadata: Mapping[str, Any] | None
     compact: bool
     options: SaveOptions
+    is_fresh: bool
 
 
 def rewrite(reader: Reader, target: str, plan: Rewrite, progress: Progress | None) -> int:
@@ -92,8 +95,12 @@ def rewrite(reader: Reader, target: str, plan: Rewrite, progress: Progress | Non
     """
     listing = reader._listing()
     selection, stored, visible = listing.selection, listing.names, listing.visible_rows
-    level = reader.level
-    if plan.metadata is not None and level == "v2":
+    level = plan.options.level
+    if level == "v2" and (reader.metadata if plan.metadata is None else plan.metadata):
+        if plan.is_fresh:
+            raise invalid(
+                "level", "level 'v2' has no place for the metadata: metadata={} removes them"
+            )
         level = "v2+"
     new_names, own = list(plan.names), np.zeros(len(stored), np.bool_)
     if not isinstance(visible, range):
@@ -112,6 +119,7 @@ def rewrite(reader: Reader, target: str, plan: Rewrite, progress: Progress | Non
     dead = ~stays & ~own | _rows(stored, {*plan.casts, *plan.transforms})
     files = _in_dead_files(selection, dead, 0.0 if plan.compact else DEAD_SHARE_MAX)
     linked = np.flatnonzero(stays & ~dead & ~_rows(stored, plan.texts) & ~files)
+    linked = linked[: 0 if plan.is_fresh else None]
     sizes = selection.rows["stored"]["raw_size"][stays].astype(np.int64)
     options = at_level(plan.options, level)
     metadata = metadata_json(plan.metadata, options.level) if plan.metadata else None

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from ckptfmt._base import dtypes
 from ckptfmt._base.arguments import (
     Durability,
+    Level,
     check_limits,
     check_progress,
     check_switches,
@@ -25,7 +26,7 @@ from ckptfmt._base.names import check_saved, prefix_text
 from ckptfmt._base.patterns import Filters
 from ckptfmt._base.progress import Progress
 from ckptfmt._base.renaming import Rename
-from ckptfmt._base.save_options import SaveOptions
+from ckptfmt._base.save_options import SaveOptions, at_level
 from ckptfmt.bundle.completeness import check_complete, check_covered
 from ckptfmt.bundle.graph import OBJECT_GRAPH_KEY, ObjectGraph, encode_graph
 from ckptfmt.bundle.graph_keys import graph_of, missing_keys
@@ -106,6 +107,9 @@ def edit(
     drop_missing: bool = False,
     compact: bool = False,
     dry_run: bool = False,
+    level: Level | None = None,
+    compression: str | None = None,
+    alignment: int | None = None,
     durability: Durability = "full",
     progress: Progress | None = None,
     limits: Mapping[str, int] | None = None,
@@ -116,7 +120,7 @@ def edit(
     Data files whose bytes stay are shared with the source by hard links and not read, so that
     renaming writes an index and nothing else. Where links are impossible (in object stores, to
     another file system), and in data files that lose more than a tenth of their bytes, the tensors
-    that stay are copied, and verified. The level of the format stays.
+    that stay are copied, and verified. The level of the format stays, unless one is given.
 
     In a checkpoint with an object graph of TensorFlow, the graph is rewritten: it refers to the new
     names; objects are renamed with their tensors if the new names are keys of objects at another
@@ -163,6 +167,8 @@ def edit(
             tensors that are missing. Without it, such a checkpoint can only get other metadata.
         compact: True copies the tensors that stay in every data file that loses one.
         dry_run: True writes nothing; what is cast is read, and what that loses is counted.
+        level, compression, alignment: as in `ckptfmt.Writer`, default those of the source; if one
+            is given, every tensor is copied.
         durability: as in Writer.
         progress: as in `ckptfmt.load`, with bytes of copied arrays.
         limits: as in `ckptfmt.open`.
@@ -181,7 +187,10 @@ def edit(
         StorageError, BusyError, DurabilityUnknownError: as in Writer.
     """
     check_progress(progress)
-    options = SaveOptions(durability=durability)
+    options = SaveOptions(
+        level=level or "v2+", compression=compression, alignment=alignment, durability=durability
+    )
+    is_fresh = any(one is not None for one in (level, compression, alignment))
     target = prefix_text(destination, "destination", urls=True)
     if metadata is not None:
         metadata_json(metadata, "v2+")
@@ -196,23 +205,22 @@ def edit(
     check_limits(limits)
     of_tensors = strip_optimizer or drop_missing
     of_tensors |= any(one is not None for one in (rename, drop, keep, cast))
-    if not of_tensors and metadata is None:
+    if not of_tensors and metadata is None and not is_fresh:
         raise InvalidError(
             "nothing to edit: give rename=, drop=, keep=, cast=, strip_optimizer=True, "
-            "drop_missing=True or other metadata"
+            "drop_missing=True, other metadata, level= or compression="
         )
     changes = Changes.of(
         None, None, rename, cast, allow_loss, keep=keep, drop=drop, has_targets=False
     )
     wait_for_saves()
     with Reader(locate(source, "source"), limits=limits) as reader:
-        names = TensorNames(reader)
-        stored = names.stored
-        graph = graph_of(reader)
+        stored, graph = list(reader), graph_of(reader)
         described = NamedInMetadata(
             stored, reader.metadata if of_tensors else {}, reader.prefix, metadata
         )
-        tensors = Tensors(stored, partial(_kinds, reader), reader.prefix, described, names.passing)
+        passing = TensorNames(reader).passing
+        tensors = Tensors(stored, partial(_kinds, reader), reader.prefix, described, passing)
         roles = model_roles(reader, graph=graph) if strip_optimizer else {}
         undecided = tuple(name for name, role in roles.items() if role == "unknown")
         state = _optimizer_state(reader, roles, undecided) if strip_optimizer else set()
@@ -247,7 +255,8 @@ def edit(
             texts,
             _checked_metadata(reader, rest, metadata, new_metadata),
             compact,
-            options,
+            options if level or compression else at_level(options, reader.level),
+            is_fresh,
         )
         check_covered(reader, rest)
         if dry_run:

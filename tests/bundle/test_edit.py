@@ -223,6 +223,39 @@ def test_metadata(tmp_path: Path) -> None:
         assert (reader.metadata, reader.level) == ({}, "v2")
 
 
+@pytest.mark.parametrize("before", ["v2", "v2+", "ckptfmt"])
+@pytest.mark.parametrize(
+    ("given", "level"),
+    [
+        ({"level": "v2"}, "v2"),
+        ({"level": "v2+", "alignment": 4096}, "v2+"),
+        ({"compression": "zstd:3"}, "ckptfmt"),
+        ({"alignment": 512}, None),
+    ],
+)
+def test_another_level(
+    tmp_path: Path, before: Any, given: dict[str, Any], level: str | None
+) -> None:
+    """With a level, or options of writing, all is copied, in one call with other changes."""
+    tensors = {"w": np.zeros(1 << 17, "f4"), "v": np.ones(3), "x": np.ones(3, "f4")}
+    ckptfmt.save(tmp_path / "a", tensors, level=before)
+    edit(tmp_path / "a", tmp_path / "b", rename={"w": "u"}, drop="v", drop_weights=True, **given)
+    with ckptfmt.open(tmp_path / "b") as reader:
+        assert reader.level == (level or before) and set(reader) == {"u", "x"}
+        assert reader["u"].stored_nbytes < 1 << 10 or reader.level != "ckptfmt"
+        offsets = reader.table()["offset"] % given.get("alignment", 1)
+        assert not offsets.any() and reader.verify().ok
+        assert np.array_equal(reader["u"].read(), tensors["w"])
+    edit(tmp_path / "a", tmp_path / "a", **given)
+    for name, array in ckptfmt.load(tmp_path / "a").items():
+        assert_same(array, tensors[name])
+    if level == "v2" != before:
+        edit(tmp_path / "b", tmp_path / "c", metadata={"by": "me"})
+        with pytest.raises(InvalidError) as caught:
+            edit(tmp_path / "c", tmp_path / "d", level="v2")
+        assert caught.value.argument == "level"
+
+
 def test_in_place(tmp_path: Path) -> None:
     ckptfmt.save(tmp_path / "a", {"w": np.ones(3), "v": np.zeros(3)})
     with ckptfmt.open(tmp_path / "a") as before:

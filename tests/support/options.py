@@ -44,6 +44,7 @@ OTHERS = {
     ("verify", "strict"),
     ("Reader.verify", "strict"),
     ("Reader.verify", "progress"),
+    ("editing.edit", "level"),
     ("editing.edit", "metadata"),
     ("report.report", "progress"),  # parts of the page
 }
