@@ -187,6 +187,10 @@ CASES: dict[str, tuple[Call, str]] = {
         lambda p: saved_v2(p, ["a"], [""], 5),
         "tensors must be a sequence of arrays, not int",
     ),
+    "cast keys": (
+        lambda p: ckptfmt.load(p, cast={b"a": "f2", "a": "f4"}),
+        "cast has 'a' as str and as bytes",
+    ),
     "merge inputs": (lambda p: merged(p, 5), "prefixes must be a list of prefixes, not int"),
     "merge input": (lambda p: merged(p, [5]), PATH),
     "merge durability": (

@@ -101,27 +101,6 @@ def test_metadata(tmp_path: Path) -> None:
     assert files(tmp_path / "b") == files(tmp_path / "c")
 
 
-def test_large_values_go_through_a_file(
-    tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(rewriting, "HELD_MAX", 1 << 20)
-    monkeypatch.setattr(rewriting, "BATCH_BYTES", 1 << 19)
-    numbers = np.random.default_rng(seed)
-    values = {f"w{row}": numbers.normal(0, 1, (row * 200, 500)).astype("f4") for row in range(5)}
-    ckptfmt.save(tmp_path / "a", values, compression="zstd")
-    told: list[tuple[int, int]] = []
-    ckptfmt.convert(
-        tmp_path / "a",
-        tmp_path / "b",
-        level="v2",
-        progress=lambda done, total: told.append((done, total)),
-    )
-    save_plain(tmp_path / "plain", values)
-    assert files(tmp_path / "b") == files(tmp_path / "plain")
-    assert [done for done, _ in told] == sorted(done for done, _ in told)
-    assert told[-1] == (4_000_000, 4_000_000)
-
-
 def test_in_place(tmp_path: Path, seed: int) -> None:
     values = tensors(seed)
     save_plain(tmp_path / "a", values)

@@ -11,9 +11,7 @@ import pytest
 from support.hostile import dcp, zip_tensor
 
 import ckptfmt
-from ckptfmt.bundle import comparing
 from ckptfmt.cli import main
-from ckptfmt.huggingface import BERT
 from ckptfmt.recipe import values
 from ckptfmt.safetensors import load_file
 
@@ -93,21 +91,6 @@ def test_refused_selection(
     assert message in found and words[0] in found and not [*tmp_path.glob("x*")]
 
 
-def test_boxes_of_a_transformed_tensor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Large tensors are written box by box; the graph is left out, casts apply to the result."""
-    monkeypatch.setattr(comparing, "PIECE_BYTES", 64)
-    array = np.arange(300.0).reshape(20, 15)
-    ckptfmt.save_tree(tmp_path / "ck", {"a": array, "b": array.copy(), "word": "x"})
-    rename = [("word", None), ("/[.]ATTR.*", "", lambda one: one.T[1:])]
-    done = ckptfmt.convert(tmp_path / "ck", tmp_path / "x", rename=rename, cast={"b": "float32"})
-    assert done.dropped == ("TensorFlow's object graph",)
-    loaded = ckptfmt.load(tmp_path / "x")
-    assert sorted(loaded) == ["a", "b"] and loaded["b"].dtype == np.float32
-    assert all(np.array_equal(one, array.T[1:]) for one in loaded.values())
-    done = ckptfmt.convert(tmp_path / "x", tmp_path / "x.safetensors", rename={"a": "b", "b": "a"})
-    assert load_file(tmp_path / "x.safetensors")["a"].dtype == np.float32
-
-
 @pytest.mark.parametrize(("count", "length"), [(16, 16 << 10), (4096, 4)])
 def test_memory_of_strings(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, count: int, length: int
@@ -131,14 +114,3 @@ def test_memory_of_strings(
     assert peak < 3 << 20
     loaded = ckptfmt.load(tmp_path / "x")
     assert all(loaded[f"u{name[1:]}"].tolist() == one.tolist() for name, one in tensors.items())
-
-
-def test_names_that_cannot_be(bert: Path, tmp_path: Path) -> None:
-    for rename, words in (
-        (lambda _: "same", "gives the name 'same' to"),
-        (5, "rename must be a mapping"),
-        ([*BERT, ("weight", "w", np.linalg.inv)], "the transform fails"),
-    ):
-        with pytest.raises(ckptfmt.InvalidError, match=words):
-            ckptfmt.convert(bert, tmp_path / "x.safetensors", rename=rename)
-    assert not (tmp_path / "x.safetensors").exists()

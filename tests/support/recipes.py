@@ -216,11 +216,11 @@ def drawn_rename(chance: random.Random, names: list[str]) -> Form:
             some = [name for name in some if name.count("/") == some[0].count("/")]
             pairs = dict(zip(some, [*some[1:], some[0]], strict=True))
         others = [name for name in names if name not in pairs]
-        if others and chance.random() < 0.1:
+        if others and chance.random() < 0.25:
             pairs[some[0]] = chance.choice(others)
         if chance.random() < 0.5:
             pairs[some[0]] = (pairs[some[0]], transform)
-        if chance.random() < 0.05:
+        if chance.random() < 0.1:
             pairs["zzz"] = "y"
         given = {name.encode() if chance.random() < 0.1 else name: pairs[name] for name in pairs}
         return Form(given, lambda name: as_pair(pairs.get(name, name)))
@@ -235,8 +235,11 @@ def drawn_rename(chance: random.Random, names: list[str]) -> Form:
         number = chance.choice([0, 1, 2, 2, 3])
         return Form(function, lambda name: as_pair(function(name)))
     rules = []
-    for _ in range(chance.choice([1, 1, 2])):
-        start, new = chance.choice(names)[0], chance.choice(["x", "top/", "(1)", None, None, ""])
+    for _ in range(chance.choice([1, 2, 2])):
+        start = chance.choice(names)[0]
+        if rules and rules[-1][1] and chance.random() < 0.5:
+            start = rules[-1][1][0]  # of the names that the last rule gives
+        new = chance.choice(["x", "top/", "(1)", None, None, ""])
         more = () if new is None or chance.random() < 0.6 else (chance.choice(TRANSFORMS),)
         rules.append((f"^{re.escape(start)}", None if new is None else new + start, *more))
 
