@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import itertools
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -27,7 +27,7 @@ from ckptfmt.recipe.load import MatchReport, Mismatch, without_bookkeeping
 from ckptfmt.torch import tensors
 from ckptfmt.torch.making import New
 from ckptfmt.torch.parameters import SEQUENCES, Groups, Parameters, order, stored_names
-from ckptfmt.torch.structure import Stored, build, is_stateful, leaves, path_name
+from ckptfmt.torch.structure import Stored, build, holds, is_stateful, leaves, path_name
 
 # What gives the value that replaces a target, once everything is read.
 Finish = Callable[[], Any]
@@ -103,12 +103,12 @@ class Matching:
             if not isinstance(stored, Stored):
                 return self._misfit(target, path, _kind(stored), "the state of a torch.Generator")
             return self._handed(target, target.set_state, stored, path)
-        if isinstance(target, dict) and isinstance(stored, dict) and (not path or _holds(target)):
+        if isinstance(target, dict) and isinstance(stored, dict) and (not path or holds(target)):
             return self._dict(target, stored, path)
         is_sequence = isinstance(target, SEQUENCES) and type(target) is type(stored)
         if is_sequence and _length(target) == _length(stored):
             return self._sequence(target, stored, path)
-        if _holds(target):
+        if holds(target):
             return self._misfit(target, path, _kind(stored), _kind(target))
         return self._replacing(target, stored, path)
 
@@ -332,7 +332,7 @@ class Matching:
                 if leaf.kind != "tensor":
                     continue
                 dtype, shape = self._kind_of(leaf)
-                if _fits(tensor, dtype, shape):
+                if leaf.transform is None and _fits(tensor, dtype, shape):
                     places[leaf] = tensor
                     continue
                 expected = _expected(optimizer, parameter, tensor, names[-1], shape)
@@ -490,15 +490,6 @@ def _extent(tensor: torch.Tensor) -> np.ndarray[Any, Any]:
 
 def _names(stored: Any, path: Names) -> list[str]:
     return [path_name(names) for names, _ in leaves(stored, path)]
-
-
-def _holds(value: Any) -> bool:
-    """Return whether a value has objects or tensors to load into; others are replaced whole."""
-    if isinstance(value, Mapping):
-        return any(map(_holds, value.values()))
-    if isinstance(value, (Sequence, Set)) and not isinstance(value, (str, bytes)):
-        return any(map(_holds, value))
-    return isinstance(value, (torch.Tensor, torch.Generator)) or is_stateful(value)
 
 
 def _type(value: Any) -> str:

@@ -6,7 +6,6 @@ from __future__ import annotations
 import functools
 import os
 import random
-import shlex
 from collections.abc import Callable, Mapping
 from typing import Any, ParamSpec, TypeVar
 
@@ -25,7 +24,7 @@ from ckptfmt.errors import warn
 from ckptfmt.recipe.changes import Cast, Changes, Names
 from ckptfmt.recipe.load import MatchReport, refuse, rename_remedy
 from ckptfmt.torch import tensors
-from ckptfmt.torch.choosing import chosen_state, chosen_tensors
+from ckptfmt.torch.choosing import Placed, chosen_state
 from ckptfmt.torch.making import New
 from ckptfmt.torch.matching import Matching, check_whole
 from ckptfmt.torch.structure import (
@@ -186,9 +185,9 @@ def load(
     Args:
         path: any path that `ckptfmt.open` takes.
         device: where the tensors go. "meta" reads no data: the tensors have only shape and dtype.
-        names, filter: as in `ckptfmt.load_into`, by path. Dicts omit the tensors that are left out,
-            lists and tuples have None in their place.
-        rename: as in `ckptfmt.load_into`, for a state dict and what other programs wrote.
+        names, filter: as in `ckptfmt.load_into`, by path; a filter means other values too. Dicts
+            omit what is left out, lists and tuples have None in its place.
+        rename: as in `ckptfmt.load_into`, of tensors, to a name in the same dict.
         cast, allow_loss: as in `ckptfmt.load_into`; dtypes may be those of torch.
         verify: as in `ckptfmt.open`.
         progress: as in `ckptfmt.load`.
@@ -198,7 +197,8 @@ def load(
 
     Raises:
         TensorNotFoundError: one of `names` is missing, or `filter` matches no tensor.
-        InvalidError: a tensor of a dtype that torch lacks; an argument of a wrong type.
+        InvalidError: a tensor of a dtype that torch lacks; an argument of a wrong type; `rename`
+            gives a tensor a name outside of its dict.
         CorruptError: the stored structure is damaged.
         What `ckptfmt.open` and reading raise.
     """
@@ -242,9 +242,10 @@ def load_into(
     Args:
         target: what to load into: a module, another object with `load_state_dict`, or a dict.
         path: any path that `ckptfmt.open` takes.
-        names, filter, rename, cast, allow_loss, strict: as in `ckptfmt.load_into`. All but `strict`
-            and `cast=True` are for a module or a dict of tensors; see `ckptfmt.huggingface` for
-            checkpoints of other names.
+        names, filter, rename, cast, allow_loss, strict: as in `ckptfmt.load_into`; a filter means
+            the paths of other values too. An object that is not a module gets all that is stored
+            at its path, or stays as it is if none of its tensors is chosen. See
+            `ckptfmt.huggingface` for checkpoints of other names.
         assign: True replaces the parameters and buffers of modules by new tensors with the stored
             dtype, as `load_state_dict(assign=True)`. Make the optimizer afterwards.
         device: where new tensors go.
@@ -258,7 +259,8 @@ def load_into(
         TensorNotFoundError: `strict`, and something is missing in the checkpoint.
         InvalidError: `strict`, and something else does not match (with `report`); tensors share
             memory and their stored values differ; a tensor is expanded, sharded or otherwise
-            cannot be written; the checkpoint has the target's state only under a key.
+            cannot be written; the checkpoint has the target's state only under a key; an object
+            would get a part of its state, or renamed tensors.
         What `ckptfmt.open` and reading raise; the content of the targets is then unspecified.
     """
     check_order("load_into(target, path)", "path", path, target)
@@ -272,32 +274,18 @@ def load_into(
     with reading.open(path, verify=verify) as reader:
         structure, parameters = structure_and_names(reader)
         new = New(_device(device))
-        matching = Matching(reader, target, new, assign, choice, parameters)
-        unexpected, filtered = tuple[str, ...](), tuple[str, ...]()
-        if not choice.is_default:
-            found = chosen_tensors(structure, choice, reader, target)
-            structure, unexpected, filtered = found
-        elif is_stateful(target):
+        if choice.is_default and is_stateful(target):
             check_whole(target, structure, path)
-        finish = matching.match(target, structure, ())
-        report = matching.report(unexpected, filtered)
+        placed = Placed(structure, choice, reader, target)
+        matching = Matching(reader, target, new, assign, choice, placed.renamed(parameters))
+        finish = matching.match(target, placed.structure, ())
+        report = matching.report(tuple(placed.unexpected), tuple(placed.filtered))
         if strict and not report:
-            remedy = None if rename is not None else _remedy(target, reader.prefix)
+            remedy = rename_remedy if rename is None else None
             refuse(reader.prefix, report, casts=tensors.can_cast, remedy=remedy)
         matching.new.read(reader, matching.fills(), progress)
     finish()
     return choice.reported(report)
-
-
-def _remedy(target: Any, prefix: str) -> Callable[[str, str], str]:
-    """Return what a load of stored names with another beginning takes, for a message."""
-    is_flat = isinstance(target, dict) and all(isinstance(v, torch.Tensor) for v in target.values())
-    if is_flat or isinstance(target, torch.nn.Module):
-        return rename_remedy
-    return lambda before, after: (
-        f"rename them in a copy, ckptfmt edit {shlex.quote(prefix)} NEW "
-        f"--rename {shlex.quote(f'{before}*={after}*')}"
-    )
 
 
 def _device(given: Any) -> torch.device:

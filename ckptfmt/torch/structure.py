@@ -9,7 +9,7 @@ import copy
 import math
 import pathlib
 from collections import Counter, OrderedDict, defaultdict, deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
@@ -325,18 +325,30 @@ def _dtype(name: str) -> torch.dtype:
 _MAKE = {"$size": torch.Size, "$dtype": _dtype, "$device": torch.device}
 
 
-def leaves(value: Any, path: Path = (), *, extra: bool = False) -> Iterator[tuple[Path, Any]]:
+def leaves(
+    value: Any, path: Path = (), *, extra: bool = False, values: bool = False
+) -> Iterator[tuple[Path, Any]]:
     """Yield the tensors of a value of `structure_of`, as `Stored`, with their paths. With `extra`,
-    the extra state of a module is one leaf, whatever it has."""
+    the extra state of a module is one leaf, whatever it has. With `values`, so are other values,
+    and empty containers."""
     is_extra = extra and bool(path) and path[-1].rpartition(".")[2] == "_extra_state"
+    is_dict = isinstance(value, dict)
     if isinstance(value, Stored) or is_extra:
         yield path, value
-    elif isinstance(value, dict):
-        for key, one in value.items():
-            yield from leaves(one, (*path, str(key)), extra=extra)
-    elif isinstance(value, SEQUENCES):
-        for index, one in enumerate(value):
-            yield from leaves(one, (*path, str(index)), extra=extra)
+    elif value and (is_dict or isinstance(value, SEQUENCES)):
+        for key, one in value.items() if is_dict else enumerate(value):
+            yield from leaves(one, (*path, str(key)), extra=extra, values=values)
+    elif values:
+        yield path, value
+
+
+def holds(value: Any) -> bool:
+    """Return whether a value has objects or tensors to load into; others are replaced whole."""
+    if isinstance(value, Mapping):
+        return any(map(holds, value.values()))
+    if isinstance(value, (Sequence, Set)) and not isinstance(value, (str, bytes)):
+        return any(map(holds, value))
+    return isinstance(value, (torch.Tensor, torch.Generator)) or is_stateful(value)
 
 
 def alike(value: Any, content: Any) -> Any:

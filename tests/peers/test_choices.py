@@ -114,25 +114,6 @@ def test_leaves_without_values_must_be_loaded(tmp_path: Path) -> None:
         ckptfmt.jax.load(tmp_path / "ck", like, strict=False)
 
 
-def test_parts_of_a_training_state(tmp_path: Path) -> None:
-    """torch.load keeps the structure of a state, and its types."""
-    state = {"model": {"w": torch.ones(2), "b": torch.zeros(1)}, "list": [torch.ones(1), 3]}
-    ckptfmt.torch.save(state, tmp_path / "ck")
-    loaded = ckptfmt.torch.load(tmp_path / "ck", filter="model.*", cast=torch.bfloat16)
-    assert loaded["list"] == [None, 3]
-    assert {name: one.dtype for name, one in loaded["model"].items()} == {
-        "w": torch.bfloat16,
-        "b": torch.bfloat16,
-    }
-    assert ckptfmt.torch.load(tmp_path / "ck", names=["list.0"])["model"] == {}
-    with pytest.raises(ckptfmt.InvalidError):
-        ckptfmt.torch.load(tmp_path / "ck", rename=[("^model", "net")])
-    with pytest.raises(ckptfmt.InvalidError):
-        ckptfmt.torch.load_into(state, tmp_path / "ck", filter="model.*")
-    loaded = ckptfmt.torch.load(tmp_path / "ck", "meta", cast="float64")
-    assert loaded["model"]["w"].is_meta
-
-
 def test_options_are_those_of_the_page() -> None:
     check_calls(ADAPTERS)
     for name, call in calls(ADAPTERS).items():
@@ -214,17 +195,6 @@ def test_tied_weights_are_cast_and_stay_tied(tmp_path: Path, cast: Any) -> None:
     other = [("^a", "a", negated), ("^b", "b")]
     with pytest.raises(ckptfmt.InvalidError, match="shares memory"):
         ckptfmt.torch.load_into(Tied(), tmp_path / "ck", rename=other)
-
-
-@pytest.mark.parametrize("option", [{"names": ["x"]}, {"filter": "x"}, {"cast": "float16"}])
-def test_only_tensors_are_chosen(tmp_path: Path, option: Any) -> None:
-    module = torch.nn.Linear(2, 2)
-    optimizer = torch.optim.AdamW(module.parameters())
-    ckptfmt.torch.save(optimizer, tmp_path / "ck")
-    for target in (optimizer, ckptfmt.torch.RandomState(), {"o": optimizer}):
-        with pytest.raises(ckptfmt.InvalidError) as caught:
-            ckptfmt.torch.load_into(target, tmp_path / "ck", **option)
-        assert caught.value.argument == next(iter(option))
 
 
 def test_texts_and_object_graphs_in_jax(tmp_path: Path) -> None:
