@@ -7,6 +7,7 @@ from __future__ import annotations
 import functools
 import math
 from fractions import Fraction
+from pathlib import Path
 from typing import Any
 
 import ml_dtypes
@@ -220,3 +221,10 @@ def test_the_error_names_the_place_in_the_tensor() -> None:
     mask = np.array(np.finfo("f4").min)
     with pytest.raises(ckptfmt.InvalidError, match=r"1 element .*masks of attention"):
         cast(mask, dtypes.narrow_dtype("bfloat16"), tensor="t", allow_loss=False)
+
+
+def test_a_dropped_name_is_no_pattern(tmp_path: Path) -> None:
+    np.savez(tmp_path / "a.npz", **{"n[1]": np.ones(2), "n1": np.ones(2), "w": np.ones(2)})
+    with pytest.raises(ckptfmt.TensorNotFoundError) as caught:
+        ckptfmt.convert(tmp_path / "a.npz", tmp_path / "b", drop="n[[]1]", cast={"n[1]": "f4"})
+    assert caught.value.argument == "cast"

@@ -107,6 +107,8 @@ def ways(outlet: str) -> Any:
 
 def _edit(chance: random.Random, source: Source, target: Path, recipe: Recipe, _: Any) -> Any:
     recipe.more |= {"drop_weights": True, "compact": chance.random() < 0.3, "durability": "none"}
+    fresh = [{"level": "v2+"}, {"compression": "zstd"}, {"level": "v2+", "alignment": 512}]
+    recipe.more |= chance.choice(fresh) if chance.random() < 0.3 else {}
     given = recipe.given()
     if chance.random() < 0.2:
         dry = edit(source.path, target, dry_run=True, **given)

@@ -296,6 +296,11 @@ def drawn_recipe(chance: random.Random, source: Source, outlet: str) -> Recipe:
     if chance.random() < 0.5 and not stays:
         recipe.cast = drawn_cast(chance, names, kinds)
         recipe.allow_loss = chance.random() < 0.85
+    if chance.random() < 0.15 and not stays:  # a cast before a transform
+        name = chance.choice(names)
+        recipe.rename = Form({name: (name, third)}, lambda old: (old, [third] * (old == name)))
+        to = chance.choice([BFLOAT16, np.dtype("f2"), np.dtype("f4")])
+        recipe.cast = [(Form(name, lambda given: given == name), to)]
     if outlet == "edit" and (recipe == Recipe() or chance.random() < 0.15):
         recipe.more = {"metadata": chance.choice([{"edited": True}, {}])}
     return recipe
