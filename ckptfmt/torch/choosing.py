@@ -276,6 +276,9 @@ class _Conversion:
     def __init__(self, choice: Changes, reader: Reader, leaves: Mapping[str, Any]) -> None:
         self._choice = choice
         self._made: dict[tuple[np.dtype[Any], int], CastFirst] = {}
+        self._casts: dict[str, np.dtype[Any]] = {}
+        if choice.cast is None or choice.cast is True:
+            return
         stored = {name: one for name, one in leaves.items() if isinstance(one, Stored)}
         for name in choice.done.wanted.keys() & (leaves.keys() - stored.keys()):
             raise invalid("cast", "the extra state of a module is not cast", tensor=name)

@@ -274,9 +274,9 @@ def load_into(
     with reading.open(path, verify=verify) as reader:
         structure, parameters = structure_and_names(reader)
         new = New(_device(device))
-        if choice.is_default and is_stateful(target):
-            check_whole(target, structure, path)
         placed = Placed(structure, choice, reader, target)
+        if choice.is_default or not isinstance(target, torch.nn.Module):
+            check_whole(target, structure, path)
         matching = Matching(reader, target, new, assign, choice, placed.renamed(parameters))
         finish = matching.match(target, placed.structure, ())
         report = matching.report(tuple(placed.unexpected), tuple(placed.filtered))

@@ -189,6 +189,7 @@ INTO: list[tuple[str, str, dict[str, Any], str]] = [
     ("run", "opt", {"filter": "optimizer.*", "rename": [("^optimizer", "opt")]}, "rename"),
     ("run", "optimizer", {"filter": "optimizer.*", "rename": [("^optimizer[.]", "")]}, "rename"),
     ("run", "optimizer", {"filter": "optimizer.*"}, "filter"),
+    ("run", "optimizer", {"cast": {"model.*": HALF}}, "target"),
     ("run", "run", {"filter": "/^model|^scheduler.last_epoch/"}, "filter"),
     ("run", "run", {"rename": [("^optimizer.*", None)]}, "missing"),
     # Tied tensors.
@@ -213,7 +214,7 @@ def test_load_into(tmp_path: Path, row: tuple[str, str, dict[str, Any], str]) ->
     kind, to, options, expected = row
     save(kind, tmp_path / "ck")
     target = TARGETS[to]()
-    if expected in ("TensorNotFoundError", "missing", "dtype", *OPTIONS):
+    if expected in ("TensorNotFoundError", "missing", "dtype", "target", *OPTIONS):
         with pytest.raises((InvalidError, TensorNotFoundError)) as caught:
             ct.load_into(target, tmp_path / "ck", **options)
         assert loaded(target) == []
@@ -229,7 +230,7 @@ def test_load_into(tmp_path: Path, row: tuple[str, str, dict[str, Any], str]) ->
             call = re.search(r"ckptfmt\.torch\.(load_into\(.*\))$", str(error))
             assert call is not None, str(error)
             state = run(0)
-            eval(f"ct.{call[1]}", {"ct": ct, **state})
+            eval(f"ct.{call[1]}", {"ct": ct, "PosixPath": Path, **state})
             assert {"optimizer", "scheduler"} & {*loaded(state)}
         return
     assert ct.load_into(target, tmp_path / "ck", **options)
