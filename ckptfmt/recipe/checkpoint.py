@@ -61,7 +61,8 @@ class Rewrite(NamedTuple):
         texts: new values of string scalars, by stored name.
         metadata: new metadata; None keeps what is stored, and empty removes it.
         compact: True links no data file of which a tensor is dropped.
-        options: of writing.
+        options: of writing, but for the level.
+        level: of the result; None for that of the source.
         is_fresh: whether all is copied, because the options are not those of the source.
     """
 
@@ -73,6 +74,7 @@ class Rewrite(NamedTuple):
     metadata: Mapping[str, Any] | None
     compact: bool
     options: SaveOptions
+    level: str | None
     is_fresh: bool
 
 
@@ -95,9 +97,9 @@ def rewrite(reader: Reader, target: str, plan: Rewrite, progress: Progress | Non
     """
     listing = reader._listing()
     selection, stored, visible = listing.selection, listing.names, listing.visible_rows
-    level = plan.options.level
+    level = plan.level or reader.level
     if level == "v2" and (reader.metadata if plan.metadata is None else plan.metadata):
-        if plan.is_fresh:
+        if plan.level is not None:
             raise invalid(
                 "level", "level 'v2' has no place for the metadata: metadata={} removes them"
             )

@@ -26,7 +26,7 @@ from ckptfmt._base.names import check_saved, prefix_text
 from ckptfmt._base.patterns import Filters
 from ckptfmt._base.progress import Progress
 from ckptfmt._base.renaming import Rename
-from ckptfmt._base.save_options import SaveOptions, at_level
+from ckptfmt._base.save_options import SaveOptions
 from ckptfmt.bundle.completeness import check_complete, check_covered
 from ckptfmt.bundle.graph import OBJECT_GRAPH_KEY, ObjectGraph, encode_graph
 from ckptfmt.bundle.graph_keys import graph_of, missing_keys
@@ -255,7 +255,8 @@ def edit(
             texts,
             _checked_metadata(reader, rest, metadata, new_metadata),
             compact,
-            options if level or compression else at_level(options, reader.level),
+            options,
+            level or (None if compression is None else "v2+"),
             is_fresh,
         )
         check_covered(reader, rest)

@@ -142,7 +142,7 @@ def test_another_level(
     for name, array in ckptfmt.load(tmp_path / "a").items():
         assert_same(array, tensors[name])
     if level == "v2" != before:
-        edit(tmp_path / "b", tmp_path / "c", metadata={"by": "me"})
+        edit(tmp_path / "b", tmp_path / "c", metadata={"by": "me"}, alignment=8)
         with pytest.raises(InvalidError) as caught:
             edit(tmp_path / "c", tmp_path / "d", level="v2")
         assert caught.value.argument == "level"
