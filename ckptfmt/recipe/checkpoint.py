@@ -283,7 +283,8 @@ def write_checkpoint(
     kinds = kinds_of(taken, _holds, "a TensorFlow checkpoint", most)
     names.check_saved(tensors)
     metadata = taken.described(bits)
-    paths = optimizer_paths(tensors) if optimizer_paths is not None else []
+    before = {name: getattr(one, "stored", one) for name, one in tensors.items()}
+    paths = optimizer_paths(before) if optimizer_paths is not None else []
     metadata = {**metadata, **({OPTIMIZER_STATES: paths} if paths else {})}
     meter = Meter(progress, sum(kind.nbytes for kind in kinds))
 

@@ -253,6 +253,9 @@ def of_text(name: str, text: str) -> Any:
 class Made:
     """A tensor that is cast and transformed when it is read.
 
+    Attributes:
+        stored: the tensor before.
+
     Args:
         name: its new name.
         tensor: the stored tensor, with numbers if it is quantized and cast.
@@ -272,7 +275,7 @@ class Made:
         last: dict[str, NDArray[Any]],
     ) -> None:
         self.name, self.dtype, self.shape = name, dtype or tensor.dtype, tensor.shape
-        self._tensor, self._transform, self._changes, self._last = tensor, transform, changes, last
+        self.stored, self._transform, self._changes, self._last = tensor, transform, changes, last
         if transform is not None:
             self.dtype, self.shape = transformed_kind(name, tensor.dtype, tensor.shape, transform)
 
@@ -280,11 +283,11 @@ class Made:
         """Return a box of the result."""
         if self._transform is None:
             start = tuple(side.start for side in box)
-            array = self._tensor.read(box)
+            array = self.stored.read(box)
             return self._changes.converted(array, self.dtype, self.name, start, start)
         if self.name not in self._last:
             self._last.clear()
-            array = transformed(self.name, self._tensor.read(), self._transform, self.shape)
+            array = transformed(self.name, self.stored.read(), self._transform, self.shape)
             self._last[self.name] = np.ascontiguousarray(array).reshape(self.shape)
         return self._last[self.name][box] if box else self._last[self.name]
 
