@@ -25,9 +25,14 @@ from ckptfmt._base.names import METADATA, index_name, parse_data_name, path_text
 from ckptfmt.bundle.completeness import missing_data
 from ckptfmt.bundle.meanings import PRNG_KEYS
 from ckptfmt.bundle.reader import Reader
-from ckptfmt.errors import CheckpointNotFoundError, CkptfmtError, MergeConflictError
+from ckptfmt.errors import (
+    CheckpointNotFoundError,
+    CkptfmtError,
+    MergeConflictError,
+    ShardMissingError,
+)
 from ckptfmt.files.locate import located
-from ckptfmt.files.places import elsewhere, is_file, store_of
+from ckptfmt.files.places import canonical, elsewhere, is_file, store_of
 
 Path = str | bytes | os.PathLike[Any]
 
@@ -249,12 +254,16 @@ def common_store(prefixes: Sequence[str], destination: str) -> _core.Store | Non
 def _described(prefixes: list[str], chosen: str, limits: Mapping[str, int] | None) -> int:
     """Return the index of the input whose metadata the result has. Refuse to lose what metadata
     note of tensors: the structure of a torch state, or dtypes that the format lacks."""
-    if chosen not in prefixes:
+    spelled = [*map(canonical, prefixes)]
+    if canonical(chosen) not in spelled:
         raise invalid("metadata_from", f"metadata_from: {chosen} is not an input")
+    index = spelled.index(canonical(chosen))
+    chosen = prefixes[index]
     found: dict[str, dict[str, Any]] = {}
     for prefix in prefixes:
         # What an earlier call of this merge has moved is missing.
-        with contextlib.suppress(CheckpointNotFoundError), Reader(prefix, limits=limits) as reader:
+        gone = CheckpointNotFoundError, ShardMissingError
+        with contextlib.suppress(*gone), Reader(prefix, limits=limits) as reader:
             if METADATA in reader or prefix == chosen:
                 found[prefix] = reader.metadata
     for prefix, metadata in found.items() if chosen in found else ():
@@ -267,7 +276,7 @@ def _described(prefixes: list[str], chosen: str, limits: Mapping[str, int] | Non
                     f"`ckptfmt edit --set-metadata {key}=` removes them in a copy",
                     path=prefix,
                 )
-    return prefixes.index(chosen)
+    return index
 
 
 def _indexes(prefixes: list[str]) -> set[str]:

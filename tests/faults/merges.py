@@ -38,7 +38,8 @@ def paths(root: Path) -> tuple[list[str], str]:
 
 
 def merge(root: Path, inputs: Any) -> None:
-    ckptfmt.merge(*paths(root), inputs=inputs)
+    parts, destination = paths(root)
+    ckptfmt.merge(parts, destination, inputs=inputs, metadata_from=parts[0])
 
 
 def command(*arguments: str) -> None:
@@ -69,7 +70,7 @@ MERGES: dict[str, tuple[Callable[[Path], object], list[str]]] = {
 
 def prepare(root: Path, over: bool) -> None:
     for name, tensors in PARTS.items():
-        ckptfmt.save(root / "parts" / name, tensors, durability="none")
+        ckptfmt.save(root / "parts" / name, tensors, durability="none", metadata={"by": "me"})
     if over:
         ckptfmt.save(root / "whole", {"x": np.full(2, 7)}, durability="none")
 
