@@ -111,6 +111,9 @@ def _checked_rule(rule: Any) -> _CheckedRule:
 
 
 def _by_rules(rules: Sequence[_CheckedRule]) -> Callable[[str], Any]:
+    # Names that are transformed alike have one function, so that tied tensors stay tied.
+    made: dict[tuple[int, ...], Transform] = {}
+
     def replaced(name: str) -> Any:
         transforms = []
         for pattern, replacement, transform in rules:
@@ -129,7 +132,8 @@ def _by_rules(rules: Sequence[_CheckedRule]) -> Callable[[str], Any]:
                 transforms.append(transform)
         if not transforms:
             return name
-        return name, functools.partial(functools.reduce, _apply, transforms)
+        each = functools.partial(functools.reduce, _apply, transforms)
+        return name, made.setdefault(tuple(map(id, transforms)), each)
 
     return replaced
 
@@ -143,19 +147,21 @@ def transformed(
     array: NDArray[Any],
     transform: Transform | CastFirst,
     shape: tuple[int, ...] | None = None,
+    dtype: np.dtype[Any] | None = None,
 ) -> NDArray[Any]:
     """Return the result of a transform that `rename` gave for the tensor of this name.
 
     Args:
-        shape: what it must have, as it has for zeros.
+        shape, dtype: what it must have, as it has for zeros.
 
     Raises:
-        InvalidError: the transform fails, or returns no array or one of another shape; or the cast
-            loses values.
+        InvalidError: the transform fails, or returns no array or one of another shape or dtype; or
+            the cast loses values.
     """
     if isinstance(transform, CastFirst):
         array = transform.convert(array, transform.dtype, name)
-        return array if transform.then is None else transformed(name, array, transform.then, shape)
+        then = transform.then
+        return array if then is None else transformed(name, array, then, shape, dtype)
     with about(name, argument="rename"):
         try:
             result = transform(array)
@@ -168,11 +174,12 @@ def transformed(
             ) from error
         if not isinstance(result, np.ndarray):
             raise wrong("rename: the result of the transform", "a numpy array", result)
-        if shape is not None and result.shape != shape:
+        before = result.shape if shape is None else shape, dtype or result.dtype
+        if before != (result.shape, result.dtype):
             raise invalid(
                 "rename",
-                f"rename: the transform gives shape {list(shape)} for zeros, and "
-                f"{list(result.shape)} for the tensor",
+                f"rename: the transform gives {before[1]}{list(before[0])} for zeros, and "
+                f"{result.dtype}{list(result.shape)} for the tensor",
             )
     return result
 

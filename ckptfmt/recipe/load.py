@@ -311,7 +311,9 @@ def load_into(
             if at in casts:
                 result = choice.converted(result, casts[at], name)
             if name in transforms:
-                result = transformed(name, result, transforms[name], array.shape)
+                transform = transforms[name]
+                dtype, _ = transformed_kind(name, result.dtype, result.shape, transform)
+                result = transformed(name, result, transform, array.shape, dtype)
             target.mark_written()
             array[...] = choice.converted(result, array.dtype, name)
             del stored, result  # before the next is read

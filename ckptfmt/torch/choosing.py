@@ -168,6 +168,8 @@ class Placed:
         if path and name in self._left_out:
             self.filtered.append(name)
             return _OMITTED
+        if isinstance(target, torch.Tensor) and self._stored.get(name, _OMITTED) is node:
+            return _OMITTED  # it has another name
         if isinstance(target, torch.nn.Module):
             own = target.state_dict(keep_vars=True)
             # A module makes its own of values that are not tensors.
@@ -292,6 +294,8 @@ class _Conversion:
         self._casts = {name: casts[i] for i, name in enumerate(stored) if i in casts}
 
     def __call__(self, leaf: Any, name: str, transform: Transform | None) -> Any:
+        if transform is not None and getattr(leaf, "note", None):
+            raise invalid("rename", "bits of another dtype are not transformed", tensor=name)
         if name in self._casts:
             key = self._casts[name], id(transform)
             first = CastFirst(key[0], self._choice.converted, transform)

@@ -263,6 +263,11 @@ class Matching:
         if not isinstance(target, torch.nn.Parameter):
             return
         other, other_name = self._tied.setdefault(id(target), (stored, name))
+        if other.transform is not stored.transform:
+            raise InvalidError(
+                f"is the same parameter as '{other_name}', whose cast or transform differs",
+                tensor=name,
+            )
         if other.name == stored.name:
             return
         one, two = self._reader[stored.name], self._reader[other.name]

@@ -102,7 +102,7 @@ def into_tree(prefix: Path, targets: dict[str, Any], **options: Any) -> ckptfmt.
         (lambda array: array.tolist(), "rename: the result of the transform must be a numpy"),
         (
             lambda array: array[: int(array.sum())],
-            r"rename: the transform gives shape \[0, 3\] for zeros, and \[2, 3\] for the tensor",
+            r"rename: the transform gives \S+\[0, 3\] for zeros, and \S+\[2, 3\] for the tensor",
         ),
     ],
 )

@@ -377,3 +377,50 @@ def test_a_converted_directory_of_dcp(tmp_path: Path) -> None:
     target = {"model": model(0)}
     assert ct.load_into(target, tmp_path / "ck", filter="model.*")
     assert loaded(target) == MODEL.split()
+
+
+class Tied(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.emb, self.head = nn.Embedding(10, 4), nn.Linear(4, 10, bias=False)
+        self.head.weight = self.emb.weight
+
+
+@pytest.mark.parametrize("assign", [False, True])
+def test_tied_tensors_are_transformed_alike(tmp_path: Path, assign: bool) -> None:
+    saved, module = Tied(), Tied()
+    ct.save({"model": saved}, tmp_path / "ck")
+    for rule in ("emb.weight$", "head.weight$"):
+        with pytest.raises(InvalidError) as caught:
+            rename = [(rule, rule[:-1], torch_negative)]
+            ct.load_into({"model": module}, tmp_path / "ck", assign=assign, rename=rename)
+        assert caught.value.tensor in ("model.emb.weight", "model.head.weight")
+    rename = [("weight$", "weight", torch_negative)]
+    assert ct.load_into({"model": module}, tmp_path / "ck", assign=assign, rename=rename)
+    assert module.head.weight is module.emb.weight
+    assert torch.equal(module.head.weight, -saved.emb.weight)
+
+
+def torch_negative(array: Any) -> Any:
+    return -array
+
+
+def test_what_is_renamed_away_is_missing(tmp_path: Path) -> None:
+    ct.save(nn.Sequential(nn.Linear(2, 2)), tmp_path / "ck")
+    target = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
+    report = ct.load_into(target, tmp_path / "ck", rename=[("^0", "1")], strict=False)
+    assert set(report.matched) == {"1.weight", "1.bias"}
+    assert set(report.missing) == {"0.weight", "0.bias"}
+
+
+def test_bits_are_not_transformed(tmp_path: Path) -> None:
+    scales = torch.arange(120, 124, dtype=torch.uint8).view(torch.float8_e8m0fnu)
+    ct.save({"s": scales}, tmp_path / "ck")
+    rename = [("s", "s", lambda array: array)]
+    for load in (
+        lambda: ct.load(tmp_path / "ck", rename=rename),
+        lambda: ct.load_into({"s": torch.zeros(4)}, tmp_path / "ck", cast=True, rename=rename),
+    ):
+        with pytest.raises(InvalidError) as caught:
+            load()
+        assert (caught.value.argument, caught.value.tensor) == ("rename", "s")

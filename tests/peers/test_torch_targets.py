@@ -239,7 +239,7 @@ def test_transforms(tmp_path: Path) -> None:
         ct.load_into({**model, "k": torch.zeros(2, 3)}, tmp_path / "ck", rename=rename)
     changing: Any = {**rename, "k": ("k", lambda array: array.T[: 3 - 2 * bool(array.any())])}
     failing: Any = {**rename, "k": ("k", lambda array: array.nothing)}
-    for wrong, message in ((changing, "gives shape"), (failing, "the transform fails")):
+    for wrong, message in ((changing, "for zeros"), (failing, "the transform fails")):
         with pytest.raises(InvalidError, match=message):
             ct.load_into({**model, "m": torch.zeros(5)}, tmp_path / "ck", rename=wrong)
     with pytest.raises(InvalidError, match="rename gives the name 'k' to 'k' as well"):
