@@ -79,6 +79,9 @@ class NamedInMetadata:
             self._whole = self._reading(lambda: state_tree.parse(self._own[KEY]))
             self._leaves = self._reading(lambda: [*state_tree.leaves(self._whole["state"])])
         self._tensors = {one.name for one in self._leaves}
+        keys = self._own.get(PRNG_KEYS)
+        pairs = filter(_is_pair, keys) if isinstance(keys, list) else ()
+        self._keys = {name for name, _ in pairs}
         self._fixed = {
             one.name
             for one in self._leaves
@@ -114,12 +117,15 @@ class NamedInMetadata:
 
     def stays_as_it_is(self, name: str) -> bool:
         """Return whether a cast of all floating-point tensors leaves out this one."""
-        return name in self._fixed or name in self._arrays
+        return name in self._fixed or name in self._arrays or name in self._keys
 
     def check_change(self, argument: str, name: str, before: Any, to: np.dtype[Any]) -> None:
-        """Refuse a cast or transform of a tensor after which `ckptfmt.torch.load` would not return
-        its values."""
-        if name in self._fixed:
+        """Refuse a cast or transform of a tensor after which `ckptfmt.torch` or `ckptfmt.jax` would
+        not load its values."""
+        member = KEY
+        if name in self._keys:
+            why, member = "it is a PRNG key of JAX", PRNG_KEYS
+        elif name in self._fixed:
             why = "the metadata say which tensor of another dtype its bits are"
         elif name in self._arrays and to.isbuiltin != 1:
             why = f"it is an array of NumPy, which has no {dtype_text(to)}"
@@ -129,8 +135,8 @@ class NamedInMetadata:
             return
         raise invalid(
             argument,
-            f"from {dtype_text(before)} to {dtype_text(to)}, ckptfmt.torch.load would return other "
-            f"values, or fail: {why}; {self._remedy(KEY)} removes the metadata",
+            f"from {dtype_text(before)} to {dtype_text(to)}, a load would return other values, or "
+            f"fail: {why}; {self._remedy(member)} removes the metadata",
             tensor=name,
         )
 
@@ -182,8 +188,8 @@ class NamedInMetadata:
             new_names: new name of every stored tensor, and of missing ones that are dropped; None
                 for those that are dropped.
             rename: what gave the names, which gives new ones to tied paths.
-            cut: whether to remove "state" and "param_groups" of every optimizer of which no tensor
-                stays.
+            cut: whether to remove "state" and "param_groups" also of optimizers that had no tensor
+                before, as they are of those that lose all.
 
         Raises:
             InvalidError: a quantized tensor would stay without its scales; no paths have the
@@ -197,7 +203,7 @@ class NamedInMetadata:
             gone = _gone_with_others(ties, new_names, tied)
             if gone and not cut:
                 warn(f"names of dropped tensors that are tied go with them: {gone}")
-            outside = {one.name for one in self._leaves if cut and not one.where}
+            outside = {one.name for one in self._leaves if not one.where}
             tree = _Tree(new_names, tied, cut=cut, outside=outside)
             state = self._reading(lambda: tree.edit(self._whole["state"]))
             if state != self._whole["state"]:
@@ -327,7 +333,7 @@ class _Tree:
         self._new_names, self._tied = new_names, tied
         self._cut = cut
         self._outside = outside
-        self._stays = 0  # leaves that stay and that only optimizers have
+        self._seen = self._stays = 0  # leaves that only optimizers have, and those that stay
 
     def edit(self, state: Any) -> Any:
         """Return the tree after the edit."""
@@ -349,15 +355,16 @@ class _Tree:
             return self._leaf(tag, value, path, new_path)
         pairs = state_tree.children(value)
         keys = self._new_keys(pairs, path, new_path) if row.kind == "dict" else {}
-        is_optimizer = self._cut and isinstance(value, dict) and value.keys() >= OPTIMIZER
+        is_optimizer = isinstance(value, dict) and value.keys() >= OPTIMIZER
         found: list[Any] = []
-        stays = 0
+        stays = seen = 0
         for key, one in pairs:
             new_key = keys.get(key, key) if isinstance(key, str) else key
             new_key = len(found) if row.kind == "set" else new_key
-            before = self._stays
+            before = self._stays, self._seen
             made = self._node(one, below(path, path_key(key)), below(new_path, path_key(new_key)))
-            stays += self._stays - before if is_optimizer and key in OPTIMIZER else 0
+            if is_optimizer and key in OPTIMIZER:
+                stays, seen = stays + self._stays - before[0], seen + self._seen - before[1]
             if made is not _GONE or row.kind == "list":
                 found.append([new_key, made])
         if row.kind != "dict":
@@ -369,7 +376,7 @@ class _Tree:
             names = self._leaf_keys(pairs, keys, path)
             more = {} if versions is _GONE else moved_versions(versions, names)
             return {**value, tag: found, "versions": more}
-        if tag or not is_optimizer or stays:
+        if tag or not is_optimizer or stays or not (self._cut or seen):
             return {**value, tag: found} if tag else dict(found)
         return {key: one for key, one in found if key not in OPTIMIZER} or _GONE
 
@@ -385,6 +392,7 @@ class _Tree:
                 raise InvalidError(
                     f"{name!r} cannot be read without {of_part!r}: drop or keep both", tensor=name
                 )
+        self._seen += name not in self._outside
         if new is None:
             return _GONE
         self._stays += name not in self._outside

@@ -18,9 +18,8 @@ from numpy.typing import NDArray
 
 from ckptfmt import _core
 from ckptfmt._base import dtypes, names
-from ckptfmt._base.arguments import invalid
 from ckptfmt._base.progress import Meter, Progress
-from ckptfmt._base.renaming import CastFirst, Transform, transformed
+from ckptfmt._base.renaming import CastFirst, Transform, transformed, transformed_kind
 from ckptfmt._base.save_options import SaveOptions, at_level
 from ckptfmt.bundle.comparing import pieces
 from ckptfmt.bundle.meanings import E8M0, FP4
@@ -98,11 +97,7 @@ def rewrite(reader: Reader, target: str, plan: Rewrite, progress: Progress | Non
     listing = reader._listing()
     selection, stored, visible = listing.selection, listing.names, listing.visible_rows
     level = plan.level or reader.level
-    if level == "v2" and (reader.metadata if plan.metadata is None else plan.metadata):
-        if plan.level is not None:
-            raise invalid(
-                "level", "level 'v2' has no place for the metadata: metadata={} removes them"
-            )
+    if level == "v2" and plan.metadata is not None and plan.level is None:
         level = "v2+"
     new_names, own = list(plan.names), np.zeros(len(stored), np.bool_)
     if not isinstance(visible, range):
@@ -214,7 +209,8 @@ def _transformed(
     handle: TensorHandle, transform: Transform | CastFirst, folder: str | None
 ) -> NDArray[Any]:
     array = Piece(handle, handle.shape, None, None).read(folder)
-    return transformed(handle.name, array, transform)
+    dtype, shape = transformed_kind(handle.name, array.dtype, array.shape, transform)
+    return transformed(handle.name, array, transform, shape, dtype)
 
 
 def _copy(
@@ -279,7 +275,7 @@ def write_checkpoint(
     """
     tensors = taken.tensors
     level = made.options.level
-    bits = _take_bits(tensors, taken.casts) if level != "v2" else {}
+    bits = _take_bits(tensors, taken.casts) if level != "v2" and taken.are_values else {}
     kinds = kinds_of(taken, _holds, "a TensorFlow checkpoint", most)
     names.check_saved(tensors)
     metadata = taken.described(bits)

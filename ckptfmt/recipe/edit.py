@@ -128,10 +128,10 @@ def edit(
     `net/w/.ATTRIBUTES/VARIABLE_VALUE`); objects without any tensors left are removed.
 
     In a state that `ckptfmt.torch` saved, dropped tensors are removed from their dicts, or are None
-    in a list. The key of a renamed tensor changes with its name where the rest of the path stays
-    (`model.conv.weight` to `model.c.weight` of a state dict `model`); otherwise the tensor keeps
-    its place in what `ckptfmt.torch.load` returns. The paths that `ckptfmt.jax` notes follow the
-    names.
+    in a list; an optimizer of whose state nothing is left is removed. The key of a renamed tensor
+    changes with its name where the rest of the path stays (`model.conv.weight` to `model.c.weight`
+    of a state dict `model`); otherwise the tensor keeps its place in what `ckptfmt.torch.load`
+    returns. The paths that `ckptfmt.jax` notes follow the names.
 
     All arguments refer to the names before the edit. A filter also takes the paths of a variable's
     object, without `/.ATTRIBUTES/VARIABLE_VALUE`: `model/*` has the weights that Keras 3 stores
@@ -167,8 +167,8 @@ def edit(
             tensors that are missing. Without it, such a checkpoint can only get other metadata.
         compact: True copies the tensors that stay in every data file that loses one.
         dry_run: True writes nothing; what is cast is read, and what that loses is counted.
-        level, compression, alignment: as in `ckptfmt.Writer`, default those of the source; if one
-            is given, every tensor is copied.
+        level, compression, alignment: as in `ckptfmt.Writer`, but that the level is by default that
+            of the source. If one is given, every tensor is copied.
         durability: as in Writer.
         progress: as in `ckptfmt.load`, with bytes of copied arrays.
         limits: as in `ckptfmt.open`.
@@ -188,7 +188,10 @@ def edit(
     """
     check_progress(progress)
     options = SaveOptions(
-        level=level or "v2+", compression=compression, alignment=alignment, durability=durability
+        level="v2+" if level is None else level,
+        compression=compression,
+        alignment=alignment,
+        durability=durability,
     )
     is_fresh = any(one is not None for one in (level, compression, alignment))
     target = prefix_text(destination, "destination", urls=True)
@@ -208,7 +211,7 @@ def edit(
     if not of_tensors and metadata is None and not is_fresh:
         raise InvalidError(
             "nothing to edit: give rename=, drop=, keep=, cast=, strip_optimizer=True, "
-            "drop_missing=True, other metadata, level= or compression="
+            "drop_missing=True, other metadata, level=, compression= or alignment="
         )
     changes = Changes.of(
         None, None, rename, cast, allow_loss, keep=keep, drop=drop, has_targets=False
@@ -245,7 +248,7 @@ def edit(
         new_metadata = described.edited(
             {**new_names, **rest, **dict.fromkeys(gone)}, cut=strip_optimizer, rename=rename
         )
-        moved |= remakes or bool(dropped)
+        moved |= remakes or is_fresh or bool(dropped)
         _check_saved_model(reader.prefix, target, moved, strip_optimizer)
         rewriting = Rewrite(
             [rest.get(name) for name in stored],
@@ -253,7 +256,7 @@ def edit(
             planned.transforms,
             changes,
             texts,
-            _checked_metadata(reader, rest, metadata, new_metadata),
+            _checked_metadata(reader, rest, metadata, new_metadata, level),
             compact,
             options,
             level or (None if compression is None else "v2+"),
@@ -426,10 +429,14 @@ def _checked_metadata(
     kept: Mapping[str, str],
     given: Mapping[str, Any] | None,
     edited: Mapping[str, Any] | None,
+    level: Level | None,
 ) -> Mapping[str, Any] | None:
     """Return the metadata of the result, None if they stay; refuse those that are given without the
-    notes of what the bits of tensors are, which would be numbers."""
+    notes of what the bits of tensors are, which would be numbers, and any at a level without
+    them."""
     metadata = given if edited is None else edited
+    if level == "v2" and (reader.metadata if metadata is None else metadata):
+        raise invalid("level", "level 'v2' has no place for the metadata: metadata={} removes them")
     if given is None or metadata is None:
         return metadata
     # Of damaged metadata nothing is known.

@@ -287,7 +287,9 @@ class Made:
             return self._changes.converted(array, self.dtype, self.name, start, start)
         if self.name not in self._last:
             self._last.clear()
-            array = transformed(self.name, self.stored.read(), self._transform, self.shape)
+            array = transformed(
+                self.name, self.stored.read(), self._transform, self.shape, self.dtype
+            )
             self._last[self.name] = np.ascontiguousarray(array).reshape(self.shape)
         return self._last[self.name][box] if box else self._last[self.name]
 

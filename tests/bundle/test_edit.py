@@ -167,6 +167,11 @@ def test_into_a_store(tmp_path: Path, folder: str) -> None:
         assert (list(reader), reader.metadata) == (["v"], {"step": 1})
 
 
+def of_values(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """A transform whose dtype depends on the values."""
+    return array if array.any() else array.astype("i4")
+
+
 MISTAKES: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({}, InvalidError, "nothing to edit"),
     ({"drop": []}, InvalidError, "drop is empty"),
@@ -176,6 +181,8 @@ MISTAKES: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"rename": {"w": ""}}, InvalidError, "TAB-12"),
     ({"rename": {"w": "_CKPTFMT_x"}}, InvalidError, "reserved"),
     ({"rename": [("w", "x", bytes)]}, InvalidError, "a numpy array"),
+    ({"rename": [("w", "x", of_values)]}, InvalidError, "for zeros, and float32"),
+    ({"level": ""}, InvalidError, "level"),
     ({"cast": "nope"}, InvalidError, "'nope'"),
     ({"cast": "string"}, InvalidError, "not a dtype of numbers"),
     ({"cast": "float32"}, TensorNotFoundError, "no tensor changes"),

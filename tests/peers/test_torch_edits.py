@@ -139,7 +139,7 @@ def test_drop_and_keep(prefix: Path) -> None:
     assert same(edited(prefix, **dropping), expected)
     loaded = edited(prefix, keep=["model.0.*"], drop_weights=True)
     assert loaded["epoch"] == 3 and list(loaded["model"]) == ["0.weight", "0.bias"]
-    assert "best" not in loaded and loaded["optimizer"]["state"][0] == {}
+    assert "best" not in loaded and "optimizer" not in loaded
 
 
 @pytest.mark.parametrize("to", ["bfloat16", "float64", "float8_e5m2"])
