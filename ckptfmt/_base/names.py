@@ -261,7 +261,7 @@ def saved_name(name: str | bytes) -> str:
 
 
 def check_saved(given: Iterable[str | None]) -> None:
-    """Refuse names as `saved_name`, many at once; None is no name."""
+    """Refuse names as `saved_name`, many at once; skip None."""
     for name in given:
         if name is not None and (not name or name.startswith(RESERVED)):
             saved_name(name)

@@ -92,7 +92,7 @@ def no_match(
 
 
 def check_filters(what: str, given: Filters | None) -> list[Any]:
-    """Return the filters of an argument; none if it is None.
+    """Return the filters of an argument, [] for None.
 
     Raises:
         InvalidError: not a filter, or an empty list.
@@ -115,7 +115,7 @@ def matched(
     passing: Passing | None = None,
     prefix: str | None = None,
 ) -> set[str]:
-    """Return the stored names that a filter, or one of several, matches; none if it is None.
+    """Return the stored names that a filter, or one of several, matches; the empty set for None.
 
     Args:
         passing: returns the function of a filter; default `filter_function`.

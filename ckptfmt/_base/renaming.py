@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from ckptfmt._base import names
 from ckptfmt._base.arguments import invalid, wrong
-from ckptfmt._base.patterns import by_text, no_match, text_pattern
+from ckptfmt._base.patterns import text_pattern
 from ckptfmt.errors import about
 
 # Applied to a tensor that was read, before it is stored in its target.
@@ -37,23 +37,6 @@ NewName = str | tuple[str, Transform]
 Pattern = str | re.Pattern[str]
 Rule = tuple[Pattern, str | None] | tuple[Pattern, str, Transform]
 Rename = Mapping[str, NewName] | Callable[[str], NewName | None] | Sequence[Rule]
-
-
-def of_stored(
-    rename: Rename | None, stored: Collection[str], prefix: str | None = None
-) -> Rename | None:
-    """Return `rename`, a mapping with its names as str.
-
-    Raises:
-        TensorNotFoundError: a name of the mapping is not stored.
-    """
-    if not isinstance(rename, Mapping):
-        return rename
-    rename, present = by_text("rename", rename), frozenset(stored)
-    for name in rename:
-        if name not in present:
-            raise no_match("rename", name, stored, prefix)
-    return rename
 
 
 def renamed(

@@ -17,7 +17,6 @@ from ckptfmt._base.renaming import (
     CastFirst,
     Transform,
     check_distinct,
-    of_stored,
     renamed,
     transformed_kind,
 )
@@ -88,9 +87,12 @@ def plan(changes: Changes, tensors: Tensors, dropped: Set[str] = frozenset()) ->
     stored = tensors.names
     left_out = _left_out(changes, tensors) | dropped
     rest = [name for name in stored if name not in left_out and name != OBJECT_GRAPH_KEY]
-    rename = of_stored(changes.rename, stored, tensors.path)
-    if isinstance(rename, Mapping) and OBJECT_GRAPH_KEY in rename:
-        raise invalid("rename", "the object graph cannot be renamed", tensor=OBJECT_GRAPH_KEY)
+    rename, present = changes.rename, frozenset(stored)
+    for name in rename if isinstance(rename, Mapping) else ():
+        if name not in present:
+            raise no_match("rename", name, stored, tensors.path)
+        if name == OBJECT_GRAPH_KEY:
+            raise invalid("rename", "the object graph cannot be renamed", tensor=name)
     names, transforms = renamed(rest, rename)
     if rename is not None and rest and not transforms and names == rest:
         raise TensorNotFoundError(
