@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from pathlib import Path
 from typing import Any
@@ -264,10 +265,10 @@ def test_restore_v2_names_what_is_missing(prefix: Path) -> None:
 def test_targets_in_either_byte_order(tmp_path: Path, kind: str) -> None:
     values = np.arange(12).astype(kind)
     ckptfmt.save(tmp_path / "ck", {"x": values, "y": values[::2]})
-    for order in "<>":
-        dtype = np.dtype(kind).newbyteorder(order)
+    for order, cast in itertools.product("<>", [None, True]):
+        dtype = np.dtype("f8" if cast and kind in "hf" else kind).newbyteorder(order)
         targets = {"x": np.zeros(12, dtype), "y": np.zeros(12, dtype)[::2]}
-        assert ckptfmt.load_into(tmp_path / "ck", targets)
+        assert ckptfmt.load_into(tmp_path / "ck", targets, cast=cast)
         assert targets["x"].dtype == dtype
         np.testing.assert_array_equal(targets["x"], values)
         np.testing.assert_array_equal(targets["y"], values[::2])

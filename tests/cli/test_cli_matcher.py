@@ -26,8 +26,11 @@ FILTERS: dict[str, list[str]] = {
     "a[[]0]": ["a[0]"],
     "/^a.$/": ["a*", "a0", "ab"],
     "ab*": ["ab", "abs"],
+    "/bs/": ["/abs/", "abs"],
+    "/.b/": ["/abs/", "ab", "abs"],
+    "[!/p]??": ["abs"],
 }
-ABSENT = ["a[1]", "b*", "/^b/", "A0"]
+ABSENT = ["a[1]", "b*", "/^b/", "A0", "b", "/", "[!/ap]*"]
 
 
 @pytest.fixture(scope="module")

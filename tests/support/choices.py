@@ -104,16 +104,20 @@ class Options:
         return {name: one for name, one in every.items() if one is not defaults.get(name)}
 
     def blanks(self) -> dict[str, Any]:
-        return {name: np.full(shape, 99, dtype) for name, (shape, dtype) in self.targets.items()}
+        def blank(shape: tuple[int, ...], dtype: Any) -> Any:
+            return np.full(shape, 99, dtype, order="F")
+
+        return {name: blank(*one) for name, one in self.targets.items()}
 
 
 def grid() -> Iterator[Options]:
     """Filters with every rename and cast, every kind of key in a cast, dtypes that mean nothing,
-    and targets that fit."""
+    and targets that fit, but for one that is missing and one too many where that is allowed."""
     same = (None, lambda name: name)
     every = [
         *itertools.product([None, "c/*", "/a|b/", "z*"], [same, *RENAMES], [None, *CASTS], [True]),
         *itertools.product([None], [same], KEYED, [True, False]),
+        *itertools.product([None], RENAMES, [None], [False]),
         *itertools.product(["c/d", "0d"], [same], ["float16"], [True, False]),
     ]
     for filtered, (rename, rule), cast, strict in every:
@@ -124,6 +128,8 @@ def grid() -> Iterator[Options]:
                 new, fits = new[0], new[1](fits)
             if new is not None:
                 found.targets[new] = fits.shape, fits.dtype
+        if not strict:
+            found.targets["more"] = found.targets.pop(next(iter(found.targets)))
         yield found
 
 
@@ -194,11 +200,15 @@ def is_changed(array: Any, dtype: Any) -> bool:
     return dtype.kind == "i" and array.dtype.kind == "f" and bool((array % 1).any())
 
 
+# What a report has names in.
+TOLD = ("matched", "shape_mismatch", "dtype_mismatch", "missing", "unexpected", "filtered")
+
+
 def meant(  # noqa: PLR0912 (one rule after the other)
     given: Options, *, with_targets: bool
-) -> tuple[set[type], dict[str, Any]]:
+) -> tuple[set[type], dict[str, Any], dict[str, set[str]]]:
     """What a load must do: the errors of which it raises one, if there are any; what it loads, or
-    what the targets hold."""
+    what the targets hold; and the names in its report."""
     errors: set[type] = set()
     if given.cast is True and not with_targets:
         errors.add(InvalidError)
@@ -215,6 +225,7 @@ def meant(  # noqa: PLR0912 (one rule after the other)
     if given.filter is not None and not kept and (given.names is None or given.names):
         errors.add(TensorNotFoundError)
     loaded: dict[str, Any] = {}
+    told: dict[str, set[str]] = {name: set() for name in TOLD}
     found: list[str] = []
     present = set()
     for old, stored in STORED.items():
@@ -231,26 +242,29 @@ def meant(  # noqa: PLR0912 (one rule after the other)
         if not with_targets or new in given.targets:
             found.append(old)
         loaded[new] = transform(stored.astype(cast_to(given.cast, old, stored.dtype)))
+        if new not in given.targets:
+            told["unexpected"].add(old)
     if not_meant(given.cast, [STORED[name] for name in found]):
         errors.add(InvalidError)
     if not with_targets:
-        return errors, loaded
+        return errors, loaded, told
     held = given.blanks()
-    is_missing = any(name not in present for name in held)
-    is_other = False
-    for name, array in loaded.items():
-        target = held.get(name)
-        if target is None or target.shape != array.shape:
-            is_other = True
-        elif target.dtype == array.dtype or given.cast is True:
+    told["missing"] = {*held} - present
+    told["filtered"] = {*held} & present - {*loaded}
+    for name in [name for name in loaded if name in held]:
+        array, target = loaded[name], held[name]
+        wrong = [target.shape != array.shape]
+        wrong += [target.dtype != array.dtype and given.cast is not True]
+        for key in itertools.compress(TOLD, [not any(wrong), *wrong]):
+            told[key].add(name)
+        if not any(wrong):
             if is_changed(array, target.dtype):
                 errors.add(InvalidError)
             held[name] = array.astype(target.dtype)
-        else:
-            is_other = True
-    if given.strict and (is_missing or is_other):
+    is_other = any(told[key] for key in ("unexpected", *TOLD[1:3]))
+    if given.strict and (told["missing"] or is_other):
         errors.add(InvalidError if is_other else TensorNotFoundError)
-    return errors, held
+    return errors, held, told
 
 
 def nested(flat: Mapping[str, Any]) -> dict[str, Any]:
@@ -337,6 +351,13 @@ def unused_of(given: Options) -> list[str]:
     return unused
 
 
+def check_names(told: Mapping[str, set[str]], report: MatchReport) -> None:
+    """Compare the names in a report."""
+    for key, names in told.items():
+        found = [getattr(one, "name", one) for one in getattr(report, key)]
+        assert sorted(found) == sorted(names), (key, report)
+
+
 def check_report(given: Options, report: MatchReport) -> None:
     """Compare what a report says of the keys that match nothing, and of what a dtype leaves."""
     assert [*report.unused] == unused_of(given) and (report.complete or not given.strict)
@@ -354,7 +375,7 @@ def check(call: Call, given: Options, prefixes: Mapping[bool, Path]) -> str:
         given.rename, given.rule = None, lambda name: name
     word = ""
     for graph in call.graph:
-        errors, wanted = meant(given, with_targets=call.with_targets)
+        errors, wanted, told = meant(given, with_targets=call.with_targets)
         targets = given.blanks()
         try:
             with warnings.catch_warnings(record=True) as warned:
@@ -362,6 +383,9 @@ def check(call: Call, given: Options, prefixes: Mapping[bool, Path]) -> str:
                 found, report = call.load(prefixes[graph], targets, given.given())
         except (InvalidError, TensorNotFoundError) as error:
             assert type(error) in errors, (error, errors)
+            if error.report is not None:
+                check_names(told, error.report)
+                assert isinstance(error, InvalidError) or error.tensor in told["missing"]
             word = "refused"
             if not (call.in_place and error.argument == "allow_loss"):
                 kept = all((array == 99).all() for array in targets.values())
@@ -375,6 +399,7 @@ def check(call: Call, given: Options, prefixes: Mapping[bool, Path]) -> str:
         assert len(warned) == (report is None and bool(unused_of(given)))
         if report is not None:
             check_report(given, report)
+            check_names(told, report)
         word = "loaded"
     return word
 
