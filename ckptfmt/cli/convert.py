@@ -97,8 +97,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add(
         "--drop-metadata",
         action="store_true",
-        help="drop metadata that the level cannot hold or that cannot be written; all of it, if "
-        "the format or names change",
+        help="leave the metadata out",
     )
     add(
         "--no-verify",

@@ -7,7 +7,6 @@ load.py        load, load_into, restore_v2
 edit.py        edit
 average.py     average
 convert.py     convert
-levels.py      between levels of the format
 sources.py     what changes take of a checkpoint or a file of another format
 checkpoint.py  into a checkpoint: values are linked, copied or made
 export.py      into files of another format

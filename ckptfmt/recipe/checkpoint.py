@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import operator
+import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
@@ -26,6 +27,7 @@ from ckptfmt.bundle.meanings import E8M0, FP4
 from ckptfmt.bundle.reader import Reader
 from ckptfmt.bundle.tensor import TensorHandle
 from ckptfmt.bundle.writer import Writer, metadata_json, shard_count
+from ckptfmt.errors import CorruptError, InvalidError
 from ckptfmt.formats import safetensors
 from ckptfmt.formats.tensors import Box, Kind, Tensor
 from ckptfmt.naming.roles import OPTIMIZER_STATES
@@ -38,8 +40,10 @@ from ckptfmt.recipe.values import (
     Result,
     Value,
     build,
+    equal_values,
     mapped_array,
     new_array,
+    other_values,
     pieces_of,
     scratch_of,
 )
@@ -168,6 +172,136 @@ def _link(
     handle = writer._open_handle()
     selection = reader._listing().selection
     return handle.keep(reader._handle, selection, rows.astype(np.uint64), raw)
+
+
+def rebuild(
+    made: Result,
+    check_result: bool,
+    reader: Reader,
+    _target: str,
+    plan: Rewrite,
+    progress: Progress | None,
+) -> int:
+    """As `rewrite`, but copy everything, and make the result visible when it has been checked.
+
+    Raises:
+        InvalidError: metadata that cannot be written; a tensor that can be read, but not written.
+        CorruptError: also if the source has more than can be copied, or the result differs.
+    """
+    _check_source(reader)
+    try:
+        metadata = reader.metadata if plan.metadata is None else plan.metadata
+        text = metadata_json(metadata, made.options.level) if metadata else None
+    except (CorruptError, InvalidError) as error:
+        error.path, error.argument = error.path or reader.prefix, "drop_metadata"
+        error.hint(" (drop_metadata=True leaves the metadata out)")
+        raise
+    rest = [
+        (new, handle)
+        for new, handle in zip(plan.names, reader.values(), strict=True)
+        if new is not None
+    ]
+    copied = 0
+
+    def fill(writer: Writer, _: str | None) -> None:
+        nonlocal copied
+        copied = _copy(writer, rest, plan, progress)
+
+    def check(part: str, folder: str | None) -> None:
+        with Reader(part, limits=made.limits) as result:
+            _compare(rest, result, plan, folder)
+
+    build(made, text, fill, check if check_result else None)
+    return copied
+
+
+def _check_source(reader: Reader) -> None:
+    """Refuse a source that can be read, but not written again."""
+    listing = reader._listing()
+    for row, name in enumerate(listing.names):
+        handle = TensorHandle(reader, listing.selection, row, name)
+        handle._check_rank()
+        if handle.dtype is None:
+            raise handle._unsupported(f"the elements of {handle.dtype_name} are not known")
+        if name == names.METADATA or not name.startswith(names.RESERVED) or _stands_in(handle):
+            continue
+        raise InvalidError(
+            f"EXT-8: names beginning with {names.RESERVED} are reserved: the tensor can be "
+            "read, but not written under its name",
+            path=reader.prefix,
+            tensor=name,
+        )
+    if not any(name.startswith("\0") for name in listing.names):
+        return
+    # Slices without a tensor would be lost; only verification reports them.
+    for finding in reader.verify().problems:
+        if finding.error().rule == "KEY-7":
+            raise finding.error(CorruptError)
+
+
+_STAND_IN = re.compile(re.escape(names.SHARD_STAND_IN) + "[0-9]+")
+
+
+def _stands_in(handle: TensorHandle) -> bool:
+    """Return whether a tensor only keeps a data file referenced (EXT-8). The writer creates its
+    own."""
+    return (
+        _STAND_IN.fullmatch(handle.name) is not None
+        and handle.dtype == np.dtype(np.float32)
+        and handle.shape == (0,)
+        and not handle.partitioned
+        and handle.stored_nbytes == 0
+    )
+
+
+def _compare(
+    rest: list[tuple[str, TensorHandle]], result: Reader, plan: Rewrite, folder: str | None
+) -> None:
+    """Compare the values of the result with what they are to be."""
+    if sorted(new for new, _ in rest) != sorted(result):
+        raise other_values(None)
+    for new, handle in rest:
+        after = result[new]
+        text = plan.texts.get(handle.name)
+        if text is not None:
+            is_same = after.read().item() == text
+        elif (transform := plan.transforms.get(handle.name)) is not None:
+            is_same = equal_values(_transformed(handle, transform, folder), after.read())
+        else:
+            is_same = _is_same(handle, after, plan, folder)
+        if not is_same:
+            raise other_values(new)
+
+
+def _is_same(before: TensorHandle, after: TensorHandle, plan: Rewrite, folder: str | None) -> bool:
+    """Return whether a tensor has the slices of another, and its values, cast if they are to be,
+    but for unused bits."""
+    dtype = plan.casts.get(before.name)
+    code = before.dtype_code if dtype is None else dtypes.code_of(dtype)
+    if (code, before.shape) != (after.dtype_code, after.shape):
+        return False
+    if dtype is None and _sums(before) == _sums(after):
+        return True
+    pieces, written = list(pieces_of(before)), list(pieces_of(after))
+    # Equal values can have other checksums: the other byte order, or a normalised form.
+    info = dtypes.info_of(before.dtype_code)
+    used_bits = 0xFF if info is None else (1 << min(info.used_bits, 8)) - 1
+    if [one.shape for one in pieces] != [one.shape for one in written]:
+        return False
+    for piece, other in zip(pieces, written, strict=True):
+        found = other.read(folder)
+        if dtype is None and not equal_values(piece.read(folder), found, used_bits):
+            return False
+        for box, part in _cast(piece, dtype, plan.changes, folder) if dtype is not None else ():
+            if not equal_values(part, found[box]):
+                return False
+    return True
+
+
+def _sums(handle: TensorHandle) -> list[tuple[int, int]]:
+    """Return sizes and checksums of the raw values of a tensor."""
+    found = handle._selection.stored_values(handle._row)
+    return [(int(stored["raw_size"]), int(stored["raw_crc32c"])) for stored in found]
 
 
 def count_losses(reader: Reader, _target: str, plan: Rewrite, _progress: Progress | None) -> int:

@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, get_args
 
 from ckptfmt._base.arguments import (
@@ -20,7 +21,7 @@ from ckptfmt._base.arguments import (
     is_positive,
 )
 from ckptfmt._base.background import wait_for_saves
-from ckptfmt._base.names import path_text, prefix_text
+from ckptfmt._base.names import METADATA, path_text, prefix_text
 from ckptfmt._base.patterns import Filters
 from ckptfmt._base.progress import Progress
 from ckptfmt._base.renaming import Rename
@@ -29,17 +30,17 @@ from ckptfmt._base.untrusted import output_most
 from ckptfmt.bundle.graph_keys import missing_tensors
 from ckptfmt.bundle.reader import Reader
 from ckptfmt.bundle.writer import check_shards
-from ckptfmt.errors import masked_repr
+from ckptfmt.errors import CorruptError, masked_repr
 from ckptfmt.files.locate import locate
 from ckptfmt.files.outputs import checkpoint_files, output_path
 from ckptfmt.files.places import names_in
-from ckptfmt.formats import safetensors
+from ckptfmt.formats import safetensors, torch_state
 from ckptfmt.formats.tensors import Kind
-from ckptfmt.recipe import levels
 from ckptfmt.recipe.changes import Cast, Changes
-from ckptfmt.recipe.checkpoint import write_checkpoint
+from ckptfmt.recipe.checkpoint import rebuild, write_checkpoint
+from ckptfmt.recipe.edit import edited
 from ckptfmt.recipe.export import Export
-from ckptfmt.recipe.sources import Format, Taken, format_of, module_of, opened
+from ckptfmt.recipe.sources import WAY_OUT, Format, Taken, format_of, module_of, opened
 from ckptfmt.recipe.values import Result
 
 Path = str | bytes | os.PathLike[Any]
@@ -118,16 +119,17 @@ def convert(
         to: the format of the result; default by the extension of `destination`, without a known
             one "tensorflow".
         level, compression, alignment: as in `ckptfmt.Writer`, of a TensorFlow checkpoint.
-        drop_metadata: whether to omit metadata that the result cannot hold, or, where the format or
-            names change, all of it.
+        drop_metadata: whether to omit the metadata.
         limits: as in `ckptfmt.open`. Of a file of another format, `expansion_max` times its bytes
             (default 1100), or 1 GiB if that is more, are the limit of all arrays that it becomes.
         cast: as in `ckptfmt.load_into`, a dtype or a mapping; of a torch state as in `edit`.
         allow_loss: as in `ckptfmt.load_into`; the result says how many values were lost.
         rename: which tensors to convert, under what names and with what transforms, as in
-            `ckptfmt.load_into`, for example a table of `ckptfmt.huggingface`. Partitioned tensors
-            become whole, and the object graph is dropped. A transformed tensor is in memory.
-        drop, keep: which tensors to leave out or to take, as in `ckptfmt.editing.edit`.
+            `ckptfmt.load_into`, for example a table of `ckptfmt.huggingface`. A transformed tensor
+            is in memory. Between checkpoints slices stay, and the object graph and the structure
+            of a state follow the names, as in `ckptfmt.editing.edit`.
+        drop, keep: which tensors to leave out or to take, as in `ckptfmt.editing.edit`; weights as
+            well.
         max_shard_bytes: divide a safetensors result into files of at most this size, with an index.
         durability: as in `ckptfmt.save`.
         shards: number of data files of a TensorFlow checkpoint on a fresh prefix, 1 to 1024.
@@ -177,30 +179,8 @@ def convert(
         target = prefix_text(to_path, "destination", urls=True)
         made = Result(target, options, limits, check_shards(shards) or 1)
         wait_for_saves()
-        if kind == "tensorflow" and rename is None:
-            for argument, given in (("cast", cast), ("drop", drop), ("keep", keep)):
-                if given is not None:
-                    raise invalid(
-                        argument,
-                        f"{argument}: between TensorFlow checkpoints, use `edit`",
-                    )
-            dropped = levels.convert(
-                from_path,
-                made,
-                drop_metadata=drop_metadata,
-                check_result=check_result,
-                progress=progress,
-            )
-            with Reader(target, limits=limits) as reader:
-                nbytes = sum(handle.nbytes for handle in reader.values())
-                return Conversion(
-                    target,
-                    "tensorflow",
-                    len(reader),
-                    nbytes,
-                    dropped=tuple(dropped),
-                    missing=missing_tensors(reader),
-                )
+        if kind == "tensorflow":
+            return _again(from_path, made, changes, drop_metadata, check_result, progress)
         # Renamed tensors are not where the layout of the source has them.
         states = module_of(kind).optimizer_paths if kind == "hdf5" and rename is None else None
         with opened(kind, from_path, limits, changes, keeps=keeps, is_stored=keeps) as taken:
@@ -221,6 +201,53 @@ def convert(
     with opened(kind, from_path, limits, changes, keeps=keeps) as taken:
         path, kinds = out.write(taken, check_result, progress, most)
         return _conversion(taken, path, result, kinds, {})
+
+
+def _again(
+    source: str,
+    made: Result,
+    changes: Changes,
+    drop_metadata: bool,
+    check_result: bool,
+    progress: Progress | None,
+) -> Conversion:
+    """Write a checkpoint again."""
+    with Reader(locate(source), verify="full", limits=made.limits) as reader:
+        dropped = []
+        if drop_metadata and METADATA in reader:
+            try:
+                dropped = torch_state.left_out(reader, reader.metadata)
+            except CorruptError as error:
+                if error.rule != "EXT-7":
+                    raise
+                dropped = ["the metadata"]
+        done = edited(
+            reader,
+            made.prefix,
+            changes,
+            partial(rebuild, made, check_result),
+            made.options,
+            metadata={} if drop_metadata else None,
+            drop_weights=True,
+            level=made.options.level,
+            is_fresh=True,
+            way_out=WAY_OUT,
+            progress=progress,
+        )
+    with Reader(made.prefix, limits=made.limits) as reader:
+        return Conversion(
+            made.prefix,
+            "tensorflow",
+            done.tensors,
+            int(reader.table()["nbytes"].sum()),
+            {done.renamed.get(old, old): kinds for old, kinds in done.casts.items()},
+            tuple(dropped),
+            {},
+            missing_tensors(reader),
+            {done.renamed.get(old, old): count for old, count in done.losses.items()},
+            {done.renamed.get(old, old): count for old, count in done.zeros.items()},
+            tuple(done.renamed.get(old, old) for old in done.uncast),
+        )
 
 
 def _conversion(

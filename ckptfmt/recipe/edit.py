@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple
@@ -206,68 +206,109 @@ def edit(
         dry_run=dry_run,
     )
     check_limits(limits)
-    of_tensors = strip_optimizer or drop_missing
-    of_tensors |= any(one is not None for one in (rename, drop, keep, cast))
-    if not of_tensors and metadata is None and not is_fresh:
-        raise InvalidError(
-            "nothing to edit: give rename=, drop=, keep=, cast=, strip_optimizer=True, "
-            "drop_missing=True, other metadata, level=, compression= or alignment="
-        )
     changes = Changes.of(
         None, None, rename, cast, allow_loss, keep=keep, drop=drop, has_targets=False
     )
     wait_for_saves()
     with Reader(locate(source, "source"), limits=limits) as reader:
-        stored, graph = list(reader), graph_of(reader)
-        described = NamedInMetadata(
-            stored, reader.metadata if of_tensors else {}, reader.prefix, metadata
-        )
-        passing = TensorNames(reader).passing
-        tensors = Tensors(stored, partial(_kinds, reader), reader.prefix, described, passing)
-        roles = model_roles(reader, graph=graph) if strip_optimizer else {}
-        undecided = tuple(name for name, role in roles.items() if role == "unknown")
-        state = _optimizer_state(reader, roles, undecided) if strip_optimizer else set()
-        planned = plan(changes, tensors, state)
-        if cast is not None and not planned.casts:
-            raise TensorNotFoundError(
-                f"cast: no tensor changes by {cast!r}", path=reader.prefix, argument="cast"
-            )
-        new_names = planned.new_names()
-        rest = {old: new for old, new in new_names.items() if new is not None}
-        dropped = tuple(old for old, new in new_names.items() if new is None)
-        roles = roles or (model_roles(reader, graph=graph) if dropped else {})
-        check_saved(planned.names)
-        _check_weights(reader, () if drop_weights else dropped, roles)
-        renames, remakes = planned.names != stored, bool(planned.casts or planned.transforms)
-        missing = _missing_of(reader, rest, graph, described)
-        _check_missing(reader, missing, drop_missing or not (renames or remakes))
-        gone = [*missing.graph, *missing.tree] if drop_missing else []
-        texts, moved = dict[str, bytes](), False
-        if graph is not None and OBJECT_GRAPH_KEY in rest and (renames or gone):
-            texts, moved = _graph_after(graph, new_names, gone, strip_optimizer, rest)
-        new_metadata = described.edited(
-            {**new_names, **rest, **dict.fromkeys(gone)}, cut=strip_optimizer, rename=rename
-        )
-        moved |= remakes or is_fresh or bool(dropped)
-        _check_saved_model(reader.prefix, target, moved, strip_optimizer)
-        rewriting = Rewrite(
-            [rest.get(name) for name in stored],
-            planned.only_cast(),
-            planned.transforms,
+        return edited(
+            reader,
+            target,
             changes,
-            texts,
-            _checked_metadata(reader, rest, metadata, new_metadata, level),
-            compact,
+            count_losses if dry_run else rewrite,
             options,
-            level or (None if compression is None else "v2+"),
-            is_fresh,
+            metadata=metadata,
+            strip_optimizer=strip_optimizer,
+            drop_weights=drop_weights,
+            drop_missing=drop_missing,
+            compact=compact,
+            level=level or (None if compression is None else "v2+"),
+            is_fresh=is_fresh,
+            progress=progress,
         )
-        check_covered(reader, rest)
-        if dry_run:
-            check_complete(reader.prefix, rest)
-        write = count_losses if dry_run else rewrite
-        copied_nbytes = write(reader, target, rewriting, progress)
-        kept, lost = _totals(reader, roles, rest) if dropped else ({}, {})
+
+
+def edited(
+    reader: Reader,
+    target: str,
+    changes: Changes,
+    write: Callable[[Reader, str, Rewrite, Progress | None], int],
+    options: SaveOptions,
+    *,
+    metadata: Mapping[str, Any] | None,
+    strip_optimizer: bool = False,
+    drop_weights: bool = False,
+    drop_missing: bool = False,
+    compact: bool = False,
+    level: Level | None,
+    is_fresh: bool,
+    way_out: str = "",
+    progress: Progress | None = None,
+) -> Edit:
+    """Write a checkpoint again; see `edit`.
+
+    Args:
+        write: writes the result, and returns the bytes of arrays that it copied.
+        is_fresh: whether all is copied.
+        way_out: what removes the metadata, for errors; default an option of `edit`.
+    """
+    rename = changes.rename
+    of_tensors = strip_optimizer or drop_missing
+    of_tensors |= any(one is not None for one in (rename, changes.drop, changes.keep, changes.cast))
+    if not of_tensors and metadata is None and not is_fresh:
+        raise InvalidError(
+            "nothing to edit: give rename=, drop=, keep=, cast=, strip_optimizer=True, "
+            "drop_missing=True, other metadata, level=, compression= or alignment="
+        )
+    stored, graph = list(reader), graph_of(reader)
+    described = NamedInMetadata(
+        stored, reader.metadata if of_tensors else {}, reader.prefix, metadata, way_out=way_out
+    )
+    passing = TensorNames(reader).passing
+    tensors = Tensors(stored, partial(_kinds, reader), reader.prefix, described, passing)
+    roles = model_roles(reader, graph=graph) if strip_optimizer else {}
+    undecided = tuple(name for name, role in roles.items() if role == "unknown")
+    state = _optimizer_state(reader, roles, undecided) if strip_optimizer else set()
+    planned = plan(changes, tensors, state)
+    if changes.cast is not None and not planned.casts and not is_fresh:
+        raise TensorNotFoundError(
+            f"cast: no tensor changes by {changes.cast!r}", path=reader.prefix, argument="cast"
+        )
+    new_names = planned.new_names()
+    rest = {old: new for old, new in new_names.items() if new is not None}
+    dropped = tuple(old for old, new in new_names.items() if new is None)
+    roles = roles or (model_roles(reader, graph=graph) if dropped else {})
+    check_saved(planned.names)
+    _check_weights(reader, () if drop_weights else dropped, roles)
+    renames, remakes = planned.names != stored, bool(planned.casts or planned.transforms)
+    missing = _missing_of(reader, rest, graph, described)
+    _check_missing(reader, missing, drop_missing or not (renames or remakes))
+    gone = [*missing.graph, *missing.tree] if drop_missing else []
+    texts, moved = dict[str, bytes](), False
+    if graph is not None and OBJECT_GRAPH_KEY in rest and (renames or gone):
+        texts, moved = _graph_after(graph, new_names, gone, strip_optimizer, rest)
+    new_metadata = described.edited(
+        {**new_names, **rest, **dict.fromkeys(gone)}, cut=strip_optimizer, rename=rename
+    )
+    moved |= remakes or is_fresh or bool(dropped)
+    _check_saved_model(reader.prefix, target, moved, strip_optimizer)
+    rewriting = Rewrite(
+        [rest.get(name) for name in stored],
+        planned.only_cast(),
+        planned.transforms,
+        changes,
+        texts,
+        _checked_metadata(reader, rest, metadata, new_metadata, level, way_out),
+        compact,
+        options,
+        level,
+        is_fresh,
+    )
+    check_covered(reader, rest)
+    if write is count_losses:
+        check_complete(reader.prefix, rest)
+    copied_nbytes = write(reader, target, rewriting, progress)
+    kept, lost = _totals(reader, roles, rest) if dropped else ({}, {})
     done = changes.results()
     return Edit(
         target,
@@ -430,13 +471,17 @@ def _checked_metadata(
     given: Mapping[str, Any] | None,
     edited: Mapping[str, Any] | None,
     level: Level | None,
+    way_out: str,
 ) -> Mapping[str, Any] | None:
     """Return the metadata of the result, None if they stay; refuse those that are given without the
     notes of what the bits of tensors are, which would be numbers, and any at a level without
     them."""
     metadata = given if edited is None else edited
     if level == "v2" and (reader.metadata if metadata is None else metadata):
-        raise invalid("level", "level 'v2' has no place for the metadata: metadata={} removes them")
+        raise invalid(
+            "level",
+            f"level 'v2' has no place for the metadata: {way_out or 'metadata={}'} leaves them out",
+        )
     if given is None or metadata is None:
         return metadata
     # Of damaged metadata nothing is known.
@@ -449,7 +494,7 @@ def _checked_metadata(
     for name in bits:
         if kept[name] not in left:
             raise invalid(
-                "metadata",
+                "drop_metadata" if way_out else "metadata",
                 f"it has the bits of {reader[name].meaning}, which only the metadata {KEY!r} say: "
                 "keep them, drop the tensor, or load the state with ckptfmt.torch.load and save "
                 "what you need",

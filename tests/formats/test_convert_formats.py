@@ -105,8 +105,6 @@ def test_nothing_is_half_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         ({"cast": "nosuch"}, "nosuch"),
         ({"cast": "string"}, "numbers"),
         ({"max_shard_bytes": 10}, "max_shard_bytes"),
-        ({"cast": "int8"}, "edit"),
-        ({"drop": "a"}, "edit"),
     ],
 )
 def test_wrong_arguments(tmp_path: Path, options: Any, message: str) -> None:

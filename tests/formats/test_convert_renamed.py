@@ -75,7 +75,6 @@ def test_selection(tmp_path: Path, source: str) -> None:
         ("x.npz", ["--rename", "bert", "--rename", "a=b"], "a table"),
         ("x.npz", ["--rename", "nothing=b"], "matches none of the 4 tensors"),
         ("x.npz", ["--keep", "nothing"], "matches none of the 4 tensors"),
-        ("x", ["--keep", "*kernel"], "use `edit`"),
     ],
 )
 def test_refused_selection(

@@ -94,7 +94,7 @@ def check_recipe(chance: random.Random, source: Source, outlet: str, folder: Pat
     assert not calls or calls[-1][0] == calls[-1][1] == max(calls)[0]
     check_arrays(found, right)
     if done is not None:
-        check_done(source, outlet, recipe, right, done)
+        check_done(source, outlet, right, done)
     if outlet == "edit" or outlet in LEVELS.values():
         check_checkpoint(source, target, outlet, recipe, right)
 
@@ -107,8 +107,6 @@ def ways(outlet: str) -> Any:
 
 def _edit(chance: random.Random, source: Source, target: Path, recipe: Recipe, _: Any) -> Any:
     recipe.more |= {"drop_weights": True, "compact": chance.random() < 0.3, "durability": "none"}
-    fresh = [{"level": "v2+"}, {"compression": "zstd"}, {"level": "v2+", "alignment": 512}]
-    recipe.more |= chance.choice(fresh) if chance.random() < 0.3 else {}
     given = recipe.given()
     if chance.random() < 0.2:
         dry = edit(source.path, target, dry_run=True, **given)
@@ -164,18 +162,17 @@ def check_arrays(found: dict[str, Any], right: Expected) -> None:
             assert bits(found[name]) == bits(array), name
 
 
-def has_graph(source: Source, outlet: str, recipe: Recipe) -> bool:
-    is_at_level = outlet in LEVELS.values() and recipe.rename is None
-    return source.form == "graph" and (outlet == "edit" or is_at_level)
+def has_graph(source: Source, outlet: str) -> bool:
+    return source.form == "graph" and (outlet == "edit" or outlet in LEVELS.values())
 
 
-def check_done(source: Source, outlet: str, recipe: Recipe, right: Expected, done: Any) -> None:
+def check_done(source: Source, outlet: str, right: Expected, done: Any) -> None:
     """The result says what casts did, and what was renamed and dropped."""
     by = right.new_names if isinstance(done, ckptfmt.types.Conversion) else {}
     if outlet != "load_into":
-        assert done.tensors == len(right.arrays) + has_graph(source, outlet, recipe)
+        assert done.tensors == len(right.arrays) + has_graph(source, outlet)
     if isinstance(done, ckptfmt.types.Conversion):
-        is_dropped = source.form == "graph" and not has_graph(source, outlet, recipe)
+        is_dropped = source.form == "graph" and not has_graph(source, outlet)
         assert ("TensorFlow's object graph" in done.dropped) == is_dropped
     assert done.losses == {by.get(name, name): one for name, one in right.losses.items()}
     assert done.zeros == {by.get(name, name): one for name, one in right.zeros.items()}
@@ -200,12 +197,11 @@ def check_checkpoint(
             assert {*named_in_tree(tree)} == {*reader}
         kept = recipe.more.get("metadata", source.metadata if outlet != "v2" else {})
         assert metadata == {name: kept[name] for name in kept if name != "ckptfmt.torch"}
-        stays = outlet == "edit" or recipe.rename is None
         new = right.new_names.get("part")
-        if stays and new and source.form in ("v2", "v2+", "zstd"):
+        if new and source.form in ("v2", "v2+", "zstd"):
             is_made = recipe.rename is not None and recipe.rename.of("part")[1]
             assert reader[new].partitioned != bool(is_made)
-    if has_graph(source, outlet, recipe):
+    if has_graph(source, outlet):
         ckptfmt.load_tree(target)
 
 

@@ -28,6 +28,8 @@ DTYPES = [
     INT4,
     *map(np.dtype, ("f2", "f4", "f4", "f8", "i1", "i4", "i8", "u1", "?", "F", "D")),
 ]
+# Options of an edit that copies everything.
+FRESH = [{"level": "v2+"}, {"compression": "zstd"}, {"level": "v2+", "alignment": 512}]
 # "n[1]" is a name, and a pattern of "n1".
 NAMES = ["a", "b/w", "b/slot", "c/d/w", "n[1]", "n1", "step", "rate", "empty", "part", "words"]
 NUMBERS = [0, 1, 2, 0.5, -2.75, 3, 200, -129, 70_000, 16_777_217, 1e30, -1e-9, np.nan, np.inf]
@@ -275,13 +277,12 @@ def drawn_recipe(chance: random.Random, source: Source, outlet: str) -> Recipe:
     names, recipe = sorted(source.arrays), Recipe()
     kinds = {kind_of(array.dtype) for array in source.arrays.values() if array.ndim}
     writes = not outlet.startswith("load")
-    stays = outlet in LEVELS.values() and source.is_ours and chance.random() < 0.2
     if not writes and chance.random() < 0.3:
         recipe.names = chance.sample(names, chance.randint(1, len(names)))
         recipe.names += ["zzz"] * (chance.random() < 0.05)
     if not writes and chance.random() < 0.3:
         recipe.filter = drawn_filter(chance, recipe.names or names)
-    for what in ("keep", "drop") if writes and not stays else ():
+    for what in ("keep", "drop") if writes else ():
         if chance.random() < 0.25:
             count = chance.choice([1, 1, 2])
             setattr(recipe, what, [drawn_filter(chance, names) for _ in range(count)])
@@ -290,19 +291,20 @@ def drawn_recipe(chance: random.Random, source: Source, outlet: str) -> Recipe:
     if odd and chance.random() < 0.8:
         forms = [Form(name, lambda given, name=name: given == name) for name in odd]
         recipe.drop = [*(recipe.drop or []), *forms]
-    between = outlet in LEVELS.values() and source.is_ours
-    if chance.random() < (0.9 if between else 0.5) and not stays:
+    if chance.random() < 0.5:
         recipe.rename = drawn_rename(chance, names)
-    if chance.random() < 0.5 and not stays:
+    if chance.random() < 0.5:
         recipe.cast = drawn_cast(chance, names, kinds)
         recipe.allow_loss = chance.random() < 0.85
-    if chance.random() < 0.15 and not stays:  # a cast before a transform
+    if chance.random() < 0.15:  # a cast before a transform
         name = chance.choice(names)
         recipe.rename = Form({name: (name, third)}, lambda old: (old, [third] * (old == name)))
         to = chance.choice([BFLOAT16, np.dtype("f2"), np.dtype("f4")])
         recipe.cast = [(Form(name, lambda given: given == name), to)]
     if outlet == "edit" and (recipe == Recipe() or chance.random() < 0.15):
         recipe.more = {"metadata": chance.choice([{"edited": True}, {}])}
+    if outlet == "edit" and chance.random() < 0.3:
+        recipe.more |= chance.choice(FRESH)
     return recipe
 
 
@@ -382,9 +384,6 @@ def expected(  # noqa: PLR0912 (one rule after the other)
     found, names = Expected(), set(source.arrays)
     writes = not outlet.startswith("load")
     missing, invalid = TensorNotFoundError, InvalidError
-    if outlet in LEVELS.values() and source.is_ours and recipe.rename is None:
-        whats = [what for what in ("cast", "drop", "keep") if getattr(recipe, what) is not None]
-        found.refusals |= {(invalid, what) for what in whats}
     left = set(names)
     for what in ("keep", "drop"):
         sets = [matching(source, form, names) for form in getattr(recipe, what) or []]
@@ -416,7 +415,8 @@ def expected(  # noqa: PLR0912 (one rule after the other)
     # Dtypes.
     to = _casts(source, recipe, found, {*new_names}, names if not writes else {*new_names})
     found.casts = {name for name, dtype in to.items() if dtype != source.arrays[name].dtype}
-    if outlet == "edit" and recipe.cast is not None and not found.casts:
+    is_fresh = any(recipe.more.items() >= one.items() for one in FRESH)
+    if outlet == "edit" and recipe.cast is not None and not found.casts and not is_fresh:
         found.refusals.add((missing, "cast"))
     keeps_state = source.form == "torch" and "metadata" not in recipe.more
     keeps_state &= outlet in ("edit", "v2+", "ckptfmt", "safetensors", "several")
