@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 
-from ckptfmt.cli import command_parser
+from ckptfmt.cli.parser import command_parser
 
 
 def main() -> None:

@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 
 import ckptfmt
-from ckptfmt.cli import COMMANDS, command_parser
+from ckptfmt.cli.parser import COMMANDS, command_parser
 
 
 def escaped(text: str) -> str:
@@ -48,7 +48,7 @@ def page(name: str, parser: argparse.ArgumentParser, others: list[str]) -> str:
 
 
 def main() -> None:
-    os.environ["COLUMNS"] = "80"
+    os.environ["COLUMNS"] = "75"  # of 80, without the margins of man
     directory = Path(sys.argv[1])
     directory.mkdir(parents=True, exist_ok=True)
     top, commands = command_parser()

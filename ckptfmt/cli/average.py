@@ -25,8 +25,8 @@ that the object graph refers to and that are missing are named on standard error
 --dry-run checks the sources but does not read the tensors that would be averaged.
 
 examples:
-  ckptfmt average --dry-run model.ckpt-900 model.ckpt-950 mean/model
-  ckptfmt average model.ckpt-900 model.ckpt-950 model.ckpt-1000 mean/model
+  ckptfmt average --dry-run ckpt-900 ckpt-950 mean/model
+  ckptfmt average ckpt-900 ckpt-950 ckpt-1000 mean/model
 
 exit status:
   0  written

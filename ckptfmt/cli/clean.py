@@ -27,10 +27,10 @@ checkpoint has so many; all data files of that number, or of the directory, must
 beside an index that cannot be read stay, and standard error names them.
 
 examples:
-  ckptfmt clean --dry-run runs/1   list what would be removed
+  ckptfmt clean --dry-run runs/1
   ckptfmt clean runs/1
-  ckptfmt clean --older-than 48 s3://bucket/runs/1            list what is two days old
-  ckptfmt clean --older-than 48 --remove s3://bucket/runs/1   remove it
+  ckptfmt clean --older-than 48 s3://bucket/runs/1
+  ckptfmt clean --older-than 48 --remove s3://bucket/runs/1
 
 exit status:
   0  done

@@ -11,11 +11,11 @@ from typing import Any
 
 import ckptfmt
 from ckptfmt import CkptfmtError, UnsupportedError
-from ckptfmt.bundle.graph import leaf_name
 from ckptfmt.cli.output import Output
+from ckptfmt.cli.parser import COMMANDS
 
 EPILOG = """
-Needs argcomplete: pip install 'ckptfmt[cli]'.
+Needs argcomplete: pip install argcomplete.
 
 examples:
   ckptfmt completion bash >> ~/.bashrc
@@ -51,17 +51,19 @@ def run(options: argparse.Namespace) -> int:
 
 
 def complete(parser: argparse.ArgumentParser) -> None:
-    """Answer a shell that asks for completions, and exit; return if none does."""
-    if "_ARGCOMPLETE" not in os.environ:
-        return
+    """Answer a shell that asks for completions, and exit."""
     from argcomplete import autocomplete  # noqa: PLC0415 (only asked for by a shell)
 
     autocomplete(parser, default_completer=_words)
 
 
 def _words(prefix: str, action: argparse.Action, parsed_args: Any, **_: Any) -> list[str]:
-    """Return tensor names, or prefixes of checkpoints and directories."""
+    """Return commands, tensor names, or prefixes of checkpoints and directories."""
+    if action.dest == "command":
+        return list(COMMANDS)
     if action.dest == "name":
+        from ckptfmt.bundle.graph import leaf_name  # noqa: PLC0415 (imports numpy)
+
         try:
             with ckptfmt.open(parsed_args.path) as reader:
                 return list(map(leaf_name, reader.keys(prefix=prefix)))[:NAMES_MAX]

@@ -56,7 +56,7 @@ examples:
   ckptfmt convert model.ckpt-1000 model.safetensors --cast float32
   ckptfmt convert model.safetensors.index.json ckpt/model
   ckptfmt convert bert_model.ckpt model.safetensors --rename bert
-  ckptfmt convert run/step-3 weights.safetensors --keep 'model.*' --rename 'model.*=*'
+  ckptfmt convert run w.safetensors --keep 'net.*' --rename 'net.*=*'
   ckptfmt convert --level ckptfmt model.ckpt-1000 archive/model
   ckptfmt convert --level v2 archive/model for-tensorflow/model
   ckptfmt convert --shards 8 model.ckpt-1000 divided/model

@@ -53,7 +53,7 @@ examples:
   ckptfmt diff --quiet before after && echo the same
   ckptfmt diff --rtol 1e-5 --filter '*/kernel' before after
   ckptfmt diff --rtol 1e-2 before cast-to-bfloat16
-  ckptfmt diff --rename 'bert/*=encoder/*' model.ckpt-1000 model.safetensors
+  ckptfmt diff --rename 'bert/*=encoder/*' model other.safetensors
 
 exit status:
   0  equal, with --rtol or --atol also of other floating-point dtypes

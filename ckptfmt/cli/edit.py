@@ -50,10 +50,10 @@ rename:
 "uncast": [name of a tensor without a dimension, ...]}.
 
 examples:
-  ckptfmt edit model.ckpt-1000 out/model --rename 'bert/*=encoder/*'
-  ckptfmt edit model.ckpt-1000 out/model --strip-optimizer
-  ckptfmt edit model.ckpt-1000 out/model --drop '*/Adam*' --cast bfloat16
-  ckptfmt edit model.ckpt-1000 out/model --keep 'encoder/*' --drop-weights --dry-run
+  ckptfmt edit model out/model --rename 'bert/*=encoder/*'
+  ckptfmt edit model out/model --strip-optimizer
+  ckptfmt edit model out/model --drop '*/Adam*' --cast bfloat16
+  ckptfmt edit model out/model --keep 'encoder/*' --drop-weights -n
 
 exit status:
   0  written

@@ -60,7 +60,7 @@ examples:
   ckptfmt inspect model.ckpt-1000
   ckptfmt inspect --sort size --limit 20 model.ckpt-1000
   ckptfmt inspect --filter '*/kernel' --slices checkpoints/
-  ckptfmt inspect --filter '/^encoder.*(bias|scale)$/' --tree checkpoints/
+  ckptfmt inspect --filter '/^encoder.*(bias|scale)$/' --tree run/
   ckptfmt inspect --json model | python3 -m json.tool
 
 exit status:

@@ -4,12 +4,17 @@
 from __future__ import annotations
 
 import argparse
+import os
+import shlex
 
+from ckptfmt import InvalidError
 from ckptfmt.cli.destination import STDOUT, Stdout
 from ckptfmt.cli.options import number
-from ckptfmt.cli.output import complain
+from ckptfmt.cli.output import Output, complain
 from ckptfmt.cli.progress import Progress
 from ckptfmt.cli.text import printable
+from ckptfmt.files.locate import locate
+from ckptfmt.recipe.opening import kind_of
 from ckptfmt.report import report
 from ckptfmt.report.html import SECONDS
 
@@ -27,11 +32,12 @@ Values are read for 10 seconds; of a URL, about 64 MiB. The report says which te
 against their checksums, and which were measured whole, by a sample (~) or not at all. Of more than
 20,000 tensors its rows are modules.
 
-An existing HTML file is replaced once the report is complete; any other file is refused.
+An HTML file that -o names is replaced once the report is complete; any other existing file is
+refused, and so is the default one if it exists.
 
 examples:
-  ckptfmt report model.ckpt-1000 -o report.html
-  ckptfmt report model.ckpt-2000 --before model.ckpt-1000 -o report.html
+  ckptfmt report model.ckpt-1000
+  ckptfmt report model.ckpt-2000 --before model.ckpt-1000 -o new.html
 
 exit status:
   0  written; no damage in what was read
@@ -44,7 +50,13 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of this command."""
     add = parser.add_argument
     add("path", metavar="PATH", help="the checkpoint")
-    add("-o", "--output", metavar="FILE", required=True, help="the HTML file; -: stdout")
+    add(
+        "-o",
+        "--output",
+        metavar="FILE",
+        help="the HTML file (default: the checkpoint's name and .html, in the current directory); "
+        "-: stdout",
+    )
     add("--before", metavar="PATH", help="a checkpoint to compare with")
     form = parser.add_mutually_exclusive_group()
     form.add_argument(
@@ -55,7 +67,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="read values for about N seconds (default 10); 0: read no values",
     )
     form.add_argument("--full", action="store_true", help="read all values, however long it takes")
-    add("-q", "--quiet", action="store_true", help="no progress bar")
+    add("-q", "--quiet", action="store_true", help="print nothing on success, no progress bar")
 
 
 def run(options: argparse.Namespace) -> int:
@@ -64,14 +76,31 @@ def run(options: argparse.Namespace) -> int:
     Raises:
         CkptfmtError: as `ckptfmt.report.report`.
     """
+    output = _default_output(options.path) if options.output is None else options.output
     with Progress("reading", quiet=options.quiet) as progress:
         damage = report(
             options.path,
-            Stdout() if options.output == STDOUT else options.output,
+            Stdout() if output == STDOUT else output,
             before=options.before,
             seconds=None if options.full else options.seconds,
             progress=progress.update,
         )
     for text in damage:
         complain(printable(f"problem: {text}"))
+    if options.output is None and not options.quiet:
+        Output().line(f"wrote {printable(output)}")
     return 1 if damage else 0
+
+
+def _default_output(path: str) -> str:
+    """Return the name of the report of a checkpoint, for the current directory.
+
+    Raises:
+        InvalidError: the file exists.
+    """
+    prefix = locate(path) if kind_of(path) == "tensorflow" else path
+    name = f"{os.path.basename(os.path.abspath(prefix))}.html"
+    if os.path.lexists(name):
+        line = shlex.join(["ckptfmt", "report", path, "-o", name])
+        raise InvalidError(f"{name!r} exists, and only -o replaces it; try: {line}")
+    return name

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`ckptfmt show`: print the values of a tensor or of a slice of it."""
+"""`ckptfmt show`: print the values of tensors or of slices of them."""
 
 from __future__ import annotations
 
@@ -13,9 +13,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ckptfmt import InvalidError, Reader, TensorNotFoundError
+import ckptfmt
+from ckptfmt import CkptfmtError, InvalidError, TensorNotFoundError
 from ckptfmt._base.dtypes import code_of_array, little_endian, plain_quantized
+from ckptfmt._base.patterns import filter_function
 from ckptfmt.bundle.comparing import pieces
+from ckptfmt.bundle.graph import leaf_name
 from ckptfmt.bundle.meanings import meant
 from ckptfmt.cli import text
 from ckptfmt.cli.destination import writing_output
@@ -23,7 +26,7 @@ from ckptfmt.cli.output import Output
 from ckptfmt.errors import masked
 from ckptfmt.formats import npz
 from ckptfmt.naming.tensor_names import TensorNames
-from ckptfmt.recipe.opening import open_any
+from ckptfmt.recipe.opening import Opened, kind_of, open_any, open_tensors
 from ckptfmt.report.statistics import statistics_of
 from ckptfmt.types import TensorHandle
 
@@ -32,8 +35,9 @@ PATH is a prefix, an .index or data file, a directory with a `checkpoint` file o
 checkpoint, or a SavedModel directory; or a safetensors, npz or HDF5 file, the index of a model in
 several safetensors files, or a directory of torch.distributed.checkpoint (DCP), of which the tensor
 is converted into a temporary directory. NAME is any name of a tensor: as it is stored, as `ckptfmt
-inspect` prints it, or a path of its object that `ckptfmt inspect --tree` prints; after it an index
-in brackets as in numpy: integers, slices with or without a step, and `...`. Quote it for the shell.
+inspect` prints it, or a path of its object that `ckptfmt inspect --tree` prints; or a glob or
+/REGEX/ for the names of several. After it may be an index in brackets as in numpy: integers, slices
+with or without a step, and `...`. Quote it for the shell. Without NAME the names are listed.
 
 Values are printed as NumPy prints them, shortened unless --all is given. Of a tensor of more than
 64 MiB only the printed values are read, which may not be enough to verify them. Strings are escaped
@@ -45,13 +49,17 @@ infinite or NaN.
 existing .npy file is replaced, any other is refused. --raw writes the bytes of the values,
 little-endian and row-major, to standard output.
 
+--npy, --raw and --json take one tensor.
+
 --json prints {"schema": 1, "path", "prefix", "name", "dtype", "shape", "index", "values"}, with all
 values as nested lists: "NaN", "Infinity" and "-Infinity" for numbers that JSON
 lacks; [real, imaginary] for complex numbers; a lone surrogate (\\udc80 to \\udcff) for a byte that
 is not UTF-8; the stored bytes for an unknown dtype.
 
 examples:
+  ckptfmt show model.ckpt-1000
   ckptfmt show model.ckpt-1000 global_step
+  ckptfmt show model.ckpt-1000 'encoder/*/bias'
   ckptfmt show model.ckpt-1000 'layer/kernel[0:3, :]'
   ckptfmt show --stats model.ckpt-1000 layer/kernel
   ckptfmt show --npy kernel.npy model.ckpt-1000 layer/kernel
@@ -76,7 +84,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of this command."""
     add = parser.add_argument
     add("path", metavar="PATH", help="the checkpoint")
-    add("name", metavar="NAME[INDEX]", help="the tensor, optionally with an index")
+    add(
+        "name",
+        metavar="NAME[INDEX]",
+        nargs="?",
+        help="the tensor or tensors, optionally with an index; without it: list the names",
+    )
     add("--all", action="store_true", help="print all values, and long strings in full")
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--stats", action="store_true", help="print statistics and a histogram")
@@ -91,43 +104,111 @@ def run(options: argparse.Namespace) -> int:
     Raises:
         CkptfmtError: no such tensor, a malformed index, or damage.
     """
-    with open_any(options.path, options.name) as (reader, path, _):
-        handle, index, name = _chosen(reader, options.name)
-        out = Output()
-        if options.json:
-            _show_json(out, options.path, path, handle, index)
-        elif options.npy is not None:
-            with writing_output(options.npy, reader.prefix, "npy") as write:
-                _write_npy(write, _values(handle, index))
-        elif options.raw:
-            out.flush()
-            out.write_bytes(_raw(handle, index))
-        elif options.stats:
-            _show_stats(out, name, handle, index)
-        else:
-            _show_text(out, name, handle, index, everything=options.all)
+    out, shown = Output(), 0
+    only_one = options.json or options.raw or options.npy is not None
+    if options.name is None:
+        if only_one or options.stats:
+            raise InvalidError("give the NAME of a tensor; without it the names are listed")
+        _list(out, options.path)
+    found = [] if options.name is None else _of_file(options.path, options.name)
+    for given in found:
+        with open_any(options.path, given) as opened:
+            names = TensorNames(opened.reader)
+            chosen = _chosen(names, given)
+            if only_one and (len(chosen) > 1 or len(found) > 1):
+                raise InvalidError(
+                    f"{options.name!r} matches several tensors: give the name of one"
+                )
+            for stored, index in chosen:
+                if shown:
+                    out.line()
+                _show(out, options, opened, text.printable(names.shown(stored)), stored, index)
+                shown += 1
     out.flush()
     return 0
+
+
+def _show(
+    out: Output,
+    options: argparse.Namespace,
+    opened: Opened,
+    name: str,
+    stored: str,
+    index: str | None,
+) -> None:
+    reader, path, _ = opened
+    handle = meant(reader[stored])
+    if options.json:
+        _show_json(out, options.path, path, handle, index)
+    elif options.npy is not None:
+        with writing_output(options.npy, reader.prefix, "npy") as write:
+            _write_npy(write, _values(handle, index))
+    elif options.raw:
+        out.flush()
+        out.write_bytes(_raw(handle, index))
+    elif options.stats:
+        _show_stats(out, name, handle, index)
+    else:
+        _show_text(out, name, handle, index, everything=options.all)
 
 
 # ---- arguments
 
 
-def _chosen(reader: Reader, given: str) -> tuple[TensorHandle, str | None, str]:
-    """Return the tensor, the text of the index and the name that is printed. A tensor's name may
-    itself end with a bracket."""
-    names, index = TensorNames(reader), None
+def _list(out: Output, path: str) -> None:
+    """Print the names of all tensors, one a line."""
+    kind = kind_of(path)
+    if kind == "tensorflow":
+        with ckptfmt.open(path) as reader:
+            names = TensorNames(reader)
+            shown = sorted(map(names.shown, names.stored))
+    else:
+        with open_tensors(kind, path) as (tensors, _):
+            shown = sorted(map(leaf_name, tensors))
+    for name in text.printable_all(shown):
+        out.line(name)
+
+
+def _splits(given: str) -> list[tuple[str, str | None]]:
+    """Return what a text may mean: a name, whose end may be a bracket, or a name and an index."""
     bracket = given.rfind("[")
-    try:
-        found = names.find(given)
-    except TensorNotFoundError:
-        if bracket < 0:
-            raise
-        found = names.find(given[:bracket])
-        if not given.endswith("]"):
-            raise InvalidError(f"{given!r} has a [ without a ]: give NAME[INDEX]") from None
-        index = given[bracket + 1 : -1]
-    return meant(reader[found]), index, text.printable(names.shown(found))
+    return [(given, None), *([(given[:bracket], given[bracket:])] if bracket > 0 else [])]
+
+
+def _of_file(path: str, given: str) -> list[str]:
+    """Return the names in a file of another format that a pattern matches, with the index; what is
+    given if it is a name, and for a checkpoint."""
+    kind = kind_of(path)
+    if kind != "tensorflow":
+        with open_tensors(kind, path) as (tensors, _):
+            known = {one for name in tensors for one in (name, leaf_name(name), text.name(name))}
+            if not any(name in known for name, _ in _splits(given)):
+                for pattern, index in _splits(given):
+                    passes = filter_function(pattern)
+                    assert passes is not None, "None is no filter"
+                    if found := [name + (index or "") for name in tensors if passes(name)]:
+                        return found
+    return [given]
+
+
+def _chosen(names: TensorNames, given: str) -> list[tuple[str, str | None]]:
+    """Return the stored names of the tensors, each with the text of the index."""
+    error: CkptfmtError
+    for name, index in _splits(given):
+        try:
+            found = names.find(name)
+        except TensorNotFoundError as missing:
+            error = missing
+            continue
+        if index is None or index.endswith("]"):
+            return [(found, index and index[1:-1])]
+        error = InvalidError(f"{given!r} has a [ without a ]: give NAME[INDEX]")
+    for name, index in _splits(given):
+        passes = names.passing(name, "NAME")
+        matching = [one for one in names.stored if passes(one)]
+        if matching and (index is None or index.endswith("]")):
+            return [(one, index and index[1:-1]) for one in matching]
+    raise error
 
 
 def parse_index(index: str) -> tuple[Any, ...]:

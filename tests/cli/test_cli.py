@@ -24,7 +24,8 @@ from support.files import flip
 
 import ckptfmt
 import ckptfmt.cli
-from ckptfmt.cli import COMMANDS, command_parser, text
+from ckptfmt.cli import text
+from ckptfmt.cli.parser import COMMANDS, command_parser
 from cli.commands import (
     MADE,
     ODD_NAMES,
@@ -303,13 +304,18 @@ def test_escape(given: str, expected: str) -> None:
 # ---- exit status and damage
 
 
-def test_version_and_help(command: Command) -> None:
-    assert command("--version").out == f"ckptfmt {ckptfmt.__version__}\n"
-    for arguments in ([], *([name] for name in COMMANDS)):
-        ran = command(*arguments, "--help")
+@pytest.mark.parametrize("columns", [75, 80])
+def test_help(columns: int, command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also of a man page, which has margins. Examples stay on their lines."""
+    monkeypatch.setenv("COLUMNS", str(columns))
+    for name in ("parser", *COMMANDS):
+        ran = command("help", *([] if name == "parser" else [name]))
         assert (ran.status, ran.err) == (0, "")
-        assert "examples:" in ran.out
-        assert "exit status:" in ran.out
+        assert "\nexamples:\n" in ran.out and "\nexit status:\n" in ran.out
+        lines = ran.out.splitlines()
+        assert [line for line in lines if len(line) > columns - 2] == []
+        written = import_module(f"ckptfmt.cli.{name}").EPILOG.splitlines()
+        assert {line for line in written if line.startswith("  ckptfmt")} <= {*lines}
 
 
 def test_commands_are_the_modules_with_a_run_function() -> None:
@@ -318,11 +324,19 @@ def test_commands_are_the_modules_with_a_run_function() -> None:
     assert sorted(COMMANDS) == found
 
 
-def test_only_the_chosen_command_is_imported() -> None:
+@pytest.mark.parametrize(
+    ("words", "chosen"),
+    [
+        ("latest nowhere", {"latest"}),
+        ("help latest", {"help", "latest"}),
+        *((words, set()) for words in ("--version", "--help", "", "lates nowhere")),
+    ],
+)
+def test_only_what_is_needed_is_imported(words: str, chosen: set[str]) -> None:
     code = "import atexit; atexit.register(lambda: print(*sys.modules))"
-    imported = script(code, "latest", "nowhere").stdout.decode().split()
-    commands = {name for name in COMMANDS if f"ckptfmt.cli.{name}" in imported}
-    assert commands == {"latest", "completion"}, "completion answers shells"
+    imported = script(code, *words.split()).stdout.decode().split()
+    assert {name for name in COMMANDS if f"ckptfmt.cli.{name}" in imported} == chosen
+    assert "argparse" in imported and ("numpy" in imported) == ("latest" in chosen)
 
 
 @pytest.mark.parametrize(
@@ -330,7 +344,6 @@ def test_only_the_chosen_command_is_imported() -> None:
     [
         [],
         ["inspect"],
-        ["look", "small"],
         ["inspect", "--frobnicate", "small"],
         ["-1", "inspect", "small"],
         ["--frobnicate", "inspect", "small"],
@@ -341,7 +354,7 @@ def test_only_the_chosen_command_is_imported() -> None:
         ["inspect", "--layout", "small"],
         ["verify"],
         ["verify", "--max-findings", "few", "small"],
-        ["show", "small"],
+        ["show"],
         ["diff", "small"],
         ["merge", "small"],
         ["merge", "--durability", "some", "small", "large"],

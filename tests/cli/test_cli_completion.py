@@ -15,7 +15,7 @@ from unittest import mock
 import pytest
 
 from ckptfmt.cli import main
-from cli.commands import Command, child, environment, small
+from cli.commands import Command, child, environment, script, small
 
 argcomplete = pytest.importorskip("argcomplete")
 
@@ -42,7 +42,7 @@ def test_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
             assert main([]) == 0
         return set(offered.getvalue().split())
 
-    assert words("ckptfmt ver") == {"verify"}
+    assert words("ckptfmt ver") == words("ckptfmt help ver") == {"verify"}
     assert words("ckptfmt inspect sm") == {"small"}
     assert words("ckptfmt verify r") == {"runs/"}
     assert words("ckptfmt show small model/d") == {"model/dense/kernel"}
@@ -56,6 +56,15 @@ def test_words_of_a_process(tmp_path: Path) -> None:
     ran = child("inspect", env=environment(**asked))
     assert (ran.communicate(), ran.returncode) == ((b"", b""), 0)
     assert answer.read_text().strip() == "--raw"
+
+
+def test_commands_are_completed_without_numpy() -> None:
+    code = """import argcomplete, atexit, functools
+exits = {"exit_method": sys.exit, "output_stream": sys.stderr}
+argcomplete.autocomplete = functools.partial(argcomplete.autocomplete, **exits)
+atexit.register(lambda: print(*sys.modules))"""
+    ran = script(code, env=environment(**variables("ckptfmt sh")))
+    assert ran.stderr.strip() == b"show" and b" numpy " not in ran.stdout
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])

@@ -20,7 +20,7 @@ from support.pages import ROOT, run_console, run_page
 
 import ckptfmt
 import ckptfmt._ckptfmt
-from ckptfmt.cli import COMMANDS
+from ckptfmt.cli.parser import COMMANDS
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 

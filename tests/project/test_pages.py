@@ -17,7 +17,7 @@ import pytest
 from support.pages import ROOT, blocks, indented, program, run_console, run_line, run_page
 
 import ckptfmt
-from ckptfmt.cli import COMMANDS, command_parser
+from ckptfmt.cli.parser import COMMANDS, command_parser
 from ckptfmt.stores import objects, waiting
 
 PAGES = sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "docs").glob("*.md"))
