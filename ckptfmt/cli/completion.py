@@ -9,7 +9,6 @@ import glob
 import os
 from typing import Any
 
-import ckptfmt
 from ckptfmt import CkptfmtError, UnsupportedError
 from ckptfmt.cli.output import Output
 from ckptfmt.cli.parser import COMMANDS
@@ -62,11 +61,11 @@ def _words(prefix: str, action: argparse.Action, parsed_args: Any, **_: Any) -> 
     if action.dest == "command":
         return list(COMMANDS)
     if action.dest == "name":
-        from ckptfmt.bundle.graph import leaf_name  # noqa: PLC0415 (imports numpy)
+        from ckptfmt.cli.show import names_of  # noqa: PLC0415 (imports numpy)
 
         try:
-            with ckptfmt.open(parsed_args.path) as reader:
-                return list(map(leaf_name, reader.keys(prefix=prefix)))[:NAMES_MAX]
+            names = names_of(parsed_args.path)
+            return [name for name in names if name.startswith(prefix)][:NAMES_MAX]
         except CkptfmtError:
             return []
     found = glob.glob(f"{glob.escape(prefix)}*")

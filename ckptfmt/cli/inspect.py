@@ -172,7 +172,11 @@ def _chosen(tensors: Tensors, names: TensorNames | None, options: argparse.Names
         listed, rows = rows, [r for r in rows if any(passes(stored[r]) for passes in filters)]
         if not rows:
             names_listed = [stored[row] for row in listed]
-            raise no_match("filter", " or ".join(options.filter), names_listed, options.path)
+            error = no_match("filter", " or ".join(options.filter), names_listed, options.path)
+            for given in options.filter:
+                if any(given in name for name in names_listed):
+                    error.hint(f"; try: --filter '*{given}*'")
+            raise error
     # They are in the order of names. A tree needs that, and sorts each of its branches by size.
     if options.sort != "name" and (options.json or not options.tree):
         keys: list[Any]

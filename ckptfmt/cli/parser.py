@@ -5,7 +5,6 @@ wrong word need no more than this."""
 from __future__ import annotations
 
 import argparse
-import difflib
 import os
 import re
 import shlex
@@ -192,6 +191,8 @@ def _is_path(word: str) -> bool:
 
 def _meant(word: str) -> tuple[str, bool] | None:
     """Return the command that a wrong word may mean, and whether it is only misspelt."""
+    import difflib  # noqa: PLC0415 (for what is no command only)
+
     guesses = {guess: name for name, words in GUESSES.items() for guess in words.split()}
     near = difflib.get_close_matches(word.lower(), [*COMMANDS, *guesses], 1)
     if not near:

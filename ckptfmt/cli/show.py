@@ -109,7 +109,8 @@ def run(options: argparse.Namespace) -> int:
     if options.name is None:
         if only_one or options.stats:
             raise InvalidError("give the NAME of a tensor; without it the names are listed")
-        _list(out, options.path)
+        for name in names_of(options.path):
+            out.line(name)
     found = [] if options.name is None else _of_file(options.path, options.name)
     for given in found:
         with open_any(options.path, given) as opened:
@@ -155,18 +156,15 @@ def _show(
 # ---- arguments
 
 
-def _list(out: Output, path: str) -> None:
-    """Print the names of all tensors, one a line."""
+def names_of(path: str) -> list[str]:
+    """Return the names of all tensors as `inspect` shows them, in their order."""
     kind = kind_of(path)
     if kind == "tensorflow":
         with ckptfmt.open(path) as reader:
             names = TensorNames(reader)
-            shown = sorted(map(names.shown, names.stored))
-    else:
-        with open_tensors(kind, path) as (tensors, _):
-            shown = sorted(map(leaf_name, tensors))
-    for name in text.printable_all(shown):
-        out.line(name)
+            return text.printable_all(sorted(map(names.shown, names.stored)))
+    with open_tensors(kind, path) as (tensors, _):
+        return text.printable_all(sorted(map(leaf_name, tensors)))
 
 
 def _splits(given: str) -> list[tuple[str, str | None]]:

@@ -123,12 +123,6 @@ def test_choice(options: list[str], expected: list[str], command: Command, tmp_p
     assert names_in(command("inspect", "--json", *options, small(tmp_path))) == expected
 
 
-def test_a_filter_that_matches_nothing(command: Command, tmp_path: Path) -> None:
-    ran = command("inspect", "--filter", "/", small(tmp_path))
-    assert (ran.status, ran.out) == (2, "")
-    assert "--filter: in " in ran.err and ": '/' matches none of the 5 tensors" in ran.err
-
-
 def test_limit_says_what_is_left_out(command: Command, tmp_path: Path) -> None:
     prefix = small(tmp_path)
     for form in ([], ["--tree"], ["--slices"]):
@@ -339,34 +333,6 @@ def test_only_what_is_needed_is_imported(words: str, chosen: set[str]) -> None:
     assert "argparse" in imported and ("numpy" in imported) == ("latest" in chosen)
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        [],
-        ["inspect"],
-        ["inspect", "--frobnicate", "small"],
-        ["-1", "inspect", "small"],
-        ["--frobnicate", "inspect", "small"],
-        ["inspect", "--sort", "color", "small"],
-        ["inspect", "--limit", "-1", "small"],
-        ["inspect", "--limit", "many", "small"],
-        ["inspect", "--filter", "/(/", "small"],
-        ["inspect", "--layout", "small"],
-        ["verify"],
-        ["verify", "--max-findings", "few", "small"],
-        ["show"],
-        ["diff", "small"],
-        ["merge", "small"],
-        ["merge", "--durability", "some", "small", "large"],
-    ],
-)
-def test_wrong_usage(arguments: list[str], command: Command) -> None:
-    ran = command(*arguments)
-    assert (ran.status, ran.out) == (2, "")
-    assert ran.err.startswith("usage: ckptfmt")
-    assert "Traceback" not in ran.err
-
-
 @pytest.mark.parametrize("name", COMMANDS)
 def test_no_argument_is_empty(
     name: str, command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -536,32 +502,3 @@ def test_help_has_the_schema_of_json() -> None:
     assert {"inspect", "show", "verify", "diff", "edit"} <= with_json.keys()
     for name, told in with_json.items():
         assert '--json prints {"schema": 1, ' in told, name
-
-
-@pytest.mark.parametrize(
-    ("arguments", "option"),
-    [
-        (["convert", "small", "new.npz", "--max-shard-size", "5"], "--max-shard-size"),
-        (["convert", "small", "new", "--max-shard-size", "many"], "--max-shard-size"),
-        (["convert", "small", "new", "--cast", "int8"], "--cast"),
-        (["convert", "small", "new", "--level", "v2", "--compression", "zstd"], "--compression"),
-        (["edit", "small", "new", "--cast", "none"], "--cast"),
-        (["edit", "small", "new", "--drop", "/(/"], "--drop"),
-        (["merge", "small", "new/"], "DESTINATION"),
-        (["average", "small", "new"], "SOURCE"),
-        (["prune", "--keep", "0", "."], "--keep"),
-        (["report", "small", "-o", "small.index"], "--output"),
-    ],
-)
-def test_an_error_starts_with_its_option(
-    arguments: list[str],
-    option: str,
-    command: Command,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    ckptfmt.save("small", {"x": np.ones(2, np.float32)}, durability="none")
-    ran = command(*arguments)
-    assert (ran.status, ran.out) == (2, "")
-    assert ran.err.startswith(f"ckptfmt: {option}: ")

@@ -76,10 +76,6 @@ def test_scripts(shell: str, command: Command) -> None:
         subprocess.run([shell, option], input=ran.out, text=True, check=True)
 
 
-def test_other_shells(command: Command) -> None:
-    assert command("completion", "tcsh").status == 2
-
-
 def test_without_argcomplete(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "argcomplete", None)
     ran = command("completion", "bash")

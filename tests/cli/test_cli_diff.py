@@ -41,9 +41,6 @@ def test_tolerances(command: Command, tmp_path: Path) -> None:
     assert "1 of 4 elements" in ran.out
     _, b = two(tmp_path, bias=np.array([1, 2, 4]))
     assert command("diff", "--atol", "10", a, b).status == 1, "integers are exact"
-    for option in ("--rtol", "--atol"):
-        assert command("diff", option, "-1", a, b).status == 2
-        assert command("diff", option, "nan", a, b).status == 2
 
 
 def test_infinities_are_near_themselves(command: Command, tmp_path: Path) -> None:
@@ -97,8 +94,6 @@ def test_filter_and_rename(command: Command, tmp_path: Path) -> None:
     a, b = two(tmp_path, bias=np.array([9, 9, 9]))
     assert command("diff", "--filter", "*/kernel", a, b).out == "equal: 1 tensor equal\n"
     assert command("diff", "--filter", "/b.as$/", a, b).status == 1
-    ran = command("diff", "--filter", "nothing", a, b)
-    assert (ran.status, ran.out) == (2, "") and "'nothing' matches no tensor" in ran.err
     ckptfmt.save(b, {name.replace("bert", "enc"): value for name, value in VALUES.items()})
     assert command("diff", a, b).status == 1
     assert command("diff", "--rename", "bert/*=enc/*", a, b).status == 0

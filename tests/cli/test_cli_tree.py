@@ -180,8 +180,3 @@ def test_every_name_is_in_the_tree(names: set[str]) -> None:
     for line in lines(tensors):  # type: ignore[arg-type]
         follow(line, "")
     assert found == {name: row for row, name in enumerate(tensors.names)}
-
-
-def test_a_tree_has_no_order_of_files(tmp_path: Path, command: Command) -> None:
-    ran = command("inspect", "--tree", "--sort", "shard", str(saved(tmp_path / "m", ["a"])))
-    assert ran.status == 2 and "use name or size" in ran.err

@@ -429,7 +429,6 @@ def test_wrong_usage(tmp_path: Path) -> None:
     output = tmp_path / "r.html"
     assert main(["report", str(tmp_path / "nothing"), "-o", str(output)]) == 2
     assert main(["report", str(model(tmp_path / "m")), "-o", str(tmp_path / "no" / "r.html")]) == 2
-    assert main(["report", str(tmp_path / "m"), "-o", str(output), "--full", "--seconds=1"]) == 2
     with pytest.raises(ckptfmt.InvalidError):
         report(tmp_path / "m", output, seconds=-1)
     assert not output.exists() and not list(tmp_path.glob("*.tempstate*"))
