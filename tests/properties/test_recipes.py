@@ -29,7 +29,9 @@ from ckptfmt.editing import average, edit
 from ckptfmt.safetensors import load_file
 
 ENDS = {"safetensors": ".safetensors", "several": ".safetensors", "npz": ".npz", "hdf5": ".h5"}
-OUTLETS = ["edit"] * 5 + ["v2", "v2+", "ckptfmt", *ENDS, "load", "load", "load_into", "average"]
+OUTLETS = (
+    ["edit"] * 5 + ["v2", "v2+", "ckptfmt", *ENDS, "load", "load", "load_into"] + ["average"] * 3
+)
 # What is written, compared and averaged at once.
 LIMITS = [("recipe.values", "HELD_MAX"), ("recipe.values", "STEP_BYTES")]
 LIMITS += [
@@ -45,7 +47,7 @@ def sources(tmp_path_factory: pytest.TempPathFactory) -> Any:
     return functools.cache(functools.partial(recipes.made_source, folder=folder))
 
 
-@property_test(200, 40_000, seed=SEEDS)
+@property_test(300, 40_000, seed=SEEDS)
 def test_recipes_mean_the_same_everywhere(seed: int, sources: Any) -> None:
     chance = random.Random(seed)
     outlet = chance.choice(OUTLETS)
@@ -57,8 +59,8 @@ def test_recipes_mean_the_same_everywhere(seed: int, sources: Any) -> None:
         for module, what in LIMITS if chance.random() < 0.3 else ():
             patch.setattr(f"ckptfmt.{module}.{what}", 64)
         if outlet == "average":
-            pair = sources(form, number), sources(form, number, values=1)
-            check_average(*pair, Path(name))
+            several = [sources(form, number, values=seed) for seed in range(chance.choice([2, 3]))]
+            check_average(chance, several, Path(name))
         else:
             check_recipe(chance, sources(form, number), outlet, Path(name))
 
@@ -68,10 +70,8 @@ def check_recipe(chance: random.Random, source: Source, outlet: str, folder: Pat
     recipe = drawn_recipe(chance, source, outlet)
     right = expected(source, outlet, recipe)
     target = folder / f"b{ENDS.get(outlet, '')}"
-    if outlet == "edit" and chance.random() < 0.2:
-        for path in source.path.parent.glob(f"{source.path.name}.*"):
-            shutil.copy(path, folder / path.name)
-        target = folder / source.path.name
+    if source.is_ours and outlet in ("edit", *LEVELS.values()) and chance.random() < 0.2:
+        target = copied(source, folder)
         source = source._replace(path=target)
     before, calls = contents(folder), list[tuple[int, int]]()
     recipe.more["progress"] = lambda *call: calls.append(call)
@@ -89,14 +89,22 @@ def check_recipe(chance: random.Random, source: Source, outlet: str, folder: Pat
         for name, array in source.arrays.items() if opened else ():  # its files may be replaced
             assert bits(opened.read(name)) == bits(array)
     counted("recipes", **{outlet: 1})
+    assert not list(folder.glob("*temp*"))
     assert not right.refusals, recipe
     assert calls or outlet not in ENDS or not sum(one.nbytes for one in right.arrays.values())
     assert not calls or calls[-1][0] == calls[-1][1] == max(calls)[0]
     check_arrays(found, right)
     if done is not None:
-        check_done(source, outlet, right, done)
+        check_done(source, outlet, recipe, right, done)
     if outlet == "edit" or outlet in LEVELS.values():
         check_checkpoint(source, target, outlet, recipe, right)
+
+
+def copied(source: Source, folder: Path) -> Path:
+    """Copy a checkpoint, and return its path there."""
+    for path in source.path.parent.glob(f"{source.path.name}.*"):
+        shutil.copy(path, folder / path.name)
+    return folder / source.path.name
 
 
 def ways(outlet: str) -> Any:
@@ -105,8 +113,12 @@ def ways(outlet: str) -> Any:
     )
 
 
-def _edit(chance: random.Random, source: Source, target: Path, recipe: Recipe, _: Any) -> Any:
+def _edit(
+    chance: random.Random, source: Source, target: Path, recipe: Recipe, right: Expected
+) -> Any:
     recipe.more |= {"drop_weights": True, "compact": chance.random() < 0.3, "durability": "none"}
+    if recipe.more.get("level") == "v2" and recipe.more.get("metadata", source.metadata):
+        right.refusals.add((ckptfmt.InvalidError, "level"))
     given = recipe.given()
     if chance.random() < 0.2:
         dry = edit(source.path, target, dry_run=True, **given)
@@ -118,9 +130,17 @@ def _edit(chance: random.Random, source: Source, target: Path, recipe: Recipe, _
 
 
 def _convert(
-    outlet: str, chance: random.Random, source: Source, target: Path, recipe: Recipe, _: Any
+    outlet: str,
+    chance: random.Random,
+    source: Source,
+    target: Path,
+    recipe: Recipe,
+    right: Expected,
 ) -> Any:
     recipe.more |= {"durability": "none", "drop_metadata": outlet == "v2"}
+    if outlet == "v2" and source.metadata and chance.random() < 0.2:
+        recipe.more["drop_metadata"] = False
+        right.refusals.add((ckptfmt.InvalidError, "level"))
     if outlet in LEVELS.values():
         recipe.more |= {"level": outlet, "shards": chance.choice([1, 1, 3])}
         recipe.more |= {"compression": "zstd"} if outlet == "ckptfmt" else {}
@@ -166,7 +186,7 @@ def has_graph(source: Source, outlet: str) -> bool:
     return source.form == "graph" and (outlet == "edit" or outlet in LEVELS.values())
 
 
-def check_done(source: Source, outlet: str, right: Expected, done: Any) -> None:
+def check_done(source: Source, outlet: str, recipe: Recipe, right: Expected, done: Any) -> None:
     """The result says what casts did, and what was renamed and dropped."""
     by = right.new_names if isinstance(done, ckptfmt.types.Conversion) else {}
     if outlet != "load_into":
@@ -174,6 +194,8 @@ def check_done(source: Source, outlet: str, right: Expected, done: Any) -> None:
     if isinstance(done, ckptfmt.types.Conversion):
         is_dropped = source.form == "graph" and not has_graph(source, outlet)
         assert ("TensorFlow's object graph" in done.dropped) == is_dropped
+        has_place = outlet not in ("v2", "npz", "hdf5")
+        assert ("the metadata" in done.dropped) == (bool(source.metadata) and not has_place)
     assert done.losses == {by.get(name, name): one for name, one in right.losses.items()}
     assert done.zeros == {by.get(name, name): one for name, one in right.zeros.items()}
     assert sorted(done.uncast) == sorted(by.get(name, name) for name in right.uncast)
@@ -183,6 +205,10 @@ def check_done(source: Source, outlet: str, right: Expected, done: Any) -> None:
         names = right.new_names
         assert done.renamed == {old: new for old, new in names.items() if old != new}
         assert {*done.dropped} == source.arrays.keys() - names.keys()
+        fresh = {"level", "compression", "alignment"} & recipe.more.keys()
+        made = right.casts or done.dropped or fresh
+        made = made or (recipe.rename and any(recipe.rename.of(name)[1] for name in names))
+        assert not done.copied_nbytes or made, "only the index is written"
 
 
 def check_checkpoint(
@@ -191,6 +217,12 @@ def check_checkpoint(
     """It is sound, slices stay, and its metadata and object graph follow the names."""
     assert ckptfmt.verify(target).ok
     with ckptfmt.open(target) as reader:
+        level = "ckptfmt" if "compression" in recipe.more else recipe.more.get("level")
+        levels = [*dict.fromkeys(LEVELS.values())]
+        assert level is None or levels.index(reader.level) <= levels.index(level)
+        table = reader.table(reserved=True)
+        unaligned = table["offset"] % recipe.more.get("alignment", 1)
+        assert not unaligned.any()
         metadata = dict(reader.metadata)
         if "ckptfmt.torch" in metadata:
             tree = json.loads(metadata.pop("ckptfmt.torch"))["state"]
@@ -206,23 +238,36 @@ def check_checkpoint(
 
 
 @np.errstate(all="ignore")
-def check_average(source: Source, other: Source, folder: Path) -> None:
-    calls: list[tuple[int, int]] = []
-    done = average(
-        [source.path, other.path], folder / "b", progress=lambda *call: calls.append(call)
-    )
-    assert calls[-1][0] == calls[-1][1]
+def check_average(chance: random.Random, several: list[Source], folder: Path) -> None:
+    """A dry run says what the call does; all but the means is of the first source."""
+    source, paths = several[0], [one.path for one in several]
+    target = folder / "new" / "b"
+    if chance.random() < 0.2:
+        target = paths[0] = copied(source, folder)
+    before, calls = contents(folder), list[tuple[int, int]]()
+    dry = average(paths, target, dry_run=True)
+    assert contents(folder) == before and not (folder / "new").exists()
+    done = average(paths, target, progress=lambda *call: calls.append(call))
+    assert calls[-1][0] == calls[-1][1] and done == dry
     right, taken = Expected(), set()
     for name, array in source.arrays.items():
+        arrays = [one.arrays[name] for one in several]
         if recipes.kind_of(array.dtype) in "fc":
             wide = np.dtype("D" if array.dtype.kind == "c" else "d")
-            both = [np.atleast_1d(one.arrays[name]).astype(wide) for one in (source, other)]
-            mean = (both[0].view("d") + both[1].view("d")) / 2  # parts of complex numbers
+            parts = [np.atleast_1d(one).astype(wide).view("d") for one in arrays]
+            mean = sum(parts[1:], parts[0]) / len(parts)
             right.arrays[name] = mean.view(wide).astype(array.dtype).reshape(array.shape)
             continue
         right.arrays[name] = array
-        taken |= {name} if bits(array) != bits(other.arrays[name]) else set()
-    found = ckptfmt.load(folder / "b")
+        taken |= {name} if any(bits(array) != bits(one) for one in arrays) else set()
     counted("recipes", average=1)
-    check_arrays(found, right)
-    assert {*done.taken} == taken
+    check_arrays(ckptfmt.load(target), right)
+    kinds = [recipes.kind_of(array.dtype) in "fc" for array in source.arrays.values()]
+    assert ({*done.taken}, done.averaged) == (taken, sum(kinds))
+    with ckptfmt.open(target) as reader, ckptfmt.open(source.path) as first:
+        assert (reader.level, reader.metadata) == (first.level, first.metadata)
+        for name in source.arrays:
+            assert [one.start for one in reader[name].slices] == [
+                one.start for one in first[name].slices
+            ]
+        assert reader.verify().ok
