@@ -105,8 +105,9 @@ def test_an_optimizer_of_which_a_tensor_stays(tmp_path: Path) -> None:
 @pytest.mark.filterwarnings("ignore:names of dropped tensors")
 def test_a_tree_that_names_missing_tensors(tmp_path: Path) -> None:
     save(tmp_path / "a", names=NAMES[1:])
-    with pytest.raises(InvalidError, match=r"'ckptfmt.torch' refer.*'a.w'.*drop_missing"):
-        edited(tmp_path, drop="a.b")
+    for options in ({"drop": "a.b"}, {"cast": "float16"}):
+        with pytest.raises(InvalidError, match=r"'ckptfmt.torch' refer.*'a.w'.*drop_missing"):
+            edited(tmp_path, **options)
     assert edited(tmp_path, drop_missing=True) == {
         **{key: one for key, one in STATE.items() if key != "tied"},
         "a": {"$state_dict": [["b", ONE]], "versions": {}},

@@ -12,8 +12,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from support.drawn_edits import Drawn, Expected, drawn_edit, expected_of, lost, named_in_tree
+from support.drawn_edits import Drawn, Expected, drawn_edit, expected_of, named_in_tree
 from support.strategies import SEEDS, counted, property_test
 
 import ckptfmt
@@ -59,7 +58,6 @@ def check(
 ) -> None:
     """The edit did what it must, and says so."""
     assert set(done.dropped) == expected.dropped, given
-    assert set(done.casts) == set(expected.casts), given
     assert set(done.missing) == drawn.missing
     stays = expected.renamed.keys()
     undecided = drawn.doubtful & stays if given.get("strip_optimizer") else set()
@@ -80,8 +78,7 @@ def check(
 def check_values(
     drawn: Drawn, expected: Expected, done: ckptfmt.types.Edit, after: dict[str, Any]
 ) -> None:
-    """Each tensor that stays is bit-equal under its new name, or cast, and what that lost is
-    counted."""
+    """Each tensor that stays is bit-equal under its new name."""
     after.pop(OBJECT_GRAPH_KEY, None)
     new_names = {name: done.renamed.get(name, name) for name in expected.renamed}
     assert sorted(after) == sorted(new_names.values())
@@ -89,17 +86,8 @@ def check_values(
         value, found = drawn.values[name], after[new]
         # What Keras 3 stores below an optimizer that is stripped moves to its path in the model.
         assert new == expected.renamed[name] or "_variables/" in name
-        if name not in expected.casts:
-            assert found.dtype == value.dtype and found.shape == value.shape
-            assert found.tolist() == value.tolist(), name
-            continue
-        with np.errstate(all="ignore"):
-            right = value.astype(expected.casts[name])
-        assert found.dtype == right.dtype and found.tobytes() == right.tobytes(), name
-        assert done.losses.get(name, 0) == int(lost(value, right).sum())
-        rounds = value.dtype.kind == "f" and right.dtype.kind != "i"
-        zeros = int(((value != 0) & (right == 0)).sum()) if rounds else 0
-        assert done.zeros.get(name, 0) == zeros
+        assert found.dtype == value.dtype and found.shape == value.shape
+        assert found.tolist() == value.tolist(), name
 
 
 def check_graph(drawn: Drawn, target: Path, missing: set[str]) -> None:

@@ -15,7 +15,6 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
@@ -491,12 +490,6 @@ def drawn_edit(chance: random.Random, drawn: Drawn) -> dict[str, Any]:
         if siblings and not given.keys() & {"strip_optimizer", "drop", "keep"}:
             one, other = chance.choice(siblings)
             given["rename"] = {one: other, other: one}
-    if chance.random() < 0.35:
-        to = chance.choice(["float16", "float16", "bfloat16", "int8"])
-        one = f"*/{chance.choice(last)}"
-        one = chance.choice([f"{chance.choice(first)}/*", one, chance.choice(known)])
-        given["cast"] = chance.choice([to, {one: to}])
-        given["allow_loss"] = chance.random() < 0.7
     if chance.random() < 0.1:
         given["metadata"] = {"edited": True}
     if chance.random() < 0.35:
@@ -524,13 +517,11 @@ class Expected(NamedTuple):
             must succeed.
         dropped: names of the tensors that are dropped.
         renamed: new name by stored name of all others.
-        casts: dtype by stored name.
     """
 
     refusals: list[str]
     dropped: set[str]
     renamed: dict[str, str]
-    casts: dict[str, np.dtype[Any]]
 
 
 def expected_of(drawn: Drawn, given: dict[str, Any]) -> Expected:
@@ -560,46 +551,6 @@ def expected_of(drawn: Drawn, given: dict[str, Any]) -> Expected:
         rename = {name: new + name.removeprefix(first) for name in rest if name.startswith(first)}
     if "rename" in given and not rest & rename.keys():
         refusals.append("changes none of the")
-    casts = _casts_of(drawn, given, rest, refusals) if "cast" in given else {}
-    changes = dropped or casts or rest & rename.keys()
-    if drawn.missing and changes and not given.get("drop_missing"):
+    if drawn.missing and (dropped or rest & rename.keys()) and not given.get("drop_missing"):
         refusals.append("tensors that are missing")
-    return Expected(refusals, dropped, {name: rename.get(name, name) for name in rest}, casts)
-
-
-@np.errstate(all="ignore")
-def lost(before: Any, after: Any) -> Any:
-    """Return which elements a cast of these dtypes changes by more than rounding."""
-    wide = after.astype("f8")
-    if before.dtype.kind == "f" and after.dtype.kind != "i":
-        return ~np.isfinite(wide)
-    return wide != before.astype("f8")
-
-
-def _casts_of(
-    drawn: Drawn, given: dict[str, Any], rest: set[str], refusals: list[str]
-) -> dict[str, np.dtype[Any]]:
-    cast, values = given["cast"], drawn.values
-    ((pattern, to),) = cast.items() if isinstance(cast, dict) else [("*", cast)]
-    dtype = np.dtype(ml_dtypes.bfloat16 if to == "bfloat16" else to)
-    chosen = rest & drawn.matching(pattern)
-    if not isinstance(cast, dict):
-        kinds = "iu" if to == "int8" else "f"
-        chosen = {name for name in chosen if values[name].dtype.kind in kinds and values[name].ndim}
-        if not chosen:
-            refusals.append(f"cast={to!r}")
-    elif not chosen:
-        refusals.append("cast: ")
-    strings = any(values[name].dtype.kind == "O" for name in chosen)
-    if strings:
-        refusals.append("cannot cast")
-    chosen = {name for name in chosen if drawn.values[name].dtype != dtype}
-    if not chosen:
-        refusals.append("no tensor changes")
-    with np.errstate(all="ignore"):
-        losses = [
-            lost(values[name], values[name].astype(dtype)).any() for name in chosen if not strings
-        ]
-    if not given["allow_loss"] and any(losses):
-        refusals.append("by more than rounding")
-    return dict.fromkeys(chosen, dtype)
+    return Expected(refusals, dropped, {name: rename.get(name, name) for name in rest})
