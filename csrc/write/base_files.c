@@ -21,14 +21,18 @@ typedef struct pick {
 	uint64_t number;            /* in the caller's list */
 } pick;
 
+typedef struct shard_link {
+	int32_t shard;
+	int32_t place;              /* its index in `linked`, or NO_LINK */
+} shard_link;
+
 typedef struct keeping {
 	cf_base_files *base;
 	ckptfmt_reader *reader;
 	const ckptfmt_selection *selection;
 	const ckptfmt_bytes *names; /* in the new checkpoint; NULL: the same */
 	uint8_t *kept;
-	int32_t shard;              /* the last one looked up, and */
-	int32_t place;              /* its index in `linked`, or NO_LINK */
+	cf_buffer links;            /* shard_link: sorted by shard, with duplicates */
 } keeping;
 
 /* ---- files ----------------------------------------------------------------------------------------------- */
@@ -123,8 +127,7 @@ static bool is_placeholder(const uint8_t *name, uint64_t size)
 static bool is_simple(const keeping *k, const ckptfmt_stored *stored, const cf_entry *entry)
 {
 	return entry->slice_count == 0 && stored->broken_rule == 0 &&
-		(stored->flags & ~(uint32_t)CKPTFMT_STORED_COMPRESSED) == 0 &&
-		entry->shard == stored->shard && !(k->base->plain && entry->has_extension);
+		(stored->flags & ~(uint32_t)CKPTFMT_STORED_COMPRESSED) == 0 && !(k->base->plain && entry->has_extension);
 }
 
 /* A stored value whose data file is linked. `dims` are those of the entry. */
@@ -134,10 +137,17 @@ typedef struct linked_value {
 	int32_t place;              /* NO_LINK: it cannot be linked */
 } linked_value;
 
-static ckptfmt_status link_value(keeping *k, const uint8_t *key, uint64_t key_size, const ckptfmt_stored *stored,
+static int compare_shards(const void *a, const void *b)
+{
+	const shard_link *x = a, *y = b;
+	return (x->shard > y->shard) - (x->shard < y->shard);
+}
+
+static ckptfmt_status find_value(const keeping *k, const uint8_t *key, uint64_t key_size, const ckptfmt_stored *stored,
 	linked_value *out, ckptfmt_error *err)
 {
 	cf_table_value value;
+	const shard_link *link;
 	bool found;
 	out->place = NO_LINK;
 	CF_TRY(cf_table_get(k->reader->table, key, key_size, &value, &found, err));
@@ -145,15 +155,11 @@ static ckptfmt_status link_value(keeping *k, const uint8_t *key, uint64_t key_si
 		return CKPTFMT_OK;
 	CF_TRY(cf_entry_decode((cf_bytes_view){value.data, value.size}, value.offset, k->reader->limits.slices_max,
 		out->dims, &out->entry, err));
-	if (!is_simple(k, stored, &out->entry) || stored->shard < 0 || stored->shard >= k->reader->header.num_shards)
-		return CKPTFMT_OK;
-	if (k->shard != stored->shard) {
-		CF_TRY(link_file(k, stored->shard, &k->place, err));
-		k->shard = stored->shard;
-	}
-	if (k->place != NO_LINK &&
-		cf_entry_fits(&out->entry, out->entry.slice_count == 0, k->base->linked[k->place].file.info.size))
-		out->place = k->place;
+	link = bsearch(&(shard_link){out->entry.shard, NO_LINK}, cf_buffer_items(&k->links),
+		(size_t)(k->links.size / sizeof *link), sizeof *link, compare_shards);
+	if (link != NULL && link->place != NO_LINK && is_simple(k, stored, &out->entry) &&
+		cf_entry_fits(&out->entry, true, k->base->linked[link->place].file.info.size))
+		out->place = link->place;
 	return CKPTFMT_OK;
 }
 
@@ -168,11 +174,11 @@ static ckptfmt_status add_value(const keeping *k, const ckptfmt_source *source, 
 	return CKPTFMT_OK;
 }
 
-static ckptfmt_status keep_whole(keeping *k, const pick *w, ckptfmt_source *source, ckptfmt_error *err)
+static ckptfmt_status keep_whole(const keeping *k, const pick *w, ckptfmt_source *source, ckptfmt_error *err)
 {
 	const ckptfmt_row *row = cf_selection_row(k->selection, w->row);
 	linked_value value;
-	CF_TRY(link_value(k, cf_selection_name(k->selection, row), row->name_size, &row->stored, &value, err));
+	CF_TRY(find_value(k, cf_selection_name(k->selection, row), row->name_size, &row->stored, &value, err));
 	if (value.place == NO_LINK)
 		return CKPTFMT_OK;
 	source->dims = value.dims;
@@ -181,9 +187,9 @@ static ckptfmt_status keep_whole(keeping *k, const pick *w, ckptfmt_source *sour
 	return CKPTFMT_OK;
 }
 
-/* Links the data files of the slices, and unless `only_link` adds the slices. *good: all can be linked. */
-static ckptfmt_status keep_slices(keeping *k, const pick *w, ckptfmt_source *source, bool only_link, cf_buffer *key,
-	bool *good, ckptfmt_error *err)
+/* Adds the slices, unless `only_look`. *good: the data files of all slices are linked. */
+static ckptfmt_status keep_slices(const keeping *k, const pick *w, ckptfmt_source *source, bool only_look,
+	cf_buffer *key, bool *good, ckptfmt_error *err)
 {
 	const ckptfmt_row *row = cf_selection_row(k->selection, w->row);
 	const ckptfmt_slice_row *slices = cf_selection_slices(k->selection, row);
@@ -197,9 +203,9 @@ static ckptfmt_status keep_slices(keeping *k, const pick *w, ckptfmt_source *sou
 		cf_buffer_clear(key);
 		cf_selection_slice_key(k->selection, w->row, i, key);
 		CF_TRY(cf_buffer_status(key, err));
-		CF_TRY(link_value(k, key->data, key->size, &slices[i].stored, &value, err));
+		CF_TRY(find_value(k, key->data, key->size, &slices[i].stored, &value, err));
 		*good = value.place != NO_LINK;
-		if (only_link || !*good)
+		if (only_look)
 			continue;
 		memcpy(box + row->rank, cf_selection_dims(k->selection, slices[i].extents_first), 2 * size);
 		source->dims = value.dims;
@@ -209,7 +215,7 @@ static ckptfmt_status keep_slices(keeping *k, const pick *w, ckptfmt_source *sou
 }
 
 /* CMT-18: keeps all slices of a tensor or none. */
-static ckptfmt_status keep_partitioned(keeping *k, const pick *w, ckptfmt_source *source, ckptfmt_error *err)
+static ckptfmt_status keep_partitioned(const keeping *k, const pick *w, ckptfmt_source *source, ckptfmt_error *err)
 {
 	cf_buffer key = CF_BUFFER_EMPTY;
 	bool good;
@@ -222,7 +228,7 @@ static ckptfmt_status keep_partitioned(keeping *k, const pick *w, ckptfmt_source
 	return status;
 }
 
-static ckptfmt_status keep_row(keeping *k, const pick *w, ckptfmt_error *err)
+static ckptfmt_status keep_row(const keeping *k, const pick *w, ckptfmt_error *err)
 {
 	const ckptfmt_row *row = cf_selection_row(k->selection, w->row);
 	ckptfmt_source source;
@@ -238,7 +244,7 @@ static ckptfmt_status keep_row(keeping *k, const pick *w, ckptfmt_error *err)
 	return row->slice_count == 0 ? keep_whole(k, w, &source, err) : keep_partitioned(k, w, &source, err);
 }
 
-static ckptfmt_status keep_rows(keeping *k, const pick *picks, uint64_t count, ckptfmt_error *err)
+static ckptfmt_status keep_rows(const keeping *k, const pick *picks, uint64_t count, ckptfmt_error *err)
 {
 	for (uint64_t i = 0; i < count; i++) {
 		const ckptfmt_row *row = cf_selection_row(k->selection, picks[i].row);
@@ -262,40 +268,36 @@ static int compare_picks(const void *a, const void *b)
 	return (x->number > y->number) - (x->number < y->number);
 }
 
-static int compare_shards(const void *a, const void *b)
+static void add_shard(keeping *k, const ckptfmt_stored *stored)
 {
-	const int32_t *x = a, *y = b;
-	return (*x > *y) - (*x < *y);
+	shard_link link = {stored->shard, NO_LINK};
+	cf_put_bytes(&k->links, &link, sizeof link);
 }
 
-/* CMT-19: links the data files of partitioned tensors before other values, so that all are in the order of their
- * numbers. */
-static ckptfmt_status link_slices(const keeping *k, const pick *picks, uint64_t count, ckptfmt_error *err)
+/* CMT-19: links the data files of all rows, in the order of their numbers. Each is tried once, so that all slices of a
+ * tensor see the same result. */
+static ckptfmt_status link_files(keeping *k, const pick *picks, uint64_t count, ckptfmt_error *err)
 {
-	cf_buffer shards = CF_BUFFER_EMPTY;
-	bool partitioned = false;
-	ckptfmt_status status;
+	shard_link *links;
+	uint64_t total;
 	for (uint64_t i = 0; i < count; i++) {
 		const ckptfmt_row *row = cf_selection_row(k->selection, picks[i].row);
 		const ckptfmt_slice_row *slices = cf_selection_slices(k->selection, row);
-		partitioned = partitioned || row->slice_count != 0;
 		if (row->slice_count == 0)
-			cf_put_bytes(&shards, &row->stored.shard, sizeof row->stored.shard);
+			add_shard(k, &row->stored);
 		for (uint64_t s = 0; s < row->slice_count; s++)
-			cf_put_bytes(&shards, &slices[s].stored.shard, sizeof slices[s].stored.shard);
+			add_shard(k, &slices[s].stored);
 	}
-	status = cf_buffer_status(&shards, err);
-	if (status == CKPTFMT_OK && partitioned) {
-		int32_t *numbers = (int32_t *)cf_buffer_items(&shards), place;
-		uint64_t total = shards.size / sizeof *numbers;
-		qsort(numbers, (size_t)total, sizeof *numbers, compare_shards);
-		for (uint64_t i = 0; i < total && status == CKPTFMT_OK; i++)
-			if ((i == 0 || numbers[i] != numbers[i - 1]) && numbers[i] >= 0 &&
-				numbers[i] < k->reader->header.num_shards)
-				status = link_file(k, numbers[i], &place, err);
-	}
-	cf_buffer_free(&shards);
-	return status;
+	CF_TRY(cf_buffer_status(&k->links, err));
+	links = (shard_link *)cf_buffer_items(&k->links);
+	total = k->links.size / sizeof *links;
+	qsort(links, (size_t)total, sizeof *links, compare_shards);
+	for (uint64_t i = 0; i < total; i++)
+		if (i != 0 && links[i].shard == links[i - 1].shard)
+			links[i].place = links[i - 1].place;
+		else if (links[i].shard >= 0 && links[i].shard < k->reader->header.num_shards)
+			CF_TRY(link_file(k, links[i].shard, &links[i].place, err));
+	return CKPTFMT_OK;
 }
 
 /* Lists the rows that can be linked, by data file. */
@@ -321,7 +323,7 @@ static ckptfmt_status list_picks(const keeping *k, const uint64_t *rows, uint64_
 ckptfmt_status cf_base_files_keep(cf_base_files *base, ckptfmt_reader *reader, const ckptfmt_selection *selection,
 	const uint64_t *rows, uint64_t count, const ckptfmt_bytes *names, uint8_t *kept, ckptfmt_error *err)
 {
-	keeping k = {base, reader, selection, names, kept, -1, NO_LINK};
+	keeping k = {base, reader, selection, names, kept, CF_BUFFER_EMPTY};
 	uint64_t pick_count;
 	ckptfmt_status status;
 	pick *picks = cf_allocate(count * sizeof *picks);
@@ -329,9 +331,10 @@ ckptfmt_status cf_base_files_keep(cf_base_files *base, ckptfmt_reader *reader, c
 		return cf_fail_memory(err);
 	status = list_picks(&k, rows, count, picks, &pick_count, err);
 	if (status == CKPTFMT_OK)
-		status = link_slices(&k, picks, pick_count, err);
+		status = link_files(&k, picks, pick_count, err);
 	if (status == CKPTFMT_OK)
 		status = keep_rows(&k, picks, pick_count, err);
+	cf_buffer_free(&k.links);
 	cf_release(picks);
 	return status;
 }

@@ -208,6 +208,19 @@ static void test_new_names(void)
 		CHECK_EQ(shards_of("n"), 3);
 		shell("cd '%s' && for i in 0 1 2; do test base.data-0000$i-of-00003 -ef n.data-0000$i-of-00003; done");
 	}
+	/* A file whose fstat fails once: what is kept is whole. */
+	for (uint64_t n = 1, hit = true; hit; n++) {
+		ckptfmt_status status;
+		os_fault_set(&(os_fault_plan){.kind = OS_FAULT_FILE_INFO, .at = n});
+		status = rename_all(new_names, kept);
+		hit = os_fault_hits() != 0;
+		os_fault_clear();
+		CHECK(status == CKPTFMT_OK || (hit && status == CKPTFMT_IO));
+		if (status != CKPTFMT_OK)
+			continue;
+		CHECK_EQ(read_one(path_of("n"), "q", got, sizeof got, &err), kept[0] ? CKPTFMT_OK : CKPTFMT_NOT_FOUND);
+		CHECK_EQ(has("n", "v", 5), kept[1]);
+	}
 	CHECK(rename_all((ckptfmt_bytes[2]){new_names[0], {(const uint8_t *)"", 0}}, kept) == CKPTFMT_INVALID);
 	CHECK(strstr(err.message, "TAB-12") != NULL && kept[0] == 0);
 	CHECK(rename_all((ckptfmt_bytes[2]){new_names[0], new_names[0]}, kept) == CKPTFMT_INVALID);
@@ -288,6 +301,23 @@ static void test_no_links(void)
 			CHECK(holds("out/n", some_new) && holds("in/base", old_values));
 			CHECK_EQ(count_entries(path_of("out")), 2 + 1 + shards_of("out/n"));
 		}
+}
+
+/* A file with 1000 links is written anew: file systems limit them. */
+static void test_many_links(void)
+{
+	for (int more = 998; more <= 999; more++) {
+		upon u = upon_default();
+		set_scene(false);
+		for (int i = 0; i < more; i++) {
+			char name[32];
+			(void)snprintf(name, sizeof name, "part/%d.link", i);
+			CHECK_EQ(link(path_of("in/base.data-00000-of-00002"), path_of(name)), 0);
+		}
+		CHECK_OK(save_upon(&u, "in/base", "out/n", some_new), err);
+		CHECK(u.kept == (more == 998 ? 3 : 1) && holds("out/n", some_new));
+		CHECK_EQ(links_of("in/base.data-00000-of-00002"), 1000);
+	}
 }
 
 /* A file of the base that cannot be synced is not relied upon, and each that is linked is synced. */
@@ -498,6 +528,7 @@ int main(void)
 	test_new_names();
 	test_misuse();
 	test_no_links();
+	test_many_links();
 	test_sync();
 	test_base_changes();
 	test_base_is_cut();
