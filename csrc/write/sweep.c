@@ -15,6 +15,8 @@ enum { TEMPORARY_DIGITS = 16, FOREIGN_DIGITS_MAX = 20, NUMBER_DIGITS = 5, NUMBER
 #define DIRECTORY_MARK "_temp_"
 #define LOCK_NAME "writer.lock"
 
+/* Only directories of the file system are swept, so calls go to cf_local directly. */
+
 /* ---- names ----------------------------------------------------------------------------------------------- */
 
 typedef enum kind {
@@ -238,7 +240,7 @@ static bool is_held(const cf_directory *directory, const char *name)
 	cf_file file;
 	bool taken = cf_os_take(directory, name, &file);
 	if (taken)
-		cf_os_close_quietly(&file);
+		cf_local.close_quietly(&file);
 	return !taken;
 }
 
@@ -248,8 +250,8 @@ static bool remove_file(const cf_directory *directory, const char *name)
 	cf_file file;
 	bool removed = cf_os_take(directory, name, &file);
 	if (removed) {
-		removed = cf_os_unlink(directory, name, NULL) == CKPTFMT_OK;
-		cf_os_close_quietly(&file);
+		removed = cf_local.unlink(directory, name, NULL) == CKPTFMT_OK;
+		cf_local.close_quietly(&file);
 	}
 	return removed;
 }
@@ -279,7 +281,7 @@ static bool remove_step(sweep *s, const entry *entries, uint64_t count, step whi
 static bool look_up(const sweep *s, const char *name, cf_file_info *info)
 {
 	bool exists;
-	return cf_os_lstat(s->directory, name, info, &exists, NULL) == CKPTFMT_OK && exists;
+	return cf_local.look_up(s->directory, name, false, info, &exists, NULL) == CKPTFMT_OK && exists;
 }
 
 static bool is_after(const cf_file_info *a, const cf_file_info *b)
@@ -316,10 +318,15 @@ static void decide(const sweep *s, entry *entries, uint64_t count, int32_t numbe
 		if (!find_proof(s, entries, count, number, &proof) || (index && in_force == 0))
 			return;
 		/* A file that was changed since the index was written belongs to another program. */
-		for (uint64_t i = 0; i < count; i++)
-			if (entries[i].kind == DATA && entries[i].count == number && look_up(s, entries[i].name, &info) &&
-				!is_after(&info, &proof))
+		for (uint64_t i = 0; i < count; i++) {
+			if (entries[i].kind != DATA || entries[i].count != number)
+				continue;
+			/* The proofs stay for the next sweep. */
+			if (!look_up(s, entries[i].name, &info))
+				return;
+			if (!is_after(&info, &proof))
 				entries[i].step = PROVEN;
+		}
 	}
 	for (uint64_t i = 0; i < count; i++)
 		if (entries[i].kind == TEMPORARY && entries[i].count == number)
@@ -346,7 +353,7 @@ static ckptfmt_status decide_all(const sweep *s, entry *entries, uint64_t count,
 		return CKPTFMT_OK;
 	memcpy(index, entries[0].name, entries[0].owner_size);
 	memcpy(index + entries[0].owner_size, INDEX_END, sizeof INDEX_END);
-	if (cf_os_lstat(s->directory, index, &info, &exists, NULL) != CKPTFMT_OK)
+	if (cf_local.look_up(s->directory, index, false, &info, &exists, NULL) != CKPTFMT_OK)
 		exists = true;
 	if (exists)
 		CF_TRY(cf_commit_count(s->directory, index, &in_force, NULL, err));
@@ -439,17 +446,17 @@ static void sweep_directory(sweep *s, const char *name)
 		return;
 	locked = cf_os_take(&place, LOCK_NAME, &lock);
 	/* Listed under the lock: no process creates a file there any more. */
-	removed = cf_os_directory_list(&place, &inside, NULL) == CKPTFMT_OK;
+	removed = cf_local.directory_list(&place, &inside, NULL) == CKPTFMT_OK;
 	empty = inside.size == 0;
 	removed = removed && (empty || (locked && empty_directory(&place, &inside, s->dry_run)));
 	if (removed && !s->dry_run)
-		removed = (empty || cf_os_unlink(&place, LOCK_NAME, NULL) == CKPTFMT_OK) &&
+		removed = (empty || cf_local.unlink(&place, LOCK_NAME, NULL) == CKPTFMT_OK) &&
 			cf_os_directory_remove_in(s->directory, name);
 	if (removed)
 		note(s, name);
 	if (locked)
-		cf_os_close_quietly(&lock);
-	cf_os_directory_close(&place);
+		cf_local.close_quietly(&lock);
+	cf_local.directory_close(&place);
 	cf_buffer_free(&inside);
 }
 
@@ -496,7 +503,7 @@ static ckptfmt_status sweep_entries(sweep *s, ckptfmt_error *err)
 /* Lists the directory and removes. REQUIRES: the directory's lock, and a file system that is local. */
 static ckptfmt_status run(sweep *s, ckptfmt_error *err)
 {
-	CF_TRY(cf_os_directory_list(s->directory, &s->names, err));
+	CF_TRY(cf_local.directory_list(s->directory, &s->names, err));
 	return take_names(s) ? sweep_entries(s, err) : CKPTFMT_OK;
 }
 
@@ -504,10 +511,10 @@ static void before_save(sweep *s, uint64_t names_max)
 {
 	if (ckptfmt_file_system_is_local(s->directory->fd) &&
 		cf_os_directory_list_first(s->directory, names_max, &s->names, NULL) == CKPTFMT_OK && take_names(s) &&
-		cf_os_directory_lock(s->directory, 0, NULL) == CKPTFMT_OK) {
+		cf_local.directory_lock(s->directory, 0, NULL) == CKPTFMT_OK) {
 		ckptfmt_status ignored = run(s, NULL);
 		(void)ignored;
-		cf_os_directory_unlock(s->directory);
+		cf_local.directory_unlock(s->directory);
 	}
 	free_sweep(s);
 }
@@ -533,12 +540,12 @@ void ckptfmt_sweep_before_save(const char *prefix, int32_t scope)
 		return;
 	s.name = parts.base;
 	if (parts.base[0] != '\0' &&
-		cf_storage_directory_open(NULL, parts.directory, false, false, &directory, NULL) == CKPTFMT_OK &&
+		cf_local.directory_open(NULL, parts.directory, false, false, &directory, NULL) == CKPTFMT_OK &&
 		cf_commit_observe(&commit, NULL) == CKPTFMT_OK &&
-		cf_os_lstat(&directory, parts.base, &info, &exists, NULL) == CKPTFMT_OK)
+		cf_local.look_up(&directory, parts.base, false, &info, &exists, NULL) == CKPTFMT_OK)
 		before_save(&s, directory.permissions == 0 && !exists && scope == CKPTFMT_SWEEP_ONE ?
 			(uint64_t)CF_SWEEP_NAMES_MAX : UINT64_MAX);
-	cf_os_directory_close(&directory);
+	cf_local.directory_close(&directory);
 	cf_prefix_free(&parts);
 }
 
