@@ -355,10 +355,8 @@ static ckptfmt_status write_sources(ckptfmt_writer *writer, const ckptfmt_source
 		return encode_sources(writer, sources, rows, count, err);
 	for (uint64_t i = 0; i < count; i++) {
 		ckptfmt_status status = plan_source(writer, &sources[i], rows[i], err);
-		if (status != CKPTFMT_OK) {
-			cf_error_tensor(err, sources[i].name, sources[i].name_size);
-			return status;
-		}
+		if (status != CKPTFMT_OK)
+			return cf_writer_refuse(writer, &sources[i], status, err);
 	}
 	return cf_workers_share(total >= THREADED_SIZE ? THREADS_MAX : 1, (uint64_t)writer->file_count, write_file, &b,
 		err);

@@ -195,6 +195,125 @@ static void crash_where_numbers_are_taken(void)
 	}
 }
 
+/* ---- other processes ------------------------------------------------------------------------------------- */
+
+static const char *meanwhile_command;
+
+static void run_meanwhile(void)
+{
+	shell(meanwhile_command);
+}
+
+/* Another process changes the files of a save before it reads the index back, or before it replaces the older one. */
+static void change_files_meanwhile(void)
+{
+	static const struct {
+		const char *command;
+		uint64_t open;          /* before which one of the save: the second reads the index back */
+		ckptfmt_failure failure;
+	} cases[] = {
+		{"rm '%s'/ck.index.tempstate*", 2, CKPTFMT_FAIL_OS},
+		{"cd '%s' && cp three.index ck.index.tempstate*", 2, CKPTFMT_FAIL_BAD_ENTRY},
+		{"cd '%s' && cp large.index ck.index.tempstate*", 2, CKPTFMT_FAIL_TRUNCATED},
+		{"rm '%s'/ck.data-00000-of-00002", 3, CKPTFMT_FAIL_BUSY},
+		{"truncate -s 3 '%s'/ck.data-00000-of-00002", 3, CKPTFMT_FAIL_BUSY},
+	};
+	static const uint8_t bytes[4096] = {0};
+	static const int64_t dims[1] = {sizeof bytes};
+	const ckptfmt_source large = source_of("large", CKPTFMT_UINT8, 1, dims, bytes);
+	for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+		ckptfmt_error err;
+		empty_tree(directory);
+		CHECK_OK(save_sources(path_of("large"), NULL, &large, 1, &err), err);
+		shards = 3;
+		CHECK_OK(save("three", 9, &err), err);
+		shards = 1;
+		CHECK_OK(save("ck", 1, &err), err);
+		meanwhile_command = cases[i].command;
+		os_fault_set(&(os_fault_plan){.kind = OS_FAULT_OPEN, .at = cases[i].open, .meanwhile = run_meanwhile});
+		CHECK_FAILS(save("ck", 2, &err), err, cases[i].failure, "");
+		os_fault_clear();
+		CHECK_EQ(memory_fault_live(), 0);
+		check_checkpoint("ck", 1, 1);
+		CHECK_EQ(count_entries(directory), 2 + 2 + 4 + 2);
+		/* Without the older index nothing is left to replace. */
+		meanwhile_command = "rm '%s'/ck.index";
+		os_fault_set(&(os_fault_plan){.kind = OS_FAULT_STAT, .at = 3, .meanwhile = run_meanwhile});
+		CHECK_OK(save("ck", 3, &err), err);
+		os_fault_clear();
+		check_checkpoint("ck", 3, 3);
+		CHECK_EQ(count_entries(directory), 2 + 2 + 4 + 3);
+	}
+}
+
+/* Each time that a writer names its files, another one has just taken the number. */
+static int32_t taken;
+
+static void take_number(void)
+{
+	FILE *file;
+	char name[64];
+	(void)snprintf(name, sizeof name, "ck.data-00000-of-%05d", (int)++taken);
+	file = fopen(path_of(name), "wx");
+	CHECK(file != NULL && fclose(file) == 0);
+	os_fault_set(&(os_fault_plan){.kind = OS_FAULT_RENAME_NEW, .at = 1, .meanwhile = take_number});
+}
+
+static void take_each_number(void)
+{
+	ckptfmt_error err;
+	empty_tree(directory);
+	taken = 0;
+	os_fault_set(&(os_fault_plan){.kind = OS_FAULT_RENAME_NEW, .at = 1, .meanwhile = take_number});
+	CHECK_FAILS(save("ck", 1, &err), err, CKPTFMT_FAIL_BUSY, "");
+	os_fault_clear();
+	CHECK(taken == 16 && count_entries(directory) == 2 + taken);
+	/* So many numbers in a row are not looked through. */
+	shell("cd '%s' && seq -f ck.data-00000-of-%%05g 1025 | xargs touch");
+	CHECK_FAILS(save("ck", 1, &err), err, CKPTFMT_FAIL_LIMIT, "");
+	CHECK_EQ(count_entries(directory), 2 + 1025);
+}
+
+/* Files that a writer would not have named so stay when the generation of their number is replaced. */
+static void keep_names_of_others(void)
+{
+	ckptfmt_error err;
+	empty_tree(directory);
+	CHECK_OK(save("ck", 1, &err), err);
+	shell("cd '%s' && touch ck.data-00001-of-00001 ck.data-000000-of-00001");
+	CHECK_OK(save("ck", 2, &err), err);
+	CHECK_EQ(count_entries(directory), 2 + 2 + 3);
+	CHECK(access(path_of("ck.data-00000-of-00001"), F_OK) != 0);
+}
+
+/* A checkpoint without tensors, of which a fresh prefix has the bytes of TensorFlow's. */
+static void fail_empty_saves(void)
+{
+	uint64_t from_memory = 0;
+	bool hit = true;
+	for (uint64_t n = 1; hit || from_memory == 0; n++) {
+		ckptfmt_error err;
+		ckptfmt_reader *reader;
+		if (!hit)
+			from_memory = n - 1;
+		empty_tree(directory);
+		if (from_memory == 0)
+			os_fault_set(&(os_fault_plan){.at = n});
+		else
+			memory_fault_set(n - from_memory, false);
+		if (save_sources(path_of("ck"), NULL, NULL, 0, &err) != CKPTFMT_OK)
+			check_error(&err);
+		hit = os_fault_hits() + memory_fault_hits() != 0;
+		os_fault_clear();
+		memory_fault_clear();
+		CHECK_EQ(memory_fault_live(), 0);
+		if (access(path_of("ck.index"), F_OK) != 0)
+			continue;
+		CHECK_OK(ckptfmt_reader_open(path_of("ck"), NULL, &reader, &err), err);
+		ckptfmt_reader_close(reader);
+	}
+}
+
 /* The number that an index names, whatever the name of its file. */
 static void count_of_indexes(void)
 {
@@ -354,6 +473,10 @@ int main(void)
 	}
 	shards = 1;
 	crash_where_numbers_are_taken();
+	change_files_meanwhile();
+	take_each_number();
+	keep_names_of_others();
+	fail_empty_saves();
 	count_of_indexes();
 	reserve_room();
 	fail_system_calls(OS_SYSTEM_FSTAT);
