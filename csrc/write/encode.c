@@ -172,7 +172,7 @@ static ckptfmt_status prepare_one(void *encoding, int32_t thread, uint64_t i, ck
 	if (s->raw.chunk_size == 0)
 		return CKPTFMT_OK;
 	status = load_raw(s, err);
-	if (status == CKPTFMT_OK && s->raw.size >= VALUE_MIN)
+	if (status == CKPTFMT_OK)
 		status = choose(e, &e->encoders[thread], s, err);
 	if (status != CKPTFMT_OK)
 		cf_error_tensor(err, s->source->name, s->source->name_size);

@@ -118,7 +118,6 @@ static ckptfmt_status init_gather(cf_gather *gather, const ckptfmt_source *sourc
 		ckptfmt_dtype_find(source->dtype)->size, 1, CF_MASK_NONE, err);
 }
 
-/* REQUIRES: ckptfmt_copy_size has added it up. */
 static uint64_t aligned(uint64_t size)
 {
 	return (size + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
@@ -207,9 +206,9 @@ ckptfmt_status ckptfmt_copy_size(const ckptfmt_source *sources, uint64_t count, 
 	*out = 0;
 	for (uint64_t i = 0; i < count; i++) {
 		ckptfmt_status status = check_source(&sources[i], err);
-		uint64_t size;
-		if (status == CKPTFMT_OK && (!cf_align_u64(copy_size(&sources[i]), ALIGNMENT, &size) ||
-			!cf_add_u64(total, size, &total) || total > INT64_MAX))
+		/* No sum of two 63-bit numbers overflows. */
+		total += status == CKPTFMT_OK ? aligned(copy_size(&sources[i])) : 0;
+		if (total > INT64_MAX)
 			status = cf_fail(err, CKPTFMT_FAIL_ARGUMENT, CF_NO_OFFSET, "the copies would not fit 63 bits");
 		if (status != CKPTFMT_OK) {
 			cf_error_tensor(err, sources[i].name, sources[i].name_size);

@@ -95,6 +95,7 @@ static void test_no_memory(void)
 	memory_fault_set(1, false);
 	CHECK_EQ(cf_catalog_reserve(&catalog, 1000, 1000, &error), CKPTFMT_NO_MEMORY);
 	memory_fault_clear();
+	CHECK_EQ(cf_catalog_reserve(&catalog, UINT64_MAX / 2, 0, &error), CKPTFMT_NO_MEMORY);
 	write_table(&catalog, &after);
 	CHECK(after.size == before.size && memcmp(after.data, before.data, (size_t)after.size) == 0);
 	CHECK_FAILS(add(&catalog, 5, &error), error, CKPTFMT_FAIL_ARGUMENT, "the name is added twice");

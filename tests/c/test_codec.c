@@ -339,10 +339,13 @@ static void test_large(void)
 static void test_strings(void)
 {
 	/* So many that the checksum of the lengths, which is no run, is in none of the chunks that are sampled. */
-	enum { ELEMENTS = 20000 };
-	static const int64_t dims[1] = {ELEMENTS};
-	static ckptfmt_bytes items[ELEMENTS];
-	for (int dtype = 0; dtype < 2; dtype++) {
+	enum { SOME = 20000, MANY = 110 * SOME };       /* many: of more than a section */
+	static ckptfmt_bytes items[MANY];
+	for (int i = 0; i < MANY; i++)
+		items[i] = (ckptfmt_bytes){(const uint8_t *)"\20\20\20\20\20\20\20\20\20\20\20\20\20\20\20\20", 16};
+	for (int round = 0; round < 4; round++) {
+		const int dtype = round % 2;
+		const int64_t dims[1] = {round < 2 ? SOME : MANY};
 		ckptfmt_source source = source_of("s", dtype == 0 ? CKPTFMT_STRING : CKPTFMT_VARIANT, 1, dims, items);
 		ckptfmt_write_options options;
 		ckptfmt_open_options with = {.struct_size = sizeof with, .follow_symlinks = 1, .codec = &codec.codec};
@@ -351,8 +354,6 @@ static void test_strings(void)
 		ckptfmt_strings_view view;
 		bool same = true;
 		run_codec_init(&codec);
-		for (int i = 0; i < ELEMENTS; i++)
-			items[i] = (ckptfmt_bytes){(const uint8_t *)"\20\20\20\20\20\20\20\20\20\20\20\20\20\20\20\20", 16};
 		options = (ckptfmt_write_options){.struct_size = sizeof options};
 		options.codec = &codec.codec;
 		options.chunk_size = CHUNK;
@@ -365,8 +366,8 @@ static void test_strings(void)
 		CHECK_EQ((columns.rows[0].stored.flags & CKPTFMT_STORED_COMPRESSED) != 0, dtype == 0);
 		CHECK_OK(ckptfmt_reader_read_strings(reader, selection, 0, NULL, CKPTFMT_VERIFY_AUTO, &strings, &err), err);
 		ckptfmt_strings_get(strings, &view);
-		CHECK_EQ(view.count, ELEMENTS);
-		for (int i = 0; i < ELEMENTS; i++)
+		CHECK_EQ(view.count, (uint64_t)dims[0]);
+		for (int i = 0; i < dims[0]; i++)
 			same = same && view.offsets[i + 1] - view.offsets[i] == 16 && view.bytes[view.offsets[i]] == 16;
 		CHECK(same);
 		ckptfmt_strings_free(strings);
