@@ -118,14 +118,16 @@ static void test_sources(void)
 	refuse(&bad, 1, CKPTFMT_FAIL_LIMIT);
 	/* A data file of more than 63 bits. */
 	bad = source_of("huge", CKPTFMT_UINT8, 1, huge, bytes);
-	refuse((const ckptfmt_source[3]){good, source_of("y", CKPTFMT_UINT8, 1, huge, bytes), bad}, 3, CKPTFMT_FAIL_ARGUMENT);
+	const ckptfmt_source three[3] = {good, source_of("y", CKPTFMT_UINT8, 1, huge, bytes), bad};
+	refuse(three, 3, CKPTFMT_FAIL_ARGUMENT);
 }
 
 static void test_pairs(void)
 {
 	static const int64_t first[6] = {4, 2, 0, 0, 2, 2}, second[6] = {4, 2, 2, 0, 2, 2}, other[6] = {5, 2, 2, 0, 2, 2};
 	static const int64_t flat[3] = {4, 2, 2};
-	ckptfmt_source pair[2] = {source_of("x", CKPTFMT_UINT8, 2, two, bytes), source_of("x", CKPTFMT_UINT8, 2, two, bytes)};
+	const ckptfmt_source half = source_of("x", CKPTFMT_UINT8, 2, two, bytes);
+	ckptfmt_source pair[2] = {half, half};
 	refuse(pair, 2, CKPTFMT_FAIL_ARGUMENT);
 	pair[1].slice = second;
 	refuse(pair, 2, CKPTFMT_FAIL_ARGUMENT);
