@@ -144,20 +144,3 @@ def test_merge_of_slices(
     with ckptfmt.open(here / "again") as saved:
         assert saved.digest() == digest
     shutil.rmtree(here)
-
-
-@property_test(60, 500, model=MODELS, number=st.integers(0))
-def test_load_into(folder: Callable[[], Path], model: Any, number: int) -> None:
-    """Arrays of any layout, and the rest of the names without one."""
-    chance, here = random.Random(number), folder()
-    ckptfmt.save(here / "ck", model, durability="none")
-    out = {}
-    for name, value in model.items():
-        if chance.random() < 0.6:
-            target = np.zeros([2 * size for size in value.shape], value.dtype)
-            out[text(name)] = target[(*(slice(None, None, 2),) * value.ndim, ...)]
-    loaded = ckptfmt.load(here / "ck", list(model))
-    ckptfmt.load_into(here / "ck", out, strict=False)
-    loaded |= out
-    assert by_bits(loaded) == [(text(name), bits(value)) for name, value in model.items()]
-    shutil.rmtree(here)

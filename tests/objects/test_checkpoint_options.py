@@ -5,7 +5,7 @@ that exist."""
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -38,44 +38,6 @@ def blank() -> dict[str, Any]:
 
 
 # ---- strict --------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("change", "error", "field", "told"),
-    [
-        (lambda o: o["dec"].update(x=np.zeros(1)), TensorNotFoundError, "missing", ["dec/x"]),
-        (lambda o: o["dec"].pop("w"), InvalidError, "unexpected", ["dec/w"]),
-        (lambda o: o["dec"].update(w=np.zeros(3)), InvalidError, "shape_mismatch", ["dec/w"]),
-        (lambda o: o["dec"].update(w=np.zeros(2, "i4")), InvalidError, "dtype_mismatch", ["dec/w"]),
-    ],
-)
-def test_strict_refuses_what_does_not(
-    path: str, change: Callable[[Any], Any], error: type[Exception], field: str, told: list[str]
-) -> None:
-    objects = blank()
-    change(objects)
-    checkpoint = ckptfmt.Checkpoint(**objects)
-    with pytest.raises(error) as caught:
-        checkpoint.read(path, strict=True)
-    assert objects["enc"]["w"].tolist() == [0, 0] and checkpoint.n == 0
-    # What is not strict says the same and restores the rest.
-    status = checkpoint.read(path, strict=False, partial=True)
-    assert objects["enc"]["w"].tolist() == [1, 1] and checkpoint.n == 7
-    assert (
-        "dec" not in objects
-        or not any(np.any(one) for one in objects["dec"].values())
-        or (field == "missing")
-    )
-    for report in (caught.value.report, status.report):  # type: ignore[attr-defined]
-        found = getattr(report, field)
-        names = [getattr(one, "name", one) for one in found]
-        assert names == told
-        assert not any(
-            getattr(report, other)
-            for other in ("missing", "unexpected", "shape_mismatch", "dtype_mismatch")
-            if other != field
-        )
-        assert len(report.matched) == (4 if field == "missing" else 3)
 
 
 def test_strict_counts_the_counter(tmp_path: Path) -> None:
@@ -148,20 +110,7 @@ def test_slots_and_states_change_their_places(tmp_path: Path) -> None:
     assert target.tolist() == [1, 1] and slot.tolist() == [4, 4] and state.text == "saved"
 
 
-# ---- filter and cast -----------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("cast", [True, "float32", {"enc/w": np.float32, "enc/b": "float32"}])
-def test_cast(path: str, cast: Any) -> None:
-    enc = {"w": np.zeros(2, np.float32), "b": np.zeros(1, np.float32)}
-    checkpoint = ckptfmt.Checkpoint(enc=enc, n=0)
-    with pytest.raises(InvalidError, match=r"the object at 'enc/[bw]': "):
-        checkpoint.read(path)
-    checkpoint.read(path, cast=cast, partial=True)
-    assert enc["w"].tolist() == [1, 1] and enc["b"].tolist() == [2] and checkpoint.n == 7
-    if cast is not True:
-        with pytest.raises(InvalidError, match=r"the object at 'enc/[bw]': "):
-            ckptfmt.Checkpoint(enc={"w": np.zeros(2), "b": np.zeros(1)}).read(path, cast=cast)
+# ---- arguments -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
