@@ -298,15 +298,14 @@ static cf_stored_form sum_sizes(const cf_entry *entry, cf_buffer *ends)
 			return CF_STORED_CMP_5;
 		/* No overflow: no chunk is above 2^24, and there are no more of them than bytes in an index. */
 		end += size;
-		if (ends != NULL)
-			cf_put_bytes(ends, &end, sizeof end);
+		cf_put_bytes(ends, &end, sizeof end);
 	}
 	return entry->size < 0 || end != (uint64_t)entry->size ? CF_STORED_CMP_1 : CF_STORED_SOUND;
 }
 
 static cf_stored_form compressed_form(const cf_entry *entry, cf_buffer *ends)
 {
-	uint64_t chunk = entry->chunk_size, raw = entry->raw_size, before = ends == NULL ? 0 : ends->size;
+	uint64_t chunk = entry->chunk_size, raw = entry->raw_size, before = ends->size;
 	cf_stored_form form;
 	if (chunk < CF_CHUNK_SIZE_MIN || chunk > CF_CHUNK_SIZE_MAX || chunk % CF_CHUNK_SIZE_UNIT != 0)
 		return CF_STORED_CMP_2;
@@ -317,7 +316,7 @@ static cf_stored_form compressed_form(const cf_entry *entry, cf_buffer *ends)
 	if (!count_sizes(entry, raw / chunk + (raw % chunk != 0)))
 		return CF_STORED_CMP_4;
 	form = sum_sizes(entry, ends);
-	if (form != CF_STORED_SOUND && ends != NULL)
+	if (form != CF_STORED_SOUND)
 		ends->size = before;
 	return form;
 }

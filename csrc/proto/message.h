@@ -95,7 +95,7 @@ typedef enum cf_stored_form {
 
 /* The first rule that the entry breaks: EXT-3; of a COMPRESSED one then CMP-2, CMP-3, EXT-2, CMP-4, CMP-5 and CMP-1, of
  * others EXT-2, EXT-5 and EXT-4. If it breaks none, the ends of its compressed chunks, relative to its offset, are
- * appended to `ends` (unless NULL), whose status the caller checks. REQUIRES: it owns bytes. */
+ * appended to `ends`, whose status the caller checks. REQUIRES: it owns bytes. */
 cf_stored_form cf_entry_form(const cf_entry *entry, cf_buffer *ends);
 /* Fails for a rule that a value of `size` stored bytes breaks. BAD_ENTRY, UNSUPPORTED (EXT-3). */
 CF_MUST_CHECK ckptfmt_status cf_form_fail(cf_stored_form rule, uint64_t size, uint64_t origin, ckptfmt_error *err);

@@ -167,7 +167,6 @@ static void test_extension(void)
 	cf_buffer_free(&again);
 }
 
-/* Random bytes: a result or a failure, and never a byte too far (the bytes end at a guard page). */
 /* EXT-2, EXT-4 and EXT-5 of a value that is not compressed. What is sound has a checksum for each chunk. */
 static void test_form(void)
 {
@@ -183,13 +182,43 @@ static void test_form(void)
 		{-10, 4, 12, CF_STORED_EXT_5}, {INT64_MAX, (uint64_t)UINT32_MAX + 1, 4, CF_STORED_EXT_4},
 	};
 	static const uint8_t crcs[12];
+	cf_buffer ends = CF_BUFFER_EMPTY;
 	for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
 		const cf_entry entry = {.size = rows[i].size, .chunk_size = rows[i].chunk_size,
 			.chunk_crcs = {crcs, rows[i].crcs_size}, .has_extension = true};
-		CHECK_EQ(cf_entry_form(&entry, NULL), rows[i].form);
+		CHECK_EQ(cf_entry_form(&entry, &ends), rows[i].form);
+		CHECK_EQ(ends.size, 0);
 	}
 }
 
+/* A checksum of 0 is not written. */
+static void test_compressed(void)
+{
+	static const int64_t dims_written[1] = {5000};
+	static const uint32_t crcs[2] = {1, 2};
+	static const uint64_t sizes[2] = {300, 5};
+	for (uint32_t crc = 0; crc < 2; crc++) {
+		const cf_entry_fields fields = {.dtype = 4, .rank = 1, .dims = dims_written, .size = 305, .chunk_size = 4096,
+			.chunk_crcs = crcs, .chunk_count = 2, .compressed = true, .raw_size = 5000, .raw_crc32c = crc,
+			.chunk_sizes = sizes};
+		ckptfmt_error err;
+		int64_t dims[CKPTFMT_RANK_MAX];
+		cf_entry entry;
+		cf_buffer out = CF_BUFFER_EMPTY, ends = CF_BUFFER_EMPTY;
+		cf_entry_encode(&out, &fields);
+		CHECK_OK(cf_entry_decode((cf_bytes_view){out.data, out.size}, 0, 1, dims, &entry, &err), err);
+		CHECK(entry.raw_crc32c == crc && entry.raw_size == 5000);
+		CHECK_EQ(cf_entry_form(&entry, &ends), CF_STORED_SOUND);
+		CHECK(ends.size == 16 && memcmp(ends.data, (const uint64_t[]){300, 305}, 16) == 0);
+		entry.size++;
+		CHECK_EQ(cf_entry_form(&entry, &ends), CF_STORED_CMP_1);
+		CHECK_EQ(ends.size, 16);
+		cf_buffer_free(&out);
+		cf_buffer_free(&ends);
+	}
+}
+
+/* Random bytes: a result or a failure, and never a byte too far (the bytes end at a guard page). */
 static void test_random_bytes(void)
 {
 	uint8_t *bytes = test_guarded(64);
@@ -242,6 +271,7 @@ int main(void)
 	test_slices();
 	test_extension();
 	test_form();
+	test_compressed();
 	test_random_bytes();
 	return test_finish("message");
 }

@@ -6,6 +6,7 @@
 #include "memory_fault.h"
 #include "base/bytes.h"
 
+#include <errno.h>
 #include <fcntl.h>
 #include <unistd.h>
 
@@ -289,12 +290,60 @@ static void test_no_memory(void)
 	}
 }
 
+static void unlock_nothing(void *state, const char *path)
+{
+	(void)state;
+	(void)path;
+}
+
+/* What the library itself asks of a storage only while other processes change it. */
+static void test_objects(void)
+{
+	ckptfmt_write_options options = {.struct_size = sizeof options};
+	ckptfmt_writer *writer;
+	ckptfmt_storage half;
+	char path[5000];
+	void *object, *other;
+	int32_t result, exists;
+	int count = 0;
+	CHECK_OK(ckptfmt_memory_storage_new(&storage, &err), err);
+	CHECK_OK(storage->create(storage->state, "dir/a", &object, &exists, &err), err);
+	CHECK_OK(storage->create(storage->state, "dir/a", &other, &exists, &err), err);
+	CHECK(exists == 1 && other == NULL);
+	CHECK_OK(storage->finish(storage->state, object, &err), err);
+	storage->close(storage->state, object);
+	CHECK_OK(storage->adopt(storage->state, "dir/none", "dir/b", &result, &err), err);
+	CHECK_EQ(result, CKPTFMT_ADOPT_NO_SOURCE);
+	CHECK_OK(storage->adopt(storage->state, "dir/a", "dir/deep/b", &result, &err), err);
+	CHECK_EQ(result, CKPTFMT_ADOPT_DONE);
+	CHECK_FAILS(storage->publish(storage->state, "dir/none", "dir/a", 1, &exists, &err), err, CKPTFMT_FAIL_OS, "");
+	CHECK_OK(storage->publish(storage->state, "dir/a", "dir/a", 1, &exists, &err), err);
+	/* Only names in the directory itself. */
+	CHECK_OK(storage->list(storage->state, "dir", count_name, &count, &err), err);
+	CHECK_OK(storage->list(storage->state, "di", count_name, &count, &err), err);
+	CHECK_EQ(count, 1);
+	half = *storage;
+	half.unlock = unlock_nothing;
+	options.storage = &half;
+	CHECK_FAILS(ckptfmt_writer_open("ck", &options, &writer, &err), err, CKPTFMT_FAIL_ARGUMENT, "");
+	memset(path, 'd', sizeof path - 1);
+	path[sizeof path - 1] = 0;
+	memcpy(path + sizeof path - 4, "/ck", 3);
+	options.storage = storage;
+	CHECK_FAILS(ckptfmt_writer_open(path, &options, &writer, &err), err, CKPTFMT_FAIL_OS, "");
+	CHECK_EQ(err.os_errno, ENAMETOOLONG);
+	ckptfmt_memory_storage_free(storage);
+	storage = NULL;
+	CHECK_EQ(memory_fault_live(), 0);
+}
+
 int main(void)
 {
 	if (!make_directory())
 		return 1;
 	test_equal_bytes();
 	test_no_memory();
+	test_objects();
 	remove_tree(directory);
 	return test_finish("storage");
 }
