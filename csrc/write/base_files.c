@@ -16,7 +16,6 @@ enum {
 
 /* A row whose entry is copied. */
 typedef struct pick {
-	int32_t shard;
 	uint64_t row;
 	uint64_t number;            /* in the caller's list */
 } pick;
@@ -260,14 +259,6 @@ static ckptfmt_status keep_rows(const keeping *k, const pick *picks, uint64_t co
 
 /* ---- the call -------------------------------------------------------------------------------------------- */
 
-static int compare_picks(const void *a, const void *b)
-{
-	const pick *x = a, *y = b;
-	if (x->shard != y->shard)
-		return x->shard < y->shard ? -1 : 1;
-	return (x->number > y->number) - (x->number < y->number);
-}
-
 static void add_shard(keeping *k, const ckptfmt_stored *stored)
 {
 	shard_link link = {stored->shard, NO_LINK};
@@ -300,7 +291,7 @@ static ckptfmt_status link_files(keeping *k, const pick *picks, uint64_t count, 
 	return CKPTFMT_OK;
 }
 
-/* Lists the rows that can be linked, by data file. */
+/* Lists the rows that can be linked. */
 static ckptfmt_status list_picks(const keeping *k, const uint64_t *rows, uint64_t count, pick *picks,
 	uint64_t *pick_count, ckptfmt_error *err)
 {
@@ -313,10 +304,8 @@ static ckptfmt_status list_picks(const keeping *k, const uint64_t *rows, uint64_
 				(unsigned long long)rows[i], (unsigned long long)row_count);
 		row = cf_selection_row(k->selection, rows[i]);
 		if (!is_placeholder(cf_selection_name(k->selection, row), row->name_size))
-			picks[(*pick_count)++] = (pick){row->stored.shard, rows[i], i};
+			picks[(*pick_count)++] = (pick){rows[i], i};
 	}
-	if (*pick_count != 0)
-		qsort(picks, (size_t)*pick_count, sizeof *picks, compare_picks);
 	return CKPTFMT_OK;
 }
 
