@@ -54,8 +54,6 @@ static ckptfmt_status check_options(const ckptfmt_write_options *options, ckptfm
 /* CMP-2 */
 static ckptfmt_status check_codec(const ckptfmt_write_options *options, ckptfmt_error *err)
 {
-	if (options->codec == NULL)
-		return CKPTFMT_OK;
 	if (options->chunk_size < CF_CHUNK_SIZE_MIN || options->chunk_size > CF_CHUNK_SIZE_MAX)
 		return cf_fail(err, CKPTFMT_FAIL_ARGUMENT, CF_NO_OFFSET,
 			"compressing takes chunks of %d to %d bytes, not %lu", CF_CHUNK_SIZE_MIN, CF_CHUNK_SIZE_MAX,
