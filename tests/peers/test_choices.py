@@ -22,13 +22,12 @@ from support.choices import (
     Loaded,
     check,
     check_losses,
-    flat,
     grid,
-    nested,
     options,
 )
 from support.options import ADAPTERS, calls, check_calls
 from support.strategies import counted, property_test
+from support.trees import flat, nested
 
 import ckptfmt
 import ckptfmt.jax

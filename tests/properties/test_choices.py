@@ -18,13 +18,13 @@ from support.choices import (
     check,
     check_losses,
     grid,
-    nested,
     options,
 )
 from support.objects import State
 from support.strategies import counted, property_test
 from support.targets import CALLS as INTO
 from support.targets import DTYPES, MEMORY_BYTES, NUMPY, check_load, places
+from support.trees import nested
 
 import ckptfmt
 from ckptfmt import InvalidError

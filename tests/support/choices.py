@@ -7,7 +7,7 @@ import fnmatch
 import itertools
 import re
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,9 @@ import ckptfmt
 from ckptfmt import InvalidError, TensorNotFoundError
 from ckptfmt.types import MatchReport
 
+from .recipes import Expected, Form, Recipe, Source, as_pair, expected
+from .trees import flat, nested
+
 STORED: dict[str, Any] = {
     "a": np.arange(6, dtype=np.float32).reshape(2, 3),
     "b": np.arange(3, dtype=np.float64) / 4,
@@ -29,13 +32,8 @@ STORED: dict[str, Any] = {
     "n1": np.arange(2, dtype=np.float32) / 2,
     "0d": np.array(0.1),
 }
-FILTERS: dict[str, Callable[[str], object]] = {
-    "c/*": lambda name: name.startswith("c/"),
-    "/a|b/": lambda name: "a" in name or "b" in name,
-    "c/d": lambda name: name == "c/d",
-    "0d": lambda name: name == "0d",
-    "z*": lambda name: False,
-}
+SOURCE = Source("v2", Path(), STORED, {})
+FILTERS = ["0d", "c/*", "/a|b/", "c/d", "z*"]
 
 
 def transposed(array: Any) -> Any:
@@ -43,17 +41,20 @@ def transposed(array: Any) -> Any:
     return array.T / array.dtype.type(3) if array.dtype.kind == "f" else array.T
 
 
-RENAMES: list[tuple[Any, Callable[[str], Any]]] = [
-    ({"a": "x", "c/d": "c/new"}, lambda name: {"a": "x", "c/d": "c/new"}.get(name, name)),
-    ({"a": "b"}, lambda name: {"a": "b"}.get(name, name)),
-    ({"a": ("a", transposed)}, lambda name: ("a", transposed) if name == "a" else name),
-    ([("^a$", "a", transposed)], lambda name: ("a", transposed) if name == "a" else name),
-    ([("^c/", "k/")], lambda name: name.replace("c/", "k/")),
-    (
-        [("^c/", "k/"), ("^b$", None)],
-        lambda name: None if name == "b" else name.replace("c/", "k/"),
-    ),
-    (lambda name: None if name == "a" else name, lambda name: None if name == "a" else name),
+RENAMES = [
+    Form(given, lambda name, rule=rule: as_pair(rule(name)))
+    for given, rule in [
+        ({"a": "x", "c/d": "c/new"}, lambda name: {"a": "x", "c/d": "c/new"}.get(name, name)),
+        ({"a": "b"}, lambda name: {"a": "b"}.get(name, name)),
+        ({"a": ("a", transposed)}, lambda name: ("a", transposed) if name == "a" else name),
+        ([("^a$", "a", transposed)], lambda name: ("a", transposed) if name == "a" else name),
+        ([("^c/", "k/")], lambda name: name.replace("c/", "k/")),
+        (
+            [("^c/", "k/"), ("^b$", None)],
+            lambda name: None if name == "b" else name.replace("c/", "k/"),
+        ),
+        (lambda name: None if name == "a" else name, lambda name: None if name == "a" else name),
+    ]
 ]
 CASTS: list[Any] = [
     True,
@@ -79,29 +80,49 @@ KEYED: list[Any] = [
 ]
 
 
+def form_of(given: Any) -> Form:
+    """A filter, or a key of a cast: a name, or a pattern if none has it."""
+    if given in STORED:
+        return Form(given, lambda name: name == given)
+    if isinstance(given, str) and not given.startswith("/"):
+        return Form(given, lambda name: fnmatch.fnmatchcase(name, given))
+    pattern = given.strip("/") if isinstance(given, str) else given
+    return Form(given, lambda name: re.search(pattern, name) is not None)
+
+
 @dataclass
 class Options:
     """Options of a load, and the targets: name to shape and dtype."""
 
     names: list[str] | None = None
     filter: Any = None
-    rename: Any = None
-    rule: Callable[[str], Any] = field(default=lambda name: name)
+    rename: Form | None = None
     cast: Any = None
     strict: bool = True
     targets: dict[str, tuple[tuple[int, ...], Any]] = field(default_factory=dict)
 
+    @property
+    def is_dtype(self) -> bool:
+        return not (self.cast in (None, True) or isinstance(self.cast, dict))
+
     def given(self) -> dict[str, Any]:
         """The options that are not defaults."""
-        every = {
-            "names": self.names,
-            "filter": self.filter,
-            "rename": self.rename,
-            "cast": self.cast,
-            "strict": self.strict,
-        }
-        defaults = {"strict": True}
-        return {name: one for name, one in every.items() if one is not defaults.get(name)}
+        rename = self.rename and self.rename.given
+        every = {"names": self.names, "filter": self.filter, "rename": rename, "cast": self.cast}
+        every["strict"] = None if self.strict else False
+        return {name: one for name, one in every.items() if one is not None}
+
+    def expected(self, *, chooses: bool = True) -> Expected:
+        """What a load of all must give; without `chooses`, of the tensors that are left out too."""
+        recipe = Recipe(rename=self.rename)
+        if chooses:
+            recipe.names = self.names
+            recipe.filter = None if self.filter is None else form_of(self.filter)
+        if isinstance(self.cast, dict):
+            recipe.cast = [(form_of(key), to and np.dtype(to)) for key, to in self.cast.items()]
+        elif self.is_dtype:
+            recipe.cast = np.dtype(self.cast)
+        return expected(SOURCE, "load", recipe)
 
     def blanks(self) -> dict[str, Any]:
         def blank(shape: tuple[int, ...], dtype: Any) -> Any:
@@ -113,21 +134,16 @@ class Options:
 def grid() -> Iterator[Options]:
     """Filters with every rename and cast, every kind of key in a cast, dtypes that mean nothing,
     and targets that fit, but for one that is missing and one too many where that is allowed."""
-    same = (None, lambda name: name)
     every = [
-        *itertools.product([None, "c/*", "/a|b/", "z*"], [same, *RENAMES], [None, *CASTS], [True]),
-        *itertools.product([None], [same], KEYED, [True, False]),
+        *itertools.product([None, "c/*", "/a|b/", "z*"], [None, *RENAMES], [None, *CASTS], [True]),
+        *itertools.product([None], [None], KEYED, [True, False]),
         *itertools.product([None], RENAMES, [None], [False]),
-        *itertools.product(["c/d", "0d"], [same], ["float16"], [True, False]),
+        *itertools.product(["c/d", "0d"], [None], ["float16"], [True, False]),
     ]
-    for filtered, (rename, rule), cast, strict in every:
-        found = Options(filter=filtered, rename=rename, rule=rule, cast=cast, strict=strict)
-        for old, array in STORED.items():
-            new, fits = rule(old), array.astype(cast_to(cast, old, array.dtype))
-            if isinstance(new, tuple):
-                new, fits = new[0], new[1](fits)
-            if new is not None:
-                found.targets[new] = fits.shape, fits.dtype
+    for filtered, rename, cast, strict in every:
+        found = Options(filter=filtered, rename=rename, cast=cast, strict=strict)
+        for name, fits in found.expected(chooses=False).arrays.items():
+            found.targets[name] = fits.shape, fits.dtype
         if not strict:
             found.targets["more"] = found.targets.pop(next(iter(found.targets)))
         yield found
@@ -137,156 +153,68 @@ def grid() -> Iterator[Options]:
 def options(draw: st.DrawFn) -> Options:
     """Options, and targets that mostly fit them."""
     names = st.none() | st.lists(st.sampled_from([*STORED, *STORED, "z"]), unique=True)
-    rename, rule = draw(st.sampled_from([(None, lambda name: name), *RENAMES]))
     found = Options(
         names=draw(names),
-        filter=draw(st.none() | st.sampled_from(sorted(FILTERS))),
-        rename=rename,
-        rule=rule,
+        filter=draw(st.sampled_from([None, *FILTERS])),
+        rename=draw(st.sampled_from([None, *RENAMES])),
         cast=draw(st.none() | st.sampled_from([*CASTS, *KEYED])),
         strict=draw(st.booleans()),
     )
-    for old, array in STORED.items():
-        new = rule(old)
-        new, shape = (new[0], array.T.shape) if isinstance(new, tuple) else (new, array.shape)
+    for name, fits in found.expected(chooses=False).arrays.items():
         kind = draw(st.sampled_from(["fits", "fits", "fits", "fits", "lacks", "dtype", "shape"]))
-        if new is None or kind == "lacks":
-            continue
-        dtype = cast_to(found.cast, old, array.dtype)
-        if kind == "dtype":
-            dtype = np.dtype(np.int64)
-        found.targets[new] = ((7,) if kind == "shape" else shape, dtype)
+        if kind != "lacks":
+            dtype = np.dtype(np.int64) if kind == "dtype" else fits.dtype
+            found.targets[name] = ((7,) if kind == "shape" else fits.shape, dtype)
     if draw(st.integers(0, 7)) == 0:
         found.targets["more"] = (1,), np.dtype(np.float32)
     return found
-
-
-def is_match(key: Any, name: str) -> bool:
-    """Return whether a key of a cast matches a name: as one, or as a pattern if none has it."""
-    if key in STORED:
-        return bool(key == name)
-    if isinstance(key, str) and not key.startswith("/"):
-        return fnmatch.fnmatchcase(name, key)
-    return re.search(key.strip("/") if isinstance(key, str) else key, name) is not None
-
-
-def keys_of(cast: Any) -> dict[Any, tuple[list[str], list[str]]]:
-    """Return the names that each key of a mapping matches, and those that no earlier one does."""
-    found: dict[Any, tuple[list[str], list[str]]] = {}
-    taken = set[str]()
-    for key in cast if isinstance(cast, dict) else ():
-        matched = [name for name in STORED if is_match(key, name)]
-        found[key] = matched, [name for name in matched if name not in taken]
-        taken.update(matched)
-    return found
-
-
-def cast_to(cast: Any, name: str, dtype: Any) -> Any:
-    if isinstance(cast, dict):
-        to = next((cast[key] for key, (_, own) in keys_of(cast).items() if name in own), None)
-        return np.dtype(dtype if to is None else to)
-    is_meant = cast not in (None, True) and dtype.kind == "f" and STORED[name].ndim
-    return np.dtype(cast) if is_meant else dtype
-
-
-def not_meant(cast: Any, arrays: list[Any]) -> bool:
-    """Return whether `cast` is a dtype of floating-point numbers, and only others are there."""
-    is_dtype = cast not in (None, True) and not isinstance(cast, dict)
-    return is_dtype and bool(arrays) and all(a.dtype.kind != "f" or not a.ndim for a in arrays)
-
-
-def is_changed(array: Any, dtype: Any) -> bool:
-    """Return whether fractions become integers."""
-    return dtype.kind == "i" and array.dtype.kind == "f" and bool((array % 1).any())
 
 
 # What a report has names in.
 TOLD = ("matched", "shape_mismatch", "dtype_mismatch", "missing", "unexpected", "filtered")
 
 
-def meant(  # noqa: PLR0912 (one rule after the other)
+def meant(
     given: Options, *, with_targets: bool
 ) -> tuple[set[type], dict[str, Any], dict[str, set[str]]]:
     """What a load must do: the errors of which it raises one, if there are any; what it loads, or
     what the targets hold; and the names in its report."""
-    errors: set[type] = set()
+    right = given.expected()
+    refused, loaded = right.refusals, right.arrays
+    told: dict[str, set[str]] = {name: set() for name in (*TOLD, "uncast", "unused")}
+    keys = given.cast if isinstance(given.cast, dict) else ()
+    told["unused"] = {str(key) for key in keys if not any(map(form_of(key).of, STORED))}
     if given.cast is True and not with_targets:
-        errors.add(InvalidError)
-    if any(name not in STORED for name in given.names or ()):
-        errors.add(TensorNotFoundError)
-    for matched, own in keys_of(given.cast).values():
-        if not matched and given.strict:
-            errors.add(TensorNotFoundError)
-        if matched and not own:
-            errors.add(InvalidError)
-    passes = FILTERS.get(given.filter, lambda _: True)
-    chosen = [name for name in STORED if given.names is None or name in given.names]
-    kept = [name for name in chosen if passes(name)]
-    if given.filter is not None and not kept and (given.names is None or given.names):
-        errors.add(TensorNotFoundError)
-    loaded: dict[str, Any] = {}
-    told: dict[str, set[str]] = {name: set() for name in TOLD}
-    found: list[str] = []
-    present = set()
-    for old, stored in STORED.items():
-        new = given.rule(old)
-        transform = new[1] if isinstance(new, tuple) else (lambda array: array)
-        new = new[0] if isinstance(new, tuple) else new
-        if new is None:
-            continue
-        present.add(new)
-        if old not in kept:
-            continue
-        if new in loaded:
-            errors.add(InvalidError)
-        if not with_targets or new in given.targets:
-            found.append(old)
-        loaded[new] = transform(stored.astype(cast_to(given.cast, old, stored.dtype)))
-        if new not in given.targets:
-            told["unexpected"].add(old)
-    if not_meant(given.cast, [STORED[name] for name in found]):
-        errors.add(InvalidError)
+        refused.add((InvalidError, "cast"))
+    if not given.strict:
+        refused.discard((TensorNotFoundError, "cast"))
     if not with_targets:
-        return errors, loaded, told
-    held = given.blanks()
+        return {kind for kind, _ in refused}, loaded, told
+    held, new_names = given.blanks(), right.new_names
+    present = {given.rename.of(name)[0] if given.rename else name for name in STORED}
     told["missing"] = {*held} - present
     told["filtered"] = {*held} & present - {*loaded}
-    for name in [name for name in loaded if name in held]:
+    told["unexpected"] = {old for old, new in new_names.items() if new not in held}
+    if given.is_dtype:  # of the tensors that have a target
+        refused.discard((InvalidError, "cast"))
+        found = [STORED[name] for name in new_names.keys() - told["unexpected"]]
+        if found and all(array.dtype.kind != "f" or not array.ndim for array in found):
+            refused.add((InvalidError, "cast"))
+    for name in loaded.keys() & held.keys():
         array, target = loaded[name], held[name]
         wrong = [target.shape != array.shape]
         wrong += [target.dtype != array.dtype and given.cast is not True]
         for key in itertools.compress(TOLD, [not any(wrong), *wrong]):
             told[key].add(name)
         if not any(wrong):
-            if is_changed(array, target.dtype):
-                errors.add(InvalidError)
+            if target.dtype.kind == "i" and (array % 1).any():
+                refused.add((InvalidError, "allow_loss"))
             held[name] = array.astype(target.dtype)
+    told["uncast"] = {*right.uncast} & told["matched"]
     is_other = any(told[key] for key in ("unexpected", *TOLD[1:3]))
     if given.strict and (told["missing"] or is_other):
-        errors.add(InvalidError if is_other else TensorNotFoundError)
-    return errors, held, told
-
-
-def nested(flat: Mapping[str, Any]) -> dict[str, Any]:
-    """A tree of the paths."""
-    tree: dict[str, Any] = {}
-    for name, value in flat.items():
-        *parents, leaf = name.split("/")
-        inner = tree
-        for parent in parents:
-            inner = inner.setdefault(parent, {})
-        inner[leaf] = value
-    return tree
-
-
-def flat(tree: Any, path: str = "") -> dict[str, Any]:
-    """The leaves by their paths."""
-    if not isinstance(tree, dict):
-        return {path: tree}
-    found = {}
-    for key, value in tree.items():
-        found |= flat(value, f"{path}/{key}" if path else key)
-    return found
+        refused.add((InvalidError if is_other else TensorNotFoundError, None))
+    return {kind for kind, _ in refused}, held, told
 
 
 Loaded = tuple[dict[str, Any], MatchReport | None]
@@ -343,28 +271,11 @@ CALLS = {
 }
 
 
-def unused_of(given: Options) -> list[str]:
-    """Return the keys that match nothing."""
-    unused = [str(key) for key, (matched, _) in keys_of(given.cast).items() if not matched]
-    if isinstance(given.rename, dict):
-        unused += [key for key in given.rename if key not in STORED]
-    return unused
-
-
-def check_names(told: Mapping[str, set[str]], report: MatchReport) -> None:
+def check_names(told: Mapping[str, set[str]], report: MatchReport, names: Iterable[str]) -> None:
     """Compare the names in a report."""
-    for key, names in told.items():
+    for key in names:
         found = [getattr(one, "name", one) for one in getattr(report, key)]
-        assert sorted(found) == sorted(names), (key, report)
-
-
-def check_report(given: Options, report: MatchReport) -> None:
-    """Compare what a report says of the keys that match nothing, and of what a dtype leaves."""
-    assert [*report.unused] == unused_of(given) and (report.complete or not given.strict)
-    is_dtype = given.cast not in (None, True) and not isinstance(given.cast, dict)
-    loaded = is_dtype and "0d" in report.matched
-    assert [*report.uncast] == ["0d"] * (loaded and np.dtype(given.cast) != np.float64)
-    assert report.losses == report.zeros == {}
+        assert sorted(map(str, found)) == sorted(told[key]), (key, report)
 
 
 def check(call: Call, given: Options, prefixes: Mapping[bool, Path]) -> str:
@@ -372,7 +283,7 @@ def check(call: Call, given: Options, prefixes: Mapping[bool, Path]) -> str:
     if "strict" in call.lacks:
         given.strict = True
     if "rename" in call.lacks:
-        given.rename, given.rule = None, lambda name: name
+        given.rename = None
     word = ""
     for graph in call.graph:
         errors, wanted, told = meant(given, with_targets=call.with_targets)
@@ -384,7 +295,7 @@ def check(call: Call, given: Options, prefixes: Mapping[bool, Path]) -> str:
         except (InvalidError, TensorNotFoundError) as error:
             assert type(error) in errors, (error, errors)
             if error.report is not None:
-                check_names(told, error.report)
+                check_names(told, error.report, TOLD)
                 assert isinstance(error, InvalidError) or error.tensor in told["missing"]
             word = "refused"
             if not (call.in_place and error.argument == "allow_loss"):
@@ -396,10 +307,10 @@ def check(call: Call, given: Options, prefixes: Mapping[bool, Path]) -> str:
         for name, array in found.items():
             assert np.asarray(array).dtype == wanted[name].dtype, name
             np.testing.assert_array_equal(np.asarray(array), wanted[name])
-        assert len(warned) == (report is None and bool(unused_of(given)))
+        assert len(warned) == (report is None and bool(told["unused"]))
         if report is not None:
-            check_report(given, report)
-            check_names(told, report)
+            check_names(told, report, told)
+            assert (report.complete or not given.strict) and report.losses == report.zeros == {}
         word = "loaded"
     return word
 

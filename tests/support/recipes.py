@@ -19,7 +19,7 @@ import numpy as np
 import ckptfmt
 from ckptfmt import InvalidError, TensorNotFoundError, safetensors
 
-from .choices import nested
+from .trees import nested
 
 VALUE = "/.ATTRIBUTES/VARIABLE_VALUE"
 BFLOAT16, INT4 = np.dtype(ml_dtypes.bfloat16), np.dtype(ml_dtypes.int4)
@@ -400,7 +400,7 @@ def expected(  # noqa: PLR0912 (one rule after the other)
             found.refusals.add((missing, None))
     if recipe.filter is not None:
         left &= matching(source, recipe.filter, left)
-        if not left:
+        if not left and recipe.names != []:
             found.refusals.add((missing, "filter"))
     # Names.
     rename = recipe.rename or Form(None, as_pair)

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Comparing trees."""
+"""Trees of paths, and comparing trees."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -49,3 +50,25 @@ def inside(path: str, ours: Any, theirs: Any) -> list[tuple[str, Any, Any]]:
             pairs.append((f"{path} slot {one.name}", one.value, other.value))
             pairs.append((f"{path} variable of {one.name}", one.variable, other.variable))
     return pairs
+
+
+def nested(flat: Mapping[str, Any]) -> dict[str, Any]:
+    """A tree of the paths."""
+    tree: dict[str, Any] = {}
+    for name, value in flat.items():
+        *parents, leaf = name.split("/")
+        inner = tree
+        for parent in parents:
+            inner = inner.setdefault(parent, {})
+        inner[leaf] = value
+    return tree
+
+
+def flat(tree: Any, path: str = "") -> dict[str, Any]:
+    """The leaves by their paths."""
+    if not isinstance(tree, dict):
+        return {path: tree}
+    found = {}
+    for key, value in tree.items():
+        found |= flat(value, f"{path}/{key}" if path else key)
+    return found
