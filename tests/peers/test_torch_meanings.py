@@ -374,16 +374,12 @@ def bytes_of(one: torch.Tensor) -> bytes:
 
 
 def test_dropping_the_metadata_changes_no_values(tmp_path: Path) -> None:
-    for kind, tensor in ALL.items():
+    for tensor in ALL.values():
         ct.save({"s": tensor}, tmp_path / "ck")
-        with pytest.raises(ckptfmt.UnsupportedError):
-            ckptfmt.convert(tmp_path / "ck", tmp_path / "to", drop_metadata=True, level="v2")
-        try:
-            ckptfmt.convert(tmp_path / "ck", tmp_path / "to", drop_metadata=True, rename={"s": "t"})
-        except (ckptfmt.UnsupportedError, ckptfmt.InvalidError):
-            assert kind not in VALUES
-        else:
-            assert equal(ckptfmt.load(tmp_path / "to")["t"], VALUES[kind][1])
+        options: dict[str, Any]
+        for options in ({"level": "v2"}, {"rename": {"s": "t"}}):
+            with pytest.raises(ckptfmt.InvalidError):
+                ckptfmt.convert(tmp_path / "ck", tmp_path / "to", drop_metadata=True, **options)
 
 
 @pytest.mark.parametrize("kind", ALL)
