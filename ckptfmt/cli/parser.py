@@ -191,7 +191,7 @@ def _is_path(word: str) -> bool:
 
 def _meant(word: str) -> tuple[str, bool] | None:
     """Return the command that a wrong word may mean, and whether it is only misspelt."""
-    import difflib  # noqa: PLC0415 (for what is no command only)
+    import difflib  # noqa: PLC0415 (for an unknown command only)
 
     guesses = {guess: name for name, words in GUESSES.items() for guess in words.split()}
     near = difflib.get_close_matches(word.lower(), [*COMMANDS, *guesses], 1)

@@ -218,19 +218,24 @@ def rebuild(
 def _check_source(reader: Reader) -> None:
     """Refuse a source that can be read, but not written again."""
     listing = reader._listing()
+    rows = listing.selection.rows
+    unknown = [code for code in _core.distinct(rows["dtype"]) if dtypes.numpy_dtype(code) is None]
+    odd = np.isin(rows["dtype"], unknown) | (rows["rank"] > _core.NUMPY_RANK_MAX)
     for row, name in enumerate(listing.names):
+        is_reserved = name.startswith(names.RESERVED) and name != names.METADATA
+        if not is_reserved and not odd[row]:
+            continue
         handle = TensorHandle(reader, listing.selection, row, name)
+        if is_reserved and not _stands_in(handle):
+            raise InvalidError(
+                f"EXT-8: names beginning with {names.RESERVED} are reserved: the tensor can be "
+                "read, but not written under its name",
+                path=reader.prefix,
+                tensor=name,
+            )
         handle._check_rank()
         if handle.dtype is None:
             raise handle._unsupported(f"the elements of {handle.dtype_name} are not known")
-        if name == names.METADATA or not name.startswith(names.RESERVED) or _stands_in(handle):
-            continue
-        raise InvalidError(
-            f"EXT-8: names beginning with {names.RESERVED} are reserved: the tensor can be "
-            "read, but not written under its name",
-            path=reader.prefix,
-            tensor=name,
-        )
     if not any(name.startswith("\0") for name in listing.names):
         return
     # Slices without a tensor would be lost; only verification reports them.

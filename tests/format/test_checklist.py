@@ -175,7 +175,7 @@ W14 - bundle/test_short_memory.py::*
 P01 - bundle/test_arguments.py::test_wrong_type bundle/test_reader.py::test_a_closed_reader
 P01 - bundle/test_threads.py::test_close_while_others_read
 P01 - bundle/test_fork.py::test_reader_reopens_in_the_child
-P02 - bundle/test_reader.py::test_read_into_refuses bundle/test_arrays.py::test_overlapping_views
+P02 - bundle/test_reader.py::test_read_into_refuses bundle/test_arrays.py::test_interleaved_views
 P03 - bundle/test_merge.py::test_nothing_to_merge bundle/test_writer.py::test_save_v2_refuses
 P05 - bundle/test_signals.py::test_interrupt
 P05 - bundle/test_signals.py::test_kill_leaves_the_old_checkpoint
