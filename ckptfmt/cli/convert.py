@@ -122,7 +122,7 @@ def run(options: argparse.Namespace) -> int:
     if result == "tensorflow":
         check_destination(options.destination, overwrite=options.overwrite)
     elif not options.overwrite:
-        _check_new(options.destination, in_several=options.max_shard_bytes is not None)
+        check_new(options.destination, in_several=options.max_shard_bytes is not None)
     most = options.expansion_max
     with Progress("converting", quiet=options.quiet) as progress:
         done = ckptfmt.convert(
@@ -131,7 +131,7 @@ def run(options: argparse.Namespace) -> int:
             to=result,
             cast=cast(options.cast),
             allow_loss=options.allow_loss,
-            rename=_rename(options.rename, kind, source),
+            rename=rename_of(options.rename, kind, source),
             drop=options.drop or None,
             keep=options.keep or None,
             max_shard_bytes=_size(options.max_shard_bytes),
@@ -152,7 +152,7 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def _rename(given: list[str], kind: Format, source: str) -> Rename | None:
+def rename_of(given: list[str], kind: Format, source: str) -> Rename | None:
     """Return the `rename` argument of `ckptfmt.convert`."""
     for one in given:
         if "=" in one:
@@ -174,7 +174,7 @@ def _rename(given: list[str], kind: Format, source: str) -> Rename | None:
         return renames(given, list(tensors), source)
 
 
-def _check_new(destination: str, *, in_several: bool) -> None:
+def check_new(destination: str, *, in_several: bool) -> None:
     """Refuse a result in another format whose file, index or shards exist."""
     paths = [destination]
     if in_several:

@@ -60,8 +60,7 @@ def print_result(
     Args:
         missing: tensors that the source lacks, and so the result.
     """
-    if not isinstance(done, Average):
-        _warn_losses(done)
+    _warn_losses(done)
     if getattr(options, "json", False):
         Output().document({**asdict(done), "path": masked(done.path)})
     elif not options.quiet:
@@ -75,7 +74,7 @@ def print_result(
         )
 
 
-def _warn_losses(done: Edit | Conversion) -> None:
+def _warn_losses(done: Edit | Conversion | Average) -> None:
     """Print what was lost, and which tensors were left as they are."""
 
     def line(name: str) -> str:
@@ -84,14 +83,15 @@ def _warn_losses(done: Edit | Conversion) -> None:
             (done.zeros.get(name, 0), "became 0"),
         )
         lost = [f"{text.plural(count, 'element')} {what}" for count, what in counts if count]
-        return f"{changed((name, done.casts[name]))}: {', '.join(lost)}"
+        start = text.name(name) if isinstance(done, Average) else changed((name, done.casts[name]))
+        return f"{start}: {', '.join(lost)}"
 
     _warn("casts lost values of {}", {**done.losses, **done.zeros}, line)
     _warn("did not cast {} without a dimension", done.uncast)
     if isinstance(done, Edit):
         why = "which may be weights or the state of an optimizer"
         _warn(f"kept {{}}, {why} (--drop FILTER --drop-weights drops them)", done.undecided)
-    else:
+    elif isinstance(done, Conversion):
         _warn("left out {} of the source", done.dropped, text.printable, "part")
 
 

@@ -67,6 +67,8 @@ class Rewrite(NamedTuple):
         options: of writing, but for the level.
         level: of the result; None for that of the source.
         is_fresh: whether all is copied, because the options are not those of the source.
+        read: returns the value of a tensor or slice; large ones are in a folder, None for the
+            system's own.
     """
 
     names: Sequence[str | None]
@@ -79,6 +81,7 @@ class Rewrite(NamedTuple):
     options: SaveOptions
     level: str | None
     is_fresh: bool
+    read: Callable[[Piece, str | None], NDArray[Any]] = lambda piece, folder: piece.read(folder)
 
 
 def rewrite(reader: Reader, target: str, plan: Rewrite, progress: Progress | None) -> int:
@@ -270,8 +273,8 @@ def _compare(
         text = plan.texts.get(handle.name)
         if text is not None:
             is_same = after.read().item() == text
-        elif (transform := plan.transforms.get(handle.name)) is not None:
-            is_same = equal_values(_transformed(handle, transform, folder), after.read())
+        elif handle.name in plan.transforms:
+            is_same = equal_values(_transformed(handle, plan, folder), after.read())
         else:
             is_same = _is_same(handle, after, plan, folder)
         if not is_same:
@@ -297,7 +300,7 @@ def _is_same(before: TensorHandle, after: TensorHandle, plan: Rewrite, folder: s
         found = other.read(folder)
         if dtype is None and not equal_values(piece.read(folder), found, used_bits):
             return False
-        for box, part in _cast(piece, dtype, plan.changes, folder) if dtype is not None else ():
+        for box, part in _cast(piece, plan, folder) if dtype is not None else ():
             if not equal_values(part, found[box]):
                 return False
     return True
@@ -317,20 +320,20 @@ def count_losses(reader: Reader, _target: str, plan: Rewrite, _progress: Progres
         InvalidError: losses are not allowed, and one loses something.
         CorruptError, LimitError, UnsupportedError: a tensor cannot be read.
     """
-    for name, transform in plan.transforms.items():
-        _transformed(reader[name], transform, None)
-    for name, dtype in plan.casts.items():
+    for name in plan.transforms:
+        _transformed(reader[name], plan, None)
+    for name in plan.casts:
         for piece in pieces_of(reader[name]):
-            for _ in _cast(piece, dtype, plan.changes, None):
+            for _ in _cast(piece, plan, None):
                 pass
     return 0
 
 
 def _cast(
-    piece: Piece, dtype: np.dtype[Any], changes: Changes, folder: str | None
+    piece: Piece, plan: Rewrite, folder: str | None
 ) -> Iterator[tuple[tuple[slice, ...], NDArray[Any]]]:
-    """Yield the boxes of a piece of a tensor with another dtype."""
-    array = piece.read(folder)
+    """Yield the boxes of a piece of a tensor that is cast."""
+    array, dtype = plan.read(piece, folder), plan.casts[piece.handle.name]
     origin = [0] * array.ndim if piece.box is None else piece.box[: array.ndim].tolist()
     for box in pieces(piece.shape, array.itemsize, values.STEP_BYTES):
         firsts = itertools.chain((side.start for side in box), itertools.repeat(0))
@@ -338,16 +341,15 @@ def _cast(
         is_part = bool(box) or piece.box is not None
         yield (
             box,
-            changes.converted(
+            plan.changes.converted(
                 array[box], dtype, piece.handle.name, start, start if is_part else None
             ),
         )
 
 
-def _transformed(
-    handle: TensorHandle, transform: Transform | CastFirst, folder: str | None
-) -> NDArray[Any]:
-    array = Piece(handle, handle.shape, None, None).read(folder)
+def _transformed(handle: TensorHandle, plan: Rewrite, folder: str | None) -> NDArray[Any]:
+    transform = plan.transforms[handle.name]
+    array = plan.read(Piece(handle, handle.shape, None, None), folder)
     dtype, shape = transformed_kind(handle.name, array.dtype, array.shape, transform)
     return transformed(handle.name, array, transform, shape, dtype)
 
@@ -364,7 +366,7 @@ def _copy(
 
     def cast(piece: Piece, dtype: np.dtype[Any]) -> NDArray[Any]:
         result = new_array(piece.handle.name, piece.shape, dtype, folder)
-        for box, part in _cast(piece, dtype, plan.changes, folder):
+        for box, part in _cast(piece, plan, folder):
             result[box] = part
         return result
 
@@ -375,12 +377,12 @@ def _copy(
             if text is not None:
                 yield Value(raw, 0, partial(np.array, text, object), handle.dtype_code)
                 continue
-            if (transform := plan.transforms.get(handle.name)) is not None:
-                result = partial(_transformed, handle, transform, folder)
+            if handle.name in plan.transforms:
+                result = partial(_transformed, handle, plan, folder)
                 yield Value(raw, handle.nbytes, result)
                 continue
             for piece in pieces_of(handle):
-                value = piece.value(partial(piece.read, folder))
+                value = piece.value(partial(plan.read, piece, folder))
                 if dtype is not None:
                     value = piece.value(partial(cast, piece, dtype))._replace(code=None)
                 yield value._replace(name=raw)
@@ -395,6 +397,13 @@ def _copy(
 
 
 # ---- made anew -----------------------------------------------------------------------------------
+
+
+def check_taken(taken: Taken, most: int) -> list[Kind]:
+    """Return what tensors become in a checkpoint, as `kinds_of`."""
+    kinds = kinds_of(taken, _holds, "a TensorFlow checkpoint", most)
+    names.check_saved(taken.tensors)
+    return kinds
 
 
 def write_checkpoint(
@@ -414,9 +423,8 @@ def write_checkpoint(
     """
     tensors = taken.tensors
     level = made.options.level
-    bits = _take_bits(tensors, taken.casts) if level != "v2" and taken.are_values else {}
-    kinds = kinds_of(taken, _holds, "a TensorFlow checkpoint", most)
-    names.check_saved(tensors)
+    bits = _take_bits(tensors, taken.casts) if level != "v2" else {}
+    kinds = check_taken(taken, most)
     metadata = taken.described(bits)
     before = {name: getattr(one, "stored", one) for name, one in tensors.items()}
     paths = optimizer_paths(before) if optimizer_paths is not None else []

@@ -40,7 +40,7 @@ from ckptfmt.recipe.changes import Cast, Changes
 from ckptfmt.recipe.checkpoint import rebuild, write_checkpoint
 from ckptfmt.recipe.edit import edited
 from ckptfmt.recipe.export import Export
-from ckptfmt.recipe.sources import WAY_OUT, Format, Taken, format_of, module_of, opened
+from ckptfmt.recipe.sources import WAY_OUT, Format, Taken, format_of, module_of, opened, take
 from ckptfmt.recipe.values import Result
 
 Path = str | bytes | os.PathLike[Any]
@@ -164,7 +164,7 @@ def convert(
     changes = Changes.of(
         None, None, rename, cast, allow_loss, drop=drop, keep=keep, has_targets=False
     )
-    most = _output_most(kind, from_path, limits)
+    most = most_of(kind, from_path, limits)
     keeps = not drop_metadata and (result == "safetensors" or level != "v2")
     in_several = max_shard_bytes is not None
     if in_several and (result != "safetensors" or not is_positive(max_shard_bytes)):
@@ -183,7 +183,8 @@ def convert(
             return _again(from_path, made, changes, drop_metadata, check_result, progress)
         # Renamed tensors are not where the layout of the source has them.
         states = module_of(kind).optimizer_paths if kind == "hdf5" and rename is None else None
-        with opened(kind, from_path, limits, changes, keeps=keeps, is_stored=keeps) as taken:
+        with opened(kind, from_path, limits, keeps=keeps, as_state=keeps) as every:
+            taken = take(every, changes)
             kinds, bits = write_checkpoint(taken, made, check_result, progress, states, most)
             return _conversion(taken, target, result, kinds, bits)
     only_ours = {"level": "v2+", "compression": None, "alignment": None, "shards": 1}
@@ -191,16 +192,32 @@ def convert(
     for option, default in only_ours.items():
         if given[option] != default:
             raise invalid(option, f"{option} is for TensorFlow checkpoints, not for {result!r}")
-    if result == "dcp":
-        raise invalid(
-            "to", "to: 'dcp' directories are only read; ckptfmt.torch.dcp saves with torch"
-        )
-    to_path = output_path(to_path, _files_of(kind, from_path), regular=True)
-    out = Export(module_of(result), result, to_path, durability, max_shard_bytes)
+    to_path = output_path(to_path, files_in(kind, from_path), regular=True)
+    out = Export(result, to_path, durability, max_shard_bytes)
     keeps = keeps and result == "safetensors"
-    with opened(kind, from_path, limits, changes, keeps=keeps) as taken:
+    with opened(kind, from_path, limits, keeps=keeps) as every:
+        taken = take(every, changes)
         path, kinds = out.write(taken, check_result, progress, most)
         return _conversion(taken, path, result, kinds, {})
+
+
+def _conversion(
+    taken: Taken, path: str, result: Format, kinds: list[Kind], bits: Mapping[str, str]
+) -> Conversion:
+    done = taken.changes.results()
+    return Conversion(
+        path,
+        result,
+        len(kinds),
+        sum(kind.nbytes for kind in kinds),
+        taken.casts,
+        tuple(taken.dropped),
+        {name: (dtype, "uint8") for name, dtype in bits.items()},
+        taken.missing,
+        done["losses"],
+        done["zeros"],
+        taken.uncast,
+    )
 
 
 def _again(
@@ -250,26 +267,7 @@ def _again(
         )
 
 
-def _conversion(
-    taken: Taken, path: str, result: Format, kinds: list[Kind], bits: Mapping[str, str]
-) -> Conversion:
-    done = taken.changes.results()
-    return Conversion(
-        path,
-        result,
-        len(kinds),
-        sum(kind.nbytes for kind in kinds),
-        taken.casts,
-        tuple(taken.dropped),
-        {name: (dtype, "uint8") for name, dtype in bits.items()},
-        taken.missing,
-        done["losses"],
-        done["zeros"],
-        taken.uncast,
-    )
-
-
-def _files_of(kind: Format, path: str) -> Iterator[str]:
+def files_in(kind: Format, path: str) -> Iterator[str]:
     """Yield the files of a source in several files. A source in one file may be replaced."""
     if kind == "tensorflow":
         wait_for_saves()
@@ -280,7 +278,7 @@ def _files_of(kind: Format, path: str) -> Iterator[str]:
         yield from safetensors.shards(path)
 
 
-def _output_most(kind: Format, path: str, limits: Mapping[str, int] | None) -> int:
+def most_of(kind: Format, path: str, limits: Mapping[str, int] | None) -> int:
     """Return how many bytes the arrays of a source may have; of a checkpoint, its reader limits
     each by what is stored of it."""
     if kind == "tensorflow":
@@ -288,5 +286,5 @@ def _output_most(kind: Format, path: str, limits: Mapping[str, int] | None) -> i
     if limits is not None and not is_positive(limits.get("expansion_max", 1)):
         raise invalid("limits", "limits: expansion_max is a positive number")
     folder = path if kind != "dcp" or os.path.isdir(path) else os.path.dirname(path)
-    files = [path, *_files_of(kind, folder)]
+    files = [path, *files_in(kind, folder)]
     return output_most(sum(os.path.getsize(one) for one in files if os.path.isfile(one)), limits)

@@ -22,7 +22,7 @@ from ckptfmt.errors import InvalidError, storage_errors
 from ckptfmt.files.temporary import make_directory, open_directory, replacing_file
 from ckptfmt.formats import safetensors, torch_state
 from ckptfmt.formats.tensors import Box, Kind, Read
-from ckptfmt.recipe.sources import Format, Taken, of_text
+from ckptfmt.recipe.sources import Format, Taken, module_of, of_text
 from ckptfmt.recipe.values import equal_values, other_values
 
 
@@ -70,14 +70,17 @@ class Export:
 
     def __init__(
         self,
-        module: Any,
         format: Format,  # noqa: A002 (the format's name)
         destination: str,
         durability: Durability,
         max_shard_bytes: int | None,
     ) -> None:
         check_choice("durability", durability, get_args(Durability))
-        self._module, self._format, self._path = module, format, destination
+        if format == "dcp":
+            raise invalid(
+                "to", "to: 'dcp' directories are only read; ckptfmt.torch.dcp saves with torch"
+            )
+        self._module, self._format, self._path = module_of(format), format, destination
         self._durability: Durability = durability
         self._most = max_shard_bytes
         if destination.endswith(safetensors.INDEX) and max_shard_bytes is None:
@@ -87,12 +90,16 @@ class Export:
                 path=destination,
             )
 
+    def check(self, taken: Taken, most: int) -> list[Kind]:
+        """Return what the tensors become, as `kinds_of`."""
+        return kinds_of(taken, self._module.holds, self._format, most)
+
     def write(
         self, taken: Taken, check_result: bool, progress: Progress | None, most: int
     ) -> tuple[str, list[Kind]]:
         """Write all files, then make them visible, the index last. Return the path, and what the
         tensors have become."""
-        kinds = kinds_of(taken, self._module.holds, self._format, most)
+        kinds = self.check(taken, most)
         exported, lost = torch_state.exported(
             taken.tensors, taken.described(), taken.changes.rename
         )

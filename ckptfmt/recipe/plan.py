@@ -85,29 +85,9 @@ def plan(changes: Changes, tensors: Tensors, dropped: Set[str] = frozenset()) ->
             is not possible.
     """
     stored = tensors.names
-    left_out = _left_out(changes, tensors) | dropped
-    rest = [name for name in stored if name not in left_out and name != OBJECT_GRAPH_KEY]
-    rename, present = changes.rename, frozenset(stored)
-    for name in rename if isinstance(rename, Mapping) else ():
-        if name not in present:
-            raise no_match("rename", name, stored, tensors.path)
-        if name == OBJECT_GRAPH_KEY:
-            raise invalid("rename", "the object graph cannot be renamed", tensor=name)
-    names, transforms = renamed(rest, rename)
-    if rename is not None and rest and not transforms and names == rest:
-        raise TensorNotFoundError(
-            f"rename changes none of the {len(rest)} names", path=tensors.path, argument="rename"
-        )
-    if len(rest) < len(stored):
-        found = dict(zip(rest, names, strict=True))
-        if OBJECT_GRAPH_KEY not in left_out:
-            found[OBJECT_GRAPH_KEY] = OBJECT_GRAPH_KEY
-        names = [found.get(name) for name in stored]
+    names, transforms = new_names(changes, stored, tensors.passing, tensors.path, dropped)
     rows = [row for row, name in enumerate(names) if name is not None]
-    check_distinct([stored[row] for row in rows], [one for one in names if one is not None])
     rows = [row for row in rows if stored[row] != OBJECT_GRAPH_KEY]
-    if not rows and (changes.keep or changes.drop or rename) is not None:
-        raise _nothing_left(changes, tensors.path)
     casts = _casts(changes, tensors, rows)
     made = dict[str, Transform | CastFirst](transforms)
     for name in transforms.keys() & casts.keys():
@@ -123,18 +103,63 @@ def plan(changes: Changes, tensors: Tensors, dropped: Set[str] = frozenset()) ->
     return Plan(stored, names, casts, made)
 
 
-def _left_out(changes: Changes, tensors: Tensors) -> set[str]:
-    """Return the names that `drop` matches, or `keep` does not."""
+def new_names(
+    changes: Changes,
+    stored: Sequence[str],
+    passing: Passing | None,
+    path: str,
+    dropped: Set[str] = frozenset(),
+) -> tuple[list[str | None], Mapping[str, Transform]]:
+    """Return the new names of tensors, None of those that are dropped, and transforms by stored
+    name.
+
+    Raises:
+        TensorNotFoundError, InvalidError: as `plan`, but for casts and transforms.
+    """
+    gone = _left_out(changes, stored, passing, path) | dropped
+    rest = [name for name in stored if name not in gone and name != OBJECT_GRAPH_KEY]
+    rename, present = changes.rename, frozenset(stored)
+    for name in rename if isinstance(rename, Mapping) else ():
+        if name not in present:
+            raise no_match("rename", name, stored, path)
+        if name == OBJECT_GRAPH_KEY:
+            raise invalid("rename", "the object graph cannot be renamed", tensor=name)
+    names, transforms = renamed(rest, rename)
+    if rename is not None and rest and not transforms and names == rest:
+        raise TensorNotFoundError(
+            f"rename changes none of the {len(rest)} names", path=path, argument="rename"
+        )
+    if len(rest) < len(stored):
+        found = dict(zip(rest, names, strict=True))
+        if OBJECT_GRAPH_KEY not in gone:
+            found[OBJECT_GRAPH_KEY] = OBJECT_GRAPH_KEY
+        names = [found.get(name) for name in stored]
+    rows = [row for row, name in enumerate(names) if name is not None]
+    check_distinct([stored[row] for row in rows], [one for one in names if one is not None])
+    if all(stored[row] == OBJECT_GRAPH_KEY for row in rows) and (
+        (changes.keep or changes.drop or rename) is not None
+    ):
+        raise _nothing_left(changes, path)
+    return names, transforms
+
+
+def _left_out(
+    changes: Changes, stored: Sequence[str], passing: Passing | None, path: str
+) -> set[str]:
+    """Return the stored names that `drop` matches, or `keep` does not.
+
+    Raises:
+        TensorNotFoundError: a filter matches nothing.
+    """
     drop, keep = changes.drop, changes.keep
-    names = [name for name in tensors.names if name != OBJECT_GRAPH_KEY]
+    names = [name for name in stored if name != OBJECT_GRAPH_KEY]
     is_named = drop == OBJECT_GRAPH_KEY or (
         isinstance(drop, (list, tuple)) and OBJECT_GRAPH_KEY in drop
     )
-    some_out = tensors.names if is_named else names
-    left_out = matched("drop", drop, some_out, tensors.passing, tensors.path)
+    found = matched("drop", drop, stored if is_named else names, passing, path)
     if keep is not None:
-        left_out |= {*names} - matched("keep", keep, names, tensors.passing, tensors.path)
-    return left_out
+        found |= {*names} - matched("keep", keep, names, passing, path)
+    return found
 
 
 def _nothing_left(changes: Changes, path: str) -> InvalidError:

@@ -11,7 +11,7 @@ import json
 import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import numpy as np
@@ -68,29 +68,29 @@ def module_of(name: Format) -> Any:
 
 @dataclass
 class Taken:
-    """What changes take of a source.
+    """What changes take of a source: what `opened` gives, after `take`.
 
     Attributes:
         path: of the source.
-        changes: cast values, and count what that loses.
         tensors: by their new names, but for the object graph and what cannot be read.
         metadata: by which the new names are.
-        casts: by new name, the dtypes before and after.
-        uncast: new names of the 0-d tensors of the kind of `cast=DTYPE`, which leaves them.
         dropped: in words, what the source has that is not taken.
         missing: keys of the object graph without a tensor.
-        are_values: whether the tensors are what their bits stand for, not what is stored.
+        passing: returns the function of a filter by all names that tensors have.
+        changes: cast values, and count what that loses.
+        casts: by new name, the dtypes before and after.
+        uncast: new names of the 0-d tensors of the kind of `cast=DTYPE`, which leaves them.
     """
 
     path: str
-    changes: Changes
     tensors: dict[str, Any]
     metadata: dict[str, Any]
-    casts: dict[str, tuple[str, str]]
-    uncast: tuple[str, ...]
     dropped: list[str]
     missing: tuple[str, ...]
-    are_values: bool
+    passing: Passing
+    changes: Changes = field(default_factory=Changes)
+    casts: dict[str, tuple[str, str]] = field(default_factory=dict)
+    uncast: tuple[str, ...] = ()
 
     def check_output(self, most: int) -> None:
         """Refuse what becomes far more than its file has.
@@ -114,9 +114,8 @@ class Taken:
         otherwise without notes on tensors that are values now."""
         tensors = self.tensors
         changed = [name for name, one in tensors.items() if isinstance(one, Made)]
-        notes: dict[str, str | None] = dict(bits or {})
-        if self.are_values:
-            notes = dict.fromkeys([*changed, *_complex(tensors)]) | notes
+        notes: dict[str, str | None] = dict.fromkeys([*changed, *_complex(tensors)])
+        notes |= bits or {}
         if not notes:
             return self.metadata
         return NamedInMetadata(tensors, self.metadata, self.path, way_out=WAY_OUT).noted(notes)
@@ -127,26 +126,24 @@ def opened(
     kind: Format,
     source: str,
     limits: Mapping[str, int] | None,
-    changes: Changes,
     *,
     keeps: bool,
-    is_stored: bool = False,
+    as_state: bool = False,
 ) -> Iterator[Taken]:
-    """Give what changes take of a source: of a checkpoint, if `is_stored`, what is stored; with its
-    metadata if `keeps`.
+    """Give all that a source has, with its metadata if `keeps`.
+
+    Args:
+        as_state: whether a DCP directory becomes a state of `ckptfmt.torch`.
 
     Raises:
-        TensorNotFoundError, InvalidError: as `plan`; a transform fails; metadata that cannot follow
-            the new names.
         CkptfmtError: as Reader, and `open_tensors` of the format.
     """
     dropped: list[str] = []
     missing: tuple[str, ...] = ()
-    passing = None
     with contextlib.ExitStack() as stack:
         if kind != "tensorflow":
             tensors, metadata = stack.enter_context(module_of(kind).open_tensors(source))
-            if kind == "dcp" and is_stored:
+            if kind == "dcp" and as_state:
                 metadata = module_of(kind).take_state(tensors)
             if kind == "hdf5" and tensors.has_attributes:
                 dropped.append("the attributes of groups and datasets")
@@ -155,41 +152,33 @@ def opened(
                 metadata = torch_state.with_ties(tensors, metadata)
                 if unknown := set[str]().union(*(one.unknown for one in tensors.values())):
                     dropped.append(f"unknown keys of the header: {some(sorted(unknown))}")
+            # A name means its tensor alone, whether or not it is taken.
+            passing: Passing = functools.partial(filter_function, present=frozenset(tensors))
         else:
             reader = stack.enter_context(Reader(locate(source), limits=limits))
             missing, metadata = missing_tensors(reader), reader.metadata
             passing = TensorNames(reader).passing
-            tensors = {one.name: Handle(one, is_stored=is_stored) for one in reader.values()}
+            tensors = {one.name: Handle(meant(one), one.meaning) for one in reader.values()}
             if tensors.pop(OBJECT_GRAPH_KEY, None):
                 dropped.append("TensorFlow's object graph")
         if not keeps:
             dropped += torch_state.left_out(tensors, metadata)
-        are_values = not (kind == "tensorflow" and is_stored)
-        yield _taken(
-            Taken(
-                source,
-                changes,
-                dict(tensors),
-                metadata if keeps else {},
-                {},
-                (),
-                dropped,
-                missing,
-                are_values,
-            ),
-            passing,
-        )
+        metadata = metadata if keeps else {}
+        yield Taken(source, dict(tensors), metadata, dropped, missing, passing)
 
 
-def _taken(every: Taken, passing: Passing | None) -> Taken:
-    """Return what the changes take of all tensors."""
-    tensors, changes = every.tensors, every.changes
+def take(every: Taken, changes: Changes) -> Taken:
+    """Return what changes take of all tensors.
+
+    Raises:
+        TensorNotFoundError, InvalidError: as `plan`; a transform fails; metadata that cannot follow
+            the new names.
+    """
+    tensors, every.changes = every.tensors, changes
     stored, rename = list(tensors), changes.rename
     named = rename is not None or changes.drop is not None or changes.keep is not None
     metadata = every.metadata if named or changes.cast is not None else {}
-    described = NamedInMetadata(
-        stored, metadata, every.path, way_out=WAY_OUT, are_values=every.are_values
-    )
+    described = NamedInMetadata(stored, metadata, every.path, way_out=WAY_OUT, are_values=True)
 
     def kinds(rows: Sequence[int]) -> tuple[list[Any], list[tuple[int, ...]]]:
         chosen = [tensors[stored[row]] for row in rows]
@@ -197,9 +186,7 @@ def _taken(every: Taken, passing: Passing | None) -> Taken:
         found = [None if no else one.dtype for one, no in zip(chosen, unread, strict=True)]
         return found, [one.shape for one in chosen]
 
-    if passing is None:  # a name means its tensor alone, whether or not it is taken
-        passing = functools.partial(filter_function, present=frozenset(stored))
-    found = plan(changes, Tensors(stored, kinds, every.path, described, passing))
+    found = plan(changes, Tensors(stored, kinds, every.path, described, every.passing))
     new_names = found.new_names()
     if named:
         edited = described.edited(new_names, cut=False, rename=rename)
@@ -299,20 +286,19 @@ class Handle:
 
     Args:
         handle: of the tensor.
-        is_stored: whether what is stored is read, not what it stands for.
+        meaning: the dtype that it is the bits of.
     """
 
-    def __init__(self, handle: TensorHandle, *, is_stored: bool) -> None:
-        self.is_stored, self.meaning = is_stored, None if is_stored else handle.meaning
-        self._handle = handle if is_stored else meant(handle)
-        self.name, self.shape = handle.name, self._handle.shape
+    def __init__(self, handle: TensorHandle, meaning: str | None = None) -> None:
+        self.name, self.shape, self.meaning = handle.name, handle.shape, meaning
+        self._handle = handle
         self._mapped: NDArray[Any] | None = None
 
     @functools.cached_property
     def dequantized(self) -> Handle:
         """The same tensor with numbers, if it is quantized."""
         handle = self._handle
-        return Handle(handle.dequantized(), is_stored=True) if isinstance(handle, Meant) else self
+        return Handle(handle.dequantized()) if isinstance(handle, Meant) else self
 
     @functools.cached_property
     def dtype(self) -> np.dtype[Any]:

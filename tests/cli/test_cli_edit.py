@@ -178,9 +178,26 @@ def test_average(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert np.array_equal(ckptfmt.load("m")["bert/layer_1/w"], [2, 2, 2])
     assert main(["average", "--json", "--overwrite", "a", "b", "m"]) == 0
     document = json.loads(capsys.readouterr().out)
-    assert document == {"schema": 1, "path": "m", "averaged": 4, "taken": ["step"], "missing": []}
+    more = {"missing": [], "losses": {}, "zeros": {}, "uncast": []}
+    assert document == {"schema": 1, "path": "m", "averaged": 4, "taken": ["step"], **more}
     assert main(["average", "a", "b"]) == 2  # DESTINATION is forgotten
     assert "DESTINATION already holds a checkpoint" in capsys.readouterr().err
+
+
+def test_average_of_files(place: Path) -> None:
+    """Of what is kept, into another format, cast after the mean."""
+    save(place / "b", 3)
+    assert main(["convert", "-q", "a", "a.safetensors", "--drop", "step"]) == 0
+    words = ["--keep", "bert/*", "--rename", "bert/*=*", "--cast", "float16"]
+    for more, name in ((["a.safetensors", "b"], "m.npz"), (["a", "b"], "m")):
+        assert main(["average", "-q", *more, name, *words]) == 0
+    with np.load("m.npz") as file:
+        found = dict(file)
+    assert found.keys() == ckptfmt.load("m").keys()
+    for name, array in ckptfmt.load("m").items():
+        assert array.dtype == np.float16 and np.array_equal(found[name], array)
+    assert np.array_equal(found["layer_1/w"], [2, 2, 2])
+    assert main(["average", "-q", "a.safetensors", "b", "m.npz"]) == 2
 
 
 def test_a_dry_run_of_average(place: Path, capsys: pytest.CaptureFixture[str]) -> None:

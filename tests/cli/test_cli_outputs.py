@@ -260,7 +260,6 @@ PREFIX: dict[str, list[str]] = {
     "merge": ["merge", "model", "PREFIX"],
     "convert": ["convert", "model", "PREFIX"],
     "edit": ["edit", "model", "PREFIX", "--rename", "w=v"],
-    "average": ["average", "model", "model", "PREFIX"],
 }
 NO_PREFIX = [
     *("model.index", "model.data-00000-of-00001", "new.index", "new.data-00000-of-00001"),

@@ -26,7 +26,6 @@ READ: dict[str, Callable[[Path, Path], Any]] = {
     "verify": lambda path, to: ckptfmt.verify(path),
     "merge": lambda path, to: ckptfmt.merge([path], to),
     "edit": lambda path, to: ckptfmt.editing.edit(path, to, metadata={}),
-    "average": lambda path, to: ckptfmt.editing.average([path, path], to),
 }
 COMMANDS = [
     *(["inspect", "PATH"], ["show", "PATH", "x"], ["verify", "PATH"], ["digest", "PATH"]),
@@ -156,12 +155,11 @@ WRITE: dict[str, Callable[[str, str], Any]] = {
     ),
     "merge": lambda name, source: ckptfmt.merge([source], name),
     "edit": lambda name, source: ckptfmt.editing.edit(source, name, metadata={}),
-    "average": lambda name, source: ckptfmt.editing.average([source, source], name),
     "convert": lambda name, source: ckptfmt.convert(source, name, to="tensorflow"),
 }
 WRITING_COMMANDS = [
     *(["merge", "FROM", "TO"], ["cp", "FROM", "TO"], ["mv", "FROM", "TO"]),
-    *(["edit", "FROM", "TO", "--drop", "y"], ["average", "FROM", "FROM", "TO"]),
+    ["edit", "FROM", "TO", "--drop", "y"],
     ["convert", "FROM", "TO", "--to", "tensorflow"],
 ]
 

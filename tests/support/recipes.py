@@ -422,7 +422,7 @@ def expected(  # noqa: PLR0912 (one rule after the other)
     if outlet == "edit" and recipe.cast is not None and not found.casts and not is_fresh:
         found.refusals.add((missing, "cast"))
     keeps_state = source.form == "torch" and "metadata" not in recipe.more
-    keeps_state &= outlet in ("edit", "v2+", "ckptfmt", "safetensors", "several")
+    keeps_state &= outlet in ("edit", "average", "v2+", "ckptfmt", "safetensors", "several")
     for old, new in new_names.items():
         array = found.arrays[new] = source.arrays[old]
         if old in found.casts:
