@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import fnmatch
 import itertools
+import random
 import re
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -14,7 +15,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import strategies as st
 
 import ckptfmt
 from ckptfmt import InvalidError, TensorNotFoundError
@@ -145,27 +145,28 @@ def grid() -> Iterator[Options]:
         for name, fits in found.expected(chooses=False).arrays.items():
             found.targets[name] = fits.shape, fits.dtype
         if not strict:
-            found.targets["more"] = found.targets.pop(next(iter(found.targets)))
+            renamed = min(found.targets, key=STORED.__contains__)
+            found.targets["more"] = found.targets.pop(renamed)
         yield found
 
 
-@st.composite
-def options(draw: st.DrawFn) -> Options:
+def drawn_options(chance: random.Random) -> Options:
     """Options, and targets that mostly fit them."""
-    names = st.none() | st.lists(st.sampled_from([*STORED, *STORED, "z"]), unique=True)
     found = Options(
-        names=draw(names),
-        filter=draw(st.sampled_from([None, *FILTERS])),
-        rename=draw(st.sampled_from([None, *RENAMES])),
-        cast=draw(st.none() | st.sampled_from([*CASTS, *KEYED])),
-        strict=draw(st.booleans()),
+        filter=chance.choice([None, None, *FILTERS]),
+        rename=chance.choice([None] * 3 + RENAMES),
+        cast=chance.choice([None] * 9 + [True] * 3 + [*CASTS, *KEYED]),
+        strict=chance.random() < 0.5,
     )
+    if chance.random() < 0.3:
+        found.names = chance.sample([*STORED], chance.randint(0, len(STORED)))
+        found.names += ["z"] * (chance.random() < 0.2)
     for name, fits in found.expected(chooses=False).arrays.items():
-        kind = draw(st.sampled_from(["fits", "fits", "fits", "fits", "lacks", "dtype", "shape"]))
+        kind = chance.choice(["fits"] * 15 + ["lacks", "dtype", "dtype", "dtype", "shape"])
         if kind != "lacks":
-            dtype = np.dtype(np.int64) if kind == "dtype" else fits.dtype
+            dtype = np.dtype(chance.choice(["i8", "f8", "f4"])) if kind == "dtype" else fits.dtype
             found.targets[name] = ((7,) if kind == "shape" else fits.shape, dtype)
-    if draw(st.integers(0, 7)) == 0:
+    if chance.random() < 0.1:
         found.targets["more"] = (1,), np.dtype(np.float32)
     return found
 
@@ -272,10 +273,15 @@ CALLS = {
 
 
 def check_names(told: Mapping[str, set[str]], report: MatchReport, names: Iterable[str]) -> None:
-    """Compare the names in a report."""
+    """Compare the names in a report. What has another shape may be of another dtype as well, and
+    what does not fit may be left by a cast."""
+    may_be = {"dtype_mismatch": told["shape_mismatch"]}
+    may_be["uncast"] = told["shape_mismatch"] | told["dtype_mismatch"]
     for key in names:
-        found = [getattr(one, "name", one) for one in getattr(report, key)]
-        assert sorted(map(str, found)) == sorted(told[key]), (key, report)
+        either = may_be.get(key, set())
+        found = [str(getattr(one, "name", one)) for one in getattr(report, key)]
+        assert sorted({*found} - either) == sorted(told[key] - either), (key, report)
+        assert len({*found}) == len(found)
 
 
 def check(call: Call, given: Options, prefixes: Mapping[bool, Path]) -> str:
@@ -288,6 +294,8 @@ def check(call: Call, given: Options, prefixes: Mapping[bool, Path]) -> str:
     for graph in call.graph:
         errors, wanted, told = meant(given, with_targets=call.with_targets)
         targets = given.blanks()
+        if call.with_targets and given.is_dtype and not (given.strict or told["matched"]):
+            continue  # calls differ in whether a dtype means something if no target fits
         try:
             with warnings.catch_warnings(record=True) as warned:
                 warnings.simplefilter("always", ckptfmt.CkptfmtWarning)
