@@ -203,7 +203,7 @@ def value_of(array: Any) -> Any:
 
 
 def cases(seed: int, level: str, way: Any) -> Iterator[random.Random]:
-    for number in range(CASES):
+    for number in range(20 * CASES):
         yield random.Random(f"{seed} {level} {way.__name__} {number}")
 
 
@@ -211,8 +211,11 @@ def cases(seed: int, level: str, way: Any) -> Iterator[random.Random]:
 @pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("way", WAYS, ids=lambda way: way.__name__)
 def test_reads_all(tmp_path: Path, seed: int, level: str, way: Any) -> None:
-    compressed = 0
+    # Of the objects few are large enough to be worth it.
+    compressed, wants = 0, level == "ckptfmt" and way is not save_objects
     for number, chance in enumerate(cases(seed, level, way)):
+        if number >= CASES and (compressed or not wants):
+            break
         folder = tmp_path / str(number)
         folder.mkdir()
         make = Maker(folder, chance, level)
@@ -225,6 +228,5 @@ def test_reads_all(tmp_path: Path, seed: int, level: str, way: Any) -> None:
         if level != "v2" and way is not save_objects:
             deviations = {deviation for deviation, _ in bundle.deviations}
             assert not deviations, (number, deviations)
-    # Of the objects few are large enough to be worth it.
     assert compressed == 0 or level == "ckptfmt"
-    assert compressed > 0 or level != "ckptfmt" or way is save_objects
+    assert compressed > 0 or not wants

@@ -11,6 +11,7 @@ import resource
 import signal
 import sys
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import NamedTuple
@@ -76,21 +77,24 @@ def under(fault: Fault, call: Call, client: DictClient, *, consumes: bool = Fals
     if fault.in_child:
         assert in_child(call) == 0, "the child failed"
         return True
-    try:
-        with _armed(fault, client):
-            call()
-    except (Stopped, ckptfmt.errors.DurabilityUnknownError):
-        assert fault.kind != "none"
-        return None
-    except (OSError, ckptfmt.errors.BusyError) as error:  # an import without descriptors
-        if fault.kind == "none":
-            raise
-        if getattr(error, "failure", None) == "NOT_REMOVED":
-            assert consumes, "a save fails because of its own parts"
-            call()
-            return True
-        return False
-    return True
+    with warnings.catch_warnings():
+        if fault.kind == "stop":  # before `with` has a Writer, its collection abandons it
+            warnings.simplefilter("ignore", ResourceWarning)
+        try:
+            with _armed(fault, client):
+                call()
+        except (Stopped, ckptfmt.errors.DurabilityUnknownError):
+            assert fault.kind != "none"
+            return None
+        except (OSError, ckptfmt.errors.BusyError) as error:  # an import without descriptors
+            if fault.kind == "none":
+                raise
+            if getattr(error, "failure", None) == "NOT_REMOVED":
+                assert consumes, "a save fails because of its own parts"
+                call()
+                return True
+            return False
+        return True
 
 
 @contextlib.contextmanager
