@@ -4,7 +4,9 @@ reads and writes each."""
 
 from __future__ import annotations
 
+import os
 import re
+import shlex
 from collections.abc import Iterable
 from typing import Literal, NamedTuple
 
@@ -28,16 +30,28 @@ class Foreign(NamedTuple):
         reading: what reads it.
         writing: what writes it; "" for formats that no name belongs to.
         convertible: its name in `ckptfmt.convert`; None if that does not read it.
+        instead: what to do about it, where {directory} is that of its path, {base} the path
+            without the extension, or what a browser adds, and {rename} the command that makes it
+            this path.
     """
 
     what: str
     reading: str = ""
     writing: str = ""
     convertible: Convertible | None = None
+    instead: str = ""
 
-    @property
-    def refusal(self) -> str:
+    def refusal(self, path: str) -> str:
         """Why `ckptfmt.open` cannot open it, and what does."""
+        if self.instead:
+            base = _COPY.sub("", path)
+            base = os.path.splitext(path)[0] if base == path else base
+            instead = self.instead.format(
+                directory=os.path.dirname(path) or ".",
+                base=base,
+                rename=shlex.join(["mv", path, base]),
+            )
+            return f"{self.what}; {instead}"
         reading = f": {self.reading}" if self.reading else ""
         return f"{self.what}, not a TensorFlow checkpoint{reading}"
 
@@ -111,7 +125,65 @@ ORBAX = Foreign(
     "ckptfmt does not read it, orbax.checkpoint.StandardCheckpointer().restore(PATH) does; then "
     "ckptfmt.jax.save saves what it returns",
 )
-GGUF = Foreign("a GGUF model", "ckptfmt does not read it", "ckptfmt does not write them")
+OUR_ORBAX = Foreign("a step of Orbax that ckptfmt's handler wrote")
+DEEPSPEED = Foreign(
+    "a checkpoint of DeepSpeed",
+    "`python zero_to_fp32.py DIRECTORY OUTPUT --safe_serialization`, a program that DeepSpeed "
+    "leaves there, makes it safetensors files, which `ckptfmt convert` reads",
+)
+MEGATRON = Foreign(
+    "a checkpoint of Megatron",
+    "`ckptfmt convert PATH/iter_N PREFIX` reads a step that has .distcp files; of others "
+    "Megatron's tools/checkpoint/convert.py makes such",
+)
+DIFFUSERS = Foreign(
+    "a pipeline of diffusers, with a directory for each model",
+    "`ckptfmt convert PATH/unet PREFIX`, for example, reads one of them",
+)
+ONNX = Foreign(
+    "an ONNX model",
+    "ckptfmt does not read it, onnx.load(PATH) does; ckptfmt.save saves the arrays that "
+    "onnx.numpy_helper.to_array makes of its initializers",
+    "only the framework that has the model writes one (torch.onnx.export, tf2onnx)",
+)
+MSGPACK = Foreign(
+    "a msgpack file of Flax",
+    "ckptfmt does not read it, flax.serialization.msgpack_restore does; then ckptfmt.jax.save "
+    "saves what it returns",
+    "flax.serialization.to_bytes makes one of what ckptfmt.load_tree returns",
+)
+GGUF = Foreign(
+    "a GGUF model",
+    "ckptfmt does not read it",
+    "ckptfmt does not write them; llama.cpp makes one from a .safetensors file, which "
+    "ckptfmt.convert writes",
+)
+SAVED_MODEL = Foreign(
+    "the program of a SavedModel",
+    writing="tf.saved_model.save writes one",
+    instead="open its directory, '{directory}'",
+)
+META_GRAPH = Foreign(
+    "the graph of a checkpoint of TensorFlow 1",
+    writing="tf.compat.v1.train.export_meta_graph writes one",
+    instead="open '{base}'",
+)
+GRAPH = Foreign(
+    "a graph of TensorFlow",
+    "tf.io.gfile and tf.compat.v1.GraphDef read it",
+    "tf.saved_model.save and tf.io.write_graph write such",
+)
+JSON = Foreign(
+    "a JSON file",
+    "it has no tensors",
+    "`ckptfmt show --json PATH NAME` prints the values of a tensor, `ckptfmt inspect --json PATH` "
+    "lists all",
+)
+TEXT = Foreign(
+    "a text file", "it has no tensors", "`ckptfmt show PATH NAME` prints the values of a tensor"
+)
+DOWNLOAD = Foreign("a download that did not finish", instead="download it again, to '{base}'")
+COPY = Foreign("an .index file under another name", instead="rename it: {rename}")
 V1 = Foreign(
     "a table file: a checkpoint of TensorFlow's V1 format, or an .index file under another name",
     "ckptfmt reads only V2 checkpoints, which are an .index file and data files; "
@@ -119,7 +191,10 @@ V1 = Foreign(
 )
 LFS = Foreign("a Git LFS pointer: the file itself was never fetched (`git lfs pull`)")
 HTML = Foreign("an HTML page, as a download that failed leaves behind")
-STATE_FILE = Foreign("the text file that names a directory's checkpoints")
+STATE_FILE = Foreign(
+    "the text file that names a directory's checkpoints",
+    instead="open its directory, '{directory}'",
+)
 EMPTY = Foreign("an empty file")
 _PACKED = "save the checkpoint first, then store its files in an archive"
 ZIP = Foreign("a zip archive", "unpack it first, `unzip FILE -d DIRECTORY`", _PACKED)
@@ -148,9 +223,19 @@ _EXTENSIONS = {
     ".pt": TORCH,
     ".pth": TORCH,
     ".gguf": GGUF,
+    ".onnx": ONNX,
+    ".msgpack": MSGPACK,
+    "saved_model.pb": SAVED_MODEL,
+    **dict.fromkeys((".pb", ".pbtxt"), GRAPH),
+    ".meta": META_GRAPH,
+    ".json": JSON,
+    ".txt": TEXT,
     ".zip": ZIP,
     **dict.fromkeys((".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".tar.zst"), TAR),
 }
+# What browsers and other programs add to the name of a file.
+_DOWNLOADS = (".incomplete", ".part", ".partial", ".crdownload", ".download")
+_COPY = re.compile(r"(?<=\.index)( \(\d+\)|[-. _~][^/]*)$")
 
 
 def by_name(path: str) -> tuple[Foreign, str] | None:
@@ -164,8 +249,10 @@ def by_name(path: str) -> tuple[Foreign, str] | None:
 
 def by_head(path: str, head: bytes, tail: bytes) -> Foreign:
     """Return what a file is, by its first bytes (some hundred) and its last 8."""
+    if path.lower().endswith(_DOWNLOADS):
+        return DOWNLOAD
     if tail == TABLE_MAGIC:
-        return V1
+        return COPY if _COPY.search(path) else V1
     if not head:
         return EMPTY
     if head[257:262] == b"ustar":
@@ -191,8 +278,9 @@ _MAGIC = [
 ]
 # What the name adds to the content.
 _NAMED = {
-    *((HDF5, KERAS_WEIGHTS), (UNKNOWN, SAFETENSORS_INDEX), (UNKNOWN, _MODEL_INDEX)),
-    *((_GZIP, TAR), (_ZSTANDARD, TAR), (UNKNOWN, TAR), (ZIP, NPZ)),
+    *((HDF5, KERAS_WEIGHTS), (_GZIP, TAR), (_ZSTANDARD, TAR), (ZIP, NPZ)),
+    *((UNKNOWN, kind) for kind in (SAFETENSORS_INDEX, _MODEL_INDEX, TAR, ONNX, MSGPACK)),
+    *((UNKNOWN, kind) for kind in (SAVED_MODEL, META_GRAPH, GRAPH, JSON, TEXT)),
 }
 _HTML = (b"<!doctype html", b"<html", b"<?xml")
 _STATE = re.compile(rb"\s*(#[^\n]*\n\s*)*(all_)?model_checkpoint_path")
@@ -229,7 +317,20 @@ _MODEL_FILES = [
     (r".*\.safetensors\.index\.json", SAFETENSORS_INDEX),
     (r"(adapter_)?model\.safetensors", SAFETENSORS),
     (r"(pytorch|adapter)_model\.bin(\.index\.json)?", TORCH),
+    (r".*_(model|optim)_states\.pt", DEEPSPEED),
+    (r"latest_checkpointed_iteration\.txt|mp_rank_\d+(_\d+)*", MEGATRON),
+    (r"model_index\.json", DIFFUSERS),
 ]
+
+
+def beside(name: str, found: Iterable[str]) -> tuple[str, Foreign] | None:
+    """Return a name of a directory that a browser gave to a file of another name, and what it is;
+    None if there is none."""
+    for other in sorted(found):
+        is_download = other.lower().endswith(_DOWNLOADS)
+        if (os.path.splitext(other)[0] if is_download else _COPY.sub("", other)) == name != other:
+            return other, DOWNLOAD if is_download else COPY
+    return None
 
 
 def by_listing(names: Iterable[str]) -> Foreign | None:

@@ -41,8 +41,9 @@ def near(name: str, present: Collection[str]) -> str:
         end = os.path.commonprefix([name[::-1], other[::-1]])  # noqa: RUF071
         return len(start) + len(end)
 
-    # The last parts of a path alone are a likely mistake.
-    found = [one for one in short if one.endswith(f"/{name}")][:COMPARED_IN_FULL]
+    # The last parts of a path alone are a likely mistake, and the first ones.
+    found = [one for one in short if one.endswith(f"/{name}") or one.startswith(f"{name}/")]
+    found = found[:COMPARED_IN_FULL]
     if not found:
         likely = heapq.nlargest(COMPARED_IN_FULL, short, shared)
         found = difflib.get_close_matches(name, likely)

@@ -258,8 +258,23 @@ class Reader(Mapping[str, TensorHandle]):
         # A large index is not listed only for this.
         if error.tensor is not None and self.header.index_size <= LISTED_FOR_A_HINT_MAX:
             with contextlib.suppress(CkptfmtError):  # damage elsewhere in the index
-                error.hint(hints.near(error.tensor, self._names()))
+                error.hint(self.part_hint(error.tensor) or hints.near(error.tensor, self._names()))
         return error
+
+    def part_hint(self, name: str) -> str:
+        """Return a hint for a missing name that TensorFlow gives a part of a partitioned variable,
+        for the end of a message; "" for another name."""
+        whole, _, number = name.rpartition("/part_")
+        if not (whole in self and number.isdecimal() and number.isascii()):
+            return ""
+        slices = self[whole].slices[int(number) :][:1]
+        sides = (
+            f"{start}:{start + n}" if n < most else ":"
+            for part in slices
+            for start, n, most in zip(part.start, part.shape, self[whole].shape, strict=True)
+        )
+        one = f": this one is '{whole}[{', '.join(sides)}]'" if slices else ""
+        return f"; '{whole}' is stored in {len(self[whole].slices)} slices{one}"
 
     def _rows_from(self, start: bytes) -> tuple[_core.Selection, range]:
         """Return a listing and its rows whose names begin with `start`."""

@@ -11,6 +11,7 @@ import re
 import ckptfmt
 from ckptfmt import InvalidError, huggingface
 from ckptfmt._base.arguments import invalid
+from ckptfmt._base.hints import some
 from ckptfmt._base.renaming import Rename
 from ckptfmt.cli import text
 from ckptfmt.cli.destination import check_destination
@@ -19,6 +20,7 @@ from ckptfmt.cli.progress import Progress
 from ckptfmt.cli.renaming import renames
 from ckptfmt.cli.results import changed, listed, print_result
 from ckptfmt.files.locate import locate
+from ckptfmt.files.outputs import checkpoint_files
 from ckptfmt.formats.safetensors import INDEX
 from ckptfmt.recipe.opening import open_tensors
 from ckptfmt.recipe.sources import Format, format_of
@@ -143,10 +145,12 @@ def run(options: argparse.Namespace) -> int:
             progress=progress.update,
             limits=None if most is None else {"expansion_max": most},
         )
+    files = some(list(checkpoint_files(done.path)), "") if result == "tensorflow" else ""
     lines = [
         *listed("cast {}", done.casts.items(), changed),
         *listed("stored the bits of {}", done.bits.items(), changed),
-        f"converted {text.path(source)} into {text.path(done.path)}",
+        f"converted {text.path(source)} into {text.path(done.path)}"
+        + (f": {text.printable(files)}" if files else ""),
     ]
     print_result(done, options, lines, missing=done.missing)
     return 0

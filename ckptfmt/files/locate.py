@@ -159,20 +159,30 @@ def _in_directory(directory: str) -> str:
         )
     if prefixes:
         message += f"; open one of {_some(prefixes)}"
-    elif data := [name for name in found if names.parse_data_name(name)]:
-        message += f"; {data[0]} has no index: its save did not finish"
+    elif data := list(filter(None, map(names.parse_data_name, found))):
+        message += f"; {_missing_index(os.path.join(directory, data[0].prefix))}"
     raise _not_found(directory, message)
 
 
 def _kind_of_directory(directory: str, found: list[str]) -> Foreign | None:
     """Return what a directory without a checkpoint is, by its names or those in its last step."""
-    kind = foreign.by_listing(found)
+    kind = _listed(directory, found)
     steps = [name for name in found if name[-1:].isdecimal()]
     if kind is None and steps:
         last = max(steps, key=lambda name: (len(name), name))
-        kind = foreign.by_listing(names_in(os.path.join(directory, last)))
+        step = os.path.join(directory, last)
+        kind = _listed(step, names_in(step))
         if kind is not None:
             return kind._replace(what=f"a directory with '{last}', {kind.what}")
+    return kind
+
+
+def _listed(directory: str, found: list[str]) -> Foreign | None:
+    """Return what a directory without a checkpoint is, by its names."""
+    kind = foreign.by_listing(found)
+    items = [os.path.join(directory, name) for name in found] if kind is foreign.ORBAX else []
+    if ours := [item for item in items if is_file(os.path.join(item, "checkpoint.index"))]:
+        return foreign.OUR_ORBAX._replace(instead=f"open {_some(ours)}".replace("{", "{{"))
     return kind
 
 
@@ -184,9 +194,6 @@ def _refused_file(path: str, beside: Sequence[str] = ()) -> Exception:
         others = f"; the directory also holds V2 checkpoints, open one of {_some(beside)}"
     if kind is foreign.V1:
         return UnsupportedError(f"{kind.what}. {kind.reading}{others}", path=path)
-    if kind is foreign.STATE_FILE:
-        directory = os.path.dirname(path) or "."
-        return _not_found(path, f"{kind.what}; open its directory, '{directory}'")
     packed = kind in (foreign.TAR, foreign.ZIP)
     error = UnsupportedError if packed else CheckpointNotFoundError
     return error(_refusal(kind, path) + others, path=path)
@@ -195,12 +202,24 @@ def _refused_file(path: str, beside: Sequence[str] = ()) -> Exception:
 def _refusal(kind: Foreign, path: str) -> str:
     """Return why this is not opened, and what reads it where it is."""
     elsewhere = kind.reading and names.is_url(path)
-    return kind.refusal + (". Download it first: that reads paths only" if elsewhere else "")
+    return kind.refusal(path) + (". Download it first: that reads paths only" if elsewhere else "")
 
 
 def _missing_index(prefix: str) -> str:
-    name = os.path.basename(prefix)
-    return f"there are data files of '{name}' but no .index file: the save did not finish"
+    index = names.index_name(prefix)
+    other = _other_name(index)
+    why = f": {other}" if other else ". It was not copied, or the save did not finish"
+    return f"there are data files of '{os.path.basename(prefix)}' but no .index file{why}"
+
+
+def _other_name(path: str) -> str:
+    """Describe a file that is there instead of one that does not exist; "" if there is none."""
+    directory, name = os.path.split(path)
+    found = foreign.beside(name, names_in(directory or "."))
+    if found is None:
+        return ""
+    other, kind = found
+    return f"'{other}' is {kind.refusal(os.path.join(directory, other))}"
 
 
 def _what_is_near(path: str) -> str:
@@ -217,11 +236,11 @@ def _near(path: str) -> str:
     found = names_in(directory or ".")
     stem = name.removesuffix(".index")
     if _data_files_near(os.path.join(directory, stem)):
-        return _missing_index(stem)
+        return _missing_index(os.path.join(directory, stem))
     prefixes = _prefixes_in(directory, found)
     if prefixes:
         return f"the directory holds {_some(prefixes)}"
-    return ""
+    return _other_name(path)
 
 
 def _data_files_near(prefix: str) -> bool:

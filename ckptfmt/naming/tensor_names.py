@@ -285,7 +285,7 @@ class TensorNames:
                 path=self.reader.prefix,
             )
         if not found:
-            hint = near(given, list(map(self.shown, self.stored)))
+            hint = self.reader.part_hint(given) or near(given, list(map(self.shown, self.stored)))
             raise TensorNotFoundError(
                 f"not found in checkpoint{hint}",
                 path=index_name(self.reader.prefix),

@@ -81,7 +81,7 @@ def _adapter(package: str, url: str) -> Any:
         if (error.name or "").partition(".")[0] != package:
             raise
         raise StorageError(
-            f"{package} is needed for this URL: pip install 'ckptfmt[cloud]'", path=url
+            f"{package} is needed for this URL: pip install obstore fsspec", path=url
         ) from None
 
 
