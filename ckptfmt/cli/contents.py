@@ -22,7 +22,7 @@ from ckptfmt._core.remembering import cached_property
 from ckptfmt.bundle.reader import Header
 from ckptfmt.bundle.verify import finding_of
 from ckptfmt.files.places import file_size, names_in
-from ckptfmt.formats.tensors import FileTensor
+from ckptfmt.formats.tensors import FileTensor, Unreadable
 from ckptfmt.recipe.opening import files_of, open_tensors
 from ckptfmt.recipe.sources import Format
 from ckptfmt.types import Finding, StoredSlice, TensorHandle
@@ -270,7 +270,12 @@ def gather_file(kind: Format, path: str) -> Contents:
         places = {name: place for place, name in enumerate(tensors)}
         for row, name in enumerate(stored):
             tensor = tensors[name]
-            dtype, is_sized = _dtype_name(tensor), kind != "hdf5" or tensor.dtype.kind != "O"
+            dtype = _dtype_name(tensor)
+            is_sized = kind != "hdf5" or dtype != "string"
+            if isinstance(tensor, Unreadable):
+                is_damaged = not isinstance(tensor.error, UnsupportedError)
+                severity = "problem" if is_damaged else "note"
+                contents.problems.append(finding_of(tensor.error, severity))
             columns["name"][row], columns["dtype"][row] = name, dtype
             columns["shape"][row] = tensor.shape
             columns["nbytes"][row] = tensor.nbytes if is_sized else 0
@@ -282,6 +287,8 @@ def gather_file(kind: Format, path: str) -> Contents:
 
 def _dtype_name(tensor: FileTensor) -> str:
     """Return TensorFlow's name of a dtype, or the file's own if it has none."""
+    if isinstance(tensor, Unreadable):
+        return tensor.code
     try:
         dtype = tensor.dtype
     except UnsupportedError:

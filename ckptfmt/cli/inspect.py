@@ -54,7 +54,8 @@ object.
 [{"start", "shape", "nbytes", "raw_nbytes", "shard", "offset", "crc32c", "missing"}, ...]}, ...],
 "totals": {"tensors", "elements", "nbytes", "by_dtype", "index_bytes", "data_bytes", "files"},
 "problems": [...]}. What is unknown, or has no meaning in the format, is null; keys may be added
-within a schema.
+within a schema. A tensor of a file that cannot be read has the dtype "unreadable", and a problem,
+or a note if it is sound, says why.
 
 examples:
   ckptfmt inspect model.ckpt-1000
@@ -134,7 +135,7 @@ def _run(options: argparse.Namespace) -> int:
         contents = gather_file(kind, options.path)
         assert contents.tensors is not None
         _show(contents, _chosen(contents.tensors, None, options), None, None, options)
-        return 0
+        return _complain(contents.problems, options.color)
     prefix = locate(options.path)
     try:
         reader = ckptfmt.open(prefix)
@@ -267,4 +268,4 @@ def _complain(problems: list[Finding], color: str) -> int:
     mark = "\x1b[31mproblem\x1b[0m" if colored(sys.stderr, color) else "problem"
     for problem in problems:
         complain(str(problem).replace("problem", mark, 1))
-    return 1 if problems else 0
+    return 1 if any(problem.severity == "problem" for problem in problems) else 0

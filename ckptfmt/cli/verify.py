@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 
 import ckptfmt
-from ckptfmt import CheckpointNotFoundError, CkptfmtError
+from ckptfmt import CheckpointNotFoundError, CkptfmtError, UnsupportedError
 from ckptfmt.bundle.findings import grouped
 from ckptfmt.bundle.verify import finding_of
 from ckptfmt.cli import DAMAGE, error_fields, text
@@ -41,7 +41,8 @@ findings that are alike are printed as one.
 Of the other formats, the structure is checked: the header can be parsed, the bytes of every tensor
 are in the file, and none overlap. Members of npz files and chunks of DCP are compared with their
 CRC-32, datasets of HDF5 with fletcher32 where they have it. A safetensors file has no checksums:
-changed values are not noticed.
+changed values are not noticed. A tensor that ckptfmt cannot read, such as an object array, is a
+problem: nothing is known of it.
 
 Of several PATHs, or with -r, every checkpoint has a line with its findings below it; with --json it
 has a document of its own, and a last one has the totals. With -r, directories are searched for
@@ -276,7 +277,7 @@ def _check_file(kind: Format, path: str, progress: Progress, *, strict: bool) ->
                     compared = tensor.check(places)
                     unverified += compared is None
                     nbytes += compared or 0
-                except DAMAGE as error:
+                except (*DAMAGE, UnsupportedError) as error:
                     findings.append(finding_of(error))
                 count, done = count + 1, done + tensor.nbytes
                 progress.update(done, total)

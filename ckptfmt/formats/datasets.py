@@ -38,7 +38,7 @@ from ckptfmt.errors import (
     about,
 )
 from ckptfmt.files.temporary import open_directory, replacing_file
-from ckptfmt.formats.tensors import Places
+from ckptfmt.formats.tensors import Places, Unreadable
 
 try:
     import h5py
@@ -155,7 +155,7 @@ class Dataset:
 Dataset.__module__ = "ckptfmt.hdf5"
 
 
-class Found(dict[str, Dataset]):
+class Found(dict[str, "Dataset | Unreadable"]):
     """The datasets of a file by name.
 
     Attributes:
@@ -172,12 +172,12 @@ class Found(dict[str, Dataset]):
 @contextlib.contextmanager
 def open_datasets(path: Path) -> Iterator[Found]:
     """Open a file for the time of a `with` block, and give its datasets by name, in the order of
-    their names.
+    their names. A link, a dataset in another file, one of a dtype that NumPy lacks, or one that is
+    damaged, raises UnsupportedError or CorruptError when its dtype is asked for or it is read.
 
     Raises:
         CheckpointNotFoundError, StorageError: the file cannot be opened.
         CorruptError: it is not HDF5, or damaged.
-        UnsupportedError: a link, a dataset in another file, or a dtype that NumPy lacks.
         LimitError: far more strings than the file can store, or names of more than 256 parts, or
             that together are far larger than the file.
     """
@@ -208,11 +208,11 @@ def open_datasets(path: Path) -> Iterator[Found]:
         yield found
 
 
-def _name_of(dataset: Dataset) -> str:
+def _name_of(dataset: Dataset | Unreadable) -> str:
     return dataset.name
 
 
-def _datasets(file: Any, path: str, found: Found) -> Iterator[Dataset]:
+def _datasets(file: Any, path: str, found: Found) -> Iterator[Dataset | Unreadable]:
     # Groups are opened one at a time: HDF5 takes kilobytes, and the whole path, for an open one.
     size = file.id.get_filesize()
     waiting, seen = [""], set()
@@ -228,41 +228,51 @@ def _datasets(file: Any, path: str, found: Found) -> Iterator[Dataset]:
             names_left -= 2 * len(name)
             if names_left < 0 or base.count("/") >= PARTS_MAX:
                 raise LimitError("names of too many parts or characters", path=path)
-            kind = type(group.get(key, getlink=True))
-            if kind is not h5py.HardLink:
-                raise UnsupportedError(
-                    f"the file has a {kind.__name__} there, which is not followed",
-                    path=path,
-                    tensor=name,
-                )
-            item = group[key]
-            if isinstance(item, h5py.Dataset):
-                found.has_attributes |= bool(set(item.attrs) - {DTYPE})
-                made = _dataset(name, item, file, path)
-                strings_left -= math.prod(made.shape) if made.dtype.kind == "O" else 0
-                if strings_left < 0:
-                    raise LimitError("far more strings than are stored", path=path, tensor=name)
-                yield made
-            elif isinstance(item, h5py.Group):
-                # A hard link can lead back to a group above.
-                address = h5py.h5o.get_info(item.id).addr
-                if address not in seen:
-                    seen.add(address)
-                    waiting.append(f"{name}/")
+            try:
+                item = _member(group, key)
+                if isinstance(item, h5py.Dataset):
+                    found.has_attributes |= bool(set(item.attrs) - {DTYPE})
+                    made = _dataset(name, item, file, path)
+                    strings_left -= math.prod(made.shape) if made.dtype.kind == "O" else 0
+                    if strings_left < 0:
+                        raise LimitError("far more strings than are stored")
+                    yield made
+                elif isinstance(item, h5py.Group):
+                    # A hard link can lead back to a group above.
+                    address = h5py.h5o.get_info(item.id).addr
+                    if address not in seen:
+                        seen.add(address)
+                        waiting.append(f"{name}/")
+            except UnsupportedError as error:
+                yield Unreadable(name, UnsupportedError(error.message, path=path, tensor=name))
+            except LimitError as error:
+                raise LimitError(error.message, path=path, tensor=name) from None
+            except MemoryError:
+                raise
+            except Exception as error:  # h5py raises errors of all kinds for damaged files
+                message = f"the dataset cannot be read: {error}"
+                yield Unreadable(name, CorruptError(message, path=path, tensor=name))
+
+
+def _member(group: Any, key: str) -> Any:
+    kind = type(group.get(key, getlink=True))
+    if kind is not h5py.HardLink:
+        raise UnsupportedError(f"the file has a {kind.__name__} there, which is not followed")
+    return group[key]
 
 
 def _dataset(name: str, stored: Any, file: Any, path: str) -> Dataset:
     if stored.is_virtual or stored.external:
-        raise UnsupportedError("the values are in another file", path=path, tensor=name)
+        raise UnsupportedError("the values are in another file")
     if stored.shape is None:
-        raise UnsupportedError("a dataset without a shape", path=path, tensor=name)
+        raise UnsupportedError("a dataset without a shape")
     own, dtype = stored.attrs.get(DTYPE), stored.dtype.newbyteorder("=")
     if isinstance(own, str) and dtype.kind == "V":
         with contextlib.suppress(InvalidError):
             named = dtypes.numpy_dtype(dtypes.code_of(own))
             dtype = named if named is not None and named.itemsize == dtype.itemsize else dtype
     if dtype.kind != "O" and dtypes.code_of_array(dtype) is None:
-        raise UnsupportedError(f"the dtype {dtype} cannot be read", path=path, tensor=name)
+        raise UnsupportedError(f"the dtype {dtype} cannot be read")
     return Dataset(name, dtype, stored.shape, file, path)
 
 

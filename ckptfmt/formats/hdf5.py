@@ -13,7 +13,7 @@ import numpy as np
 from ckptfmt._base import dtypes
 from ckptfmt.bundle.comparing import pieces
 from ckptfmt.errors import InvalidError
-from ckptfmt.formats.tensors import Kind, Read
+from ckptfmt.formats.tensors import Kind, Read, Unreadable
 
 try:
     from ckptfmt.formats.datasets import Dataset, open_datasets, write_datasets
@@ -86,7 +86,7 @@ def optimizer_paths(tensors: Mapping[str, Any]) -> list[str]:
 
 
 @contextlib.contextmanager
-def open_tensors(path: str) -> Iterator[tuple[dict[str, Dataset], dict[str, str]]]:
+def open_tensors(path: str) -> Iterator[tuple[dict[str, Dataset | Unreadable], dict[str, str]]]:
     """Open a file for the time of a `with` block; errors as `open_datasets`."""
     with open_datasets(path) as found:
         yield found, {}

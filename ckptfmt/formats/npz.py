@@ -30,7 +30,7 @@ from ckptfmt.errors import (
     StorageError,
     UnsupportedError,
 )
-from ckptfmt.formats.tensors import Box, Kind, Places, Read
+from ckptfmt.formats.tensors import Box, Kind, Places, Read, Unreadable
 
 _END = ".npy"
 _SKIPPED = 1 << 20
@@ -152,6 +152,7 @@ class _Member:
         )
 
     def close(self) -> None:
+        """Close the stream."""
         if self._stream is not None:
             self._stream.close()
             self._stream = None
@@ -216,13 +217,13 @@ def _unread(error: OSError, path: str | None, name: str | None = None) -> Ckptfm
 
 
 @contextlib.contextmanager
-def open_tensors(path: str) -> Iterator[tuple[dict[str, _Member], dict[str, str]]]:
-    """Open a file for the time of a `with` block.
+def open_tensors(path: str) -> Iterator[tuple[dict[str, _Member | Unreadable], dict[str, str]]]:
+    """Open a file for the time of a `with` block. Object arrays, damaged ones, and those that are
+    compressed in a way that Python lacks, are `Unreadable`.
 
     Raises:
         CheckpointNotFoundError, StorageError: it cannot be opened.
-        CorruptError: it is not a zip archive of arrays, or damaged.
-        UnsupportedError: an object array, or a way to compress that Python lacks.
+        CorruptError, UnsupportedError: it is not a zip archive, or damaged, or divided.
         LimitError: texts, or an array in the order of columns, far larger than the file.
     """
     with contextlib.ExitStack() as stack:
@@ -243,15 +244,19 @@ def open_tensors(path: str) -> Iterator[tuple[dict[str, _Member], dict[str, str]
         stack.enter_context(archive)
         if sum(info.compress_size for info in archive.infolist()) > _size(archive):
             raise CorruptError("the members overlap", failure="BAD_HEADER", path=path)
-        found: dict[str, _Member] = {}
+        found: dict[str, _Member | Unreadable] = {}
         for info in archive.infolist():
-            member = _Member(archive, info)
+            member: _Member | Unreadable
+            try:
+                member = _Member(archive, info)
+                stack.callback(member.close)
+            except (UnsupportedError, CorruptError) as error:
+                member = Unreadable(info.filename.removesuffix(_END), error)
             if member.name in found:
                 raise CorruptError(
                     "two arrays have this name", failure="BAD_HEADER", path=path, tensor=member.name
                 )
             found[member.name] = member
-            stack.callback(member.close)
         yield found, {}
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ckptfmt._base.untrusted import open_regular
-from ckptfmt.errors import CheckpointNotFoundError, CorruptError, StorageError
+from ckptfmt.errors import CheckpointNotFoundError, CkptfmtError, CorruptError, StorageError
 
 # One slice with start and stop for each of the first dimensions; () is all of a tensor.
 Box = tuple[slice, ...]
@@ -71,6 +71,32 @@ class FileTensor(Tensor, Protocol):
         """Check what opening the file has not, and add to `places` where the bytes are; return how
         many were compared with checksums, or None if there are none."""
         ...
+
+
+class Unreadable:
+    """A tensor that cannot be read, in a file whose other tensors can be.
+
+    Attributes:
+        error: why; what reads it raises this.
+    """
+
+    code, shape, nbytes = "unreadable", (), 0
+
+    def __init__(self, name: str, error: CkptfmtError) -> None:
+        self.name, self.error = name, error.with_traceback(None)
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Raises the error."""
+        raise self.error
+
+    def read(self, box: Box = ()) -> NDArray[Any]:
+        """Raises the error."""
+        raise self.error
+
+    def check(self, places: Places) -> int | None:
+        """Raises the error."""
+        raise self.error
 
 
 class Chunk(Protocol):

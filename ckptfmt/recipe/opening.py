@@ -15,10 +15,10 @@ from ckptfmt._base.names import is_url, printable
 from ckptfmt.bundle.graph import leaf_name
 from ckptfmt.bundle.reader import Reader
 from ckptfmt.bundle.reader import open as open_checkpoint
-from ckptfmt.errors import CkptfmtError, TensorNotFoundError, masked, warn
+from ckptfmt.errors import CkptfmtError, TensorNotFoundError, UnsupportedError, masked, warn
 from ckptfmt.files.places import names_in
 from ckptfmt.formats import safetensors
-from ckptfmt.formats.tensors import FileTensor
+from ckptfmt.formats.tensors import FileTensor, Unreadable
 from ckptfmt.recipe.convert import convert
 from ckptfmt.recipe.sources import Format, format_of, module_of
 
@@ -76,8 +76,8 @@ def open_any(path: str, tensor: str | None = None) -> Iterator[Opened]:
 
     Raises:
         TensorNotFoundError: the file has no such tensor.
-        UnsupportedError: this tensor of the file cannot be read; others are left out, with a
-            CkptfmtWarning for those of a DCP directory.
+        UnsupportedError: this tensor of the file, or none, can be read; others are left out, with a
+            CkptfmtWarning.
         CkptfmtError: as `ckptfmt.open` and `ckptfmt.convert`.
     """
     kind = kind_of(path)
@@ -85,7 +85,11 @@ def open_any(path: str, tensor: str | None = None) -> Iterator[Opened]:
         with open_checkpoint(path) as reader:
             yield Opened(reader, reader.prefix, kind)
         return
-    chosen = None if tensor is None else _stored_name(kind, path, tensor)
+    chosen, unread = None, list[CkptfmtError]()
+    if tensor is not None:
+        chosen = _stored_name(kind, path, tensor)
+    else:
+        unread = _unsupported(kind, path)
     with tempfile.TemporaryDirectory(prefix="ckptfmt-") as directory:
         prefix = os.path.join(directory, "converted")
         try:
@@ -95,18 +99,29 @@ def open_any(path: str, tensor: str | None = None) -> Iterator[Opened]:
                 prefix,
                 to="tensorflow",
                 keep=chosen,
+                drop=[str(error.tensor) for error in unread] or None,
                 drop_metadata=chosen is not None,  # a value of a DCP directory has a name
                 durability="none",
                 check_result=False,
             )
             for what in done.dropped if kind == "dcp" else ():
                 warn(f"left out of the DCP directory: {what}")
+            for error in unread:
+                warn(f"left out: {error}")
             with open_checkpoint(prefix) as reader:
                 yield Opened(reader, path, kind)
         except CkptfmtError as error:
             if (error.path or "").startswith(directory):
                 error.path = masked(path)
             raise
+
+
+def _unsupported(kind: Format, path: str) -> list[CkptfmtError]:
+    """Return why tensors cannot be read that are left out, as there are others."""
+    with open_tensors(kind, path) as (tensors, _):
+        errors = [one.error for one in tensors.values() if isinstance(one, Unreadable)]
+        found = [error for error in errors if isinstance(error, UnsupportedError)]
+        return [*found] if len(found) < len(tensors) else []
 
 
 def _stored_name(kind: Format, path: str, given: str) -> str:

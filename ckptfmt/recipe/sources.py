@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from ckptfmt._base import foreign, names
 from ckptfmt._base.casting import dtype_text
-from ckptfmt._base.hints import some
+from ckptfmt._base.hints import NAMED_MAX, some
 from ckptfmt._base.patterns import Passing, filter_function
 from ckptfmt._base.renaming import CastFirst, Transform, transformed, transformed_kind
 from ckptfmt.bundle.graph import OBJECT_GRAPH_KEY
@@ -31,7 +31,7 @@ from ckptfmt.errors import InvalidError, LimitError
 from ckptfmt.files.locate import holds_checkpoints, locate, recognised
 from ckptfmt.files.places import is_file, names_in
 from ckptfmt.formats import torch_state
-from ckptfmt.formats.tensors import Box, Tensor
+from ckptfmt.formats.tensors import Box, Tensor, Unreadable
 from ckptfmt.naming.metadata import NamedInMetadata
 from ckptfmt.naming.roles import OPTIMIZER_STATES
 from ckptfmt.naming.tensor_names import TensorNames
@@ -182,7 +182,10 @@ def take(every: Taken, changes: Changes) -> Taken:
 
     def kinds(rows: Sequence[int]) -> tuple[list[Any], list[tuple[int, ...]]]:
         chosen = [tensors[stored[row]] for row in rows]
-        unread = [getattr(one, "left_out", None) is not None for one in chosen]
+        unread = [
+            isinstance(one, Unreadable) or getattr(one, "left_out", None) is not None
+            for one in chosen
+        ]
         found = [None if no else one.dtype for one, no in zip(chosen, unread, strict=True)]
         return found, [one.shape for one in chosen]
 
@@ -192,6 +195,7 @@ def take(every: Taken, changes: Changes) -> Taken:
         edited = described.edited(new_names, cut=False, rename=rename)
         every.metadata = every.metadata if edited is None else edited
     taken = {new: tensors[old] for old, new in new_names.items() if new is not None}
+    _refuse_unreadable(taken)
     every.dropped += _take_unread(taken, every.metadata)
     every.casts = _complex(taken)
     for old, (before, to) in found.casts.items():
@@ -207,6 +211,15 @@ def take(every: Taken, changes: Changes) -> Taken:
     every.uncast = tuple(str(new_names[old]) for old in changes.results()["uncast"])
     every.tensors = taken
     return every
+
+
+def _refuse_unreadable(tensors: Mapping[str, Any]) -> None:
+    """Raise the error of the first tensor that cannot be read, with what leaves all of them out."""
+    found = {name: one.error for name, one in tensors.items() if isinstance(one, Unreadable)}
+    for error in found.values():
+        which = [*found] if len(found) <= NAMED_MAX else "FILTER"
+        message = f"{error.message}; drop={which} leaves out what cannot be read"
+        raise type(error)(message, **error.details())
 
 
 def _take_unread(tensors: dict[str, Any], metadata: Mapping[str, Any]) -> list[str]:

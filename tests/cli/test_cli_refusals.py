@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
 import shutil
@@ -57,6 +58,16 @@ REFUSED = {
     # names of tensors
     "show sliced emb/part_1": ("'emb[2:4, :]'", "show sliced 'emb[2:4, :]'"),
     "show parts emb": ("'emb/part_0'", "show parts emb/part_0"),
+    # tensors that cannot be read, beside others
+    "convert odd.h5 x": (
+        "--drop 'fixed' --drop 'none' leaves out",
+        "convert odd.h5 x --drop fixed --drop none",
+    ),
+    "convert odd.npz x --cast half": (
+        "--drop 'pickled' leaves out",
+        "convert odd.npz x --cast half --drop pickled",
+    ),
+    "show odd.h5 none": ("without a shape", "show odd.h5 fine"),
 }
 
 
@@ -112,6 +123,21 @@ def test_the_next_step(words: str, command: Command, tmp_path: Path) -> None:
         subprocess.run(rest, check=True)
         first, *rest = "verify", "copied/model"
     assert command(first, *rest).status == 0
+
+
+@pytest.mark.parametrize(
+    "path, unreadable", [("odd.h5", ["fixed", "none"]), ("odd.npz", ["pickled"])]
+)
+def test_what_cannot_be_read_is_listed(path: str, unreadable: list[str], command: Command) -> None:
+    """With the reason, beside the tensors that can be; other commands leave it out."""
+    document = json.loads(command("inspect", "--json", path).out)
+    dtypes = {one["name"]: one["dtype"] for one in document["tensors"]}
+    assert dtypes == {"fine": "double", **dict.fromkeys(unreadable, "unreadable")}
+    problems = [(one["severity"], one["tensor"]) for one in document["problems"]]
+    assert problems == [("note", name) for name in unreadable]
+    assert command("verify", path).status == 1
+    for words in ("inspect", "report", f"diff {path}"):
+        assert command(*words.split(), path).status == 0
 
 
 def test_names_that_say_nothing(command: Command) -> None:
