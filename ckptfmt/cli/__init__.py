@@ -157,6 +157,7 @@ def _with_options(message: str, actions: Iterable[argparse.Action]) -> str:
                 (r"True\b", ""),
                 (r"\{'([^']*)': '?(\w+)'?\}", r" '\1=\2'"),
                 (r"('[^']*')", r" \1"),
+                (r"\[\('([^']*)', '([^']*)'\)\]", r" '/\1/=\2'"),
                 ("(?=[ ,])", ""),
             ):
                 message = re.sub(argument + value, option + words, message)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import collections
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from typing import Any
 
 import numpy as np
@@ -99,6 +99,7 @@ def write(path: str, kinds: Sequence[Kind], metadata: Mapping[str, str], read: R
         InvalidError: a name that cannot be a path in the file, or is the beginning of another.
         StorageError: the file cannot be written.
     """
+    _check_names({kind.name for kind in kinds})
     with write_datasets(path, durability="none") as file:
         for kind in kinds:
             fill = file.create(kind.name, kind.dtype, kind.shape)
@@ -106,3 +107,21 @@ def write(path: str, kinds: Sequence[Kind], metadata: Mapping[str, str], read: R
                 array = read(kind.name, box)
                 if array.size:
                     fill(box, array)
+
+
+def _check_names(names: Set[str]) -> None:
+    """Refuse names that cannot be paths in one file, before anything is written."""
+    for name in sorted(names):
+        parts = name.split("/")
+        above = ("/".join(parts[:count]) for count in range(1, len(parts)))
+        if group := next((one for one in above if one in names), None):
+            why = f"{group!r} is a tensor, and cannot be a group as well"
+        elif "" in parts:
+            why = "a path has no empty part"
+        else:
+            continue
+        raise InvalidError(
+            f"HDF5 cannot hold it: {why}; rename=[('[/]', '.')] gives all tensors names that it "
+            f"can hold, drop={name!r} leaves this one out",
+            tensor=name,
+        )

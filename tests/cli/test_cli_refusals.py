@@ -58,6 +58,9 @@ REFUSED = {
     # names of tensors
     "show sliced emb/part_1": ("'emb[2:4, :]'", "show sliced 'emb[2:4, :]'"),
     "show parts emb": ("'emb/part_0'", "show parts emb/part_0"),
+    # names that HDF5 cannot hold
+    "convert slots x.h5": ("--rename '/[/]/=.' gives", "convert slots x.h5 --rename /[/]/=."),
+    "convert slots y.h5": ("--drop 'v/Momentum' leaves", "convert slots y.h5 --drop v/Momentum"),
     # tensors that cannot be read, beside others
     "convert odd.h5 x": (
         "--drop 'fixed' --drop 'none' leaves out",
