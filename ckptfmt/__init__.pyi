@@ -14,8 +14,6 @@ from ckptfmt._base.names import sharded_filename as sharded_filename
 from ckptfmt._base.slices import SaveSliceInfo as SaveSliceInfo
 from ckptfmt.bundle.merge import merge as merge
 from ckptfmt.bundle.merge import merge_v2_checkpoints as merge_v2_checkpoints
-from ckptfmt.bundle.reader import Reader as Reader
-from ckptfmt.bundle.reader import open as open
 from ckptfmt.bundle.saving import save as save
 from ckptfmt.bundle.saving import save_async as save_async
 from ckptfmt.bundle.saving import save_v2 as save_v2
@@ -32,6 +30,8 @@ from ckptfmt.errors import UnsupportedError as UnsupportedError
 from ckptfmt.manager.latest import latest_checkpoint as latest_checkpoint
 from ckptfmt.manager.manager import CheckpointManager as CheckpointManager
 from ckptfmt.manager.retention import KeepBest as KeepBest
+from ckptfmt.naming.reader import Reader as Reader
+from ckptfmt.naming.reader import open as open
 from ckptfmt.objects.checkpoint import Checkpoint as Checkpoint
 from ckptfmt.objects.trackable import Trackable as Trackable
 from ckptfmt.objects.trees import load_tree as load_tree

@@ -16,7 +16,7 @@ NAMES = {
         "_base.slices": "SaveSliceInfo",
         "recipe.load": "load load_into restore_v2",
         "bundle.merge": "merge merge_v2_checkpoints",
-        "bundle.reader": "Reader open",
+        "naming.reader": "Reader open",
         "bundle.saving": "save save_async save_v2",
         "bundle.verify": "verify",
         "bundle.writer": "Writer",

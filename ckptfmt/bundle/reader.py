@@ -4,12 +4,13 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import os
 import re
 from collections.abc import ItemsView, Iterator, KeysView, Mapping, ValuesView
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -90,32 +91,8 @@ def open(  # noqa: A001 (as gzip.open and its like: used with the name of the mo
     limits: Mapping[str, int] | None = None,
     follow_symlinks: bool = True,
 ) -> Reader:
-    """Open a checkpoint for reading. Reads the index's footer and first block, no tensor.
-
-    Args:
-        path: a prefix, an `.index` or data file, a directory with a `checkpoint` file or a single
-            checkpoint, or a SavedModel. Taken literally. Or the URL of one of these in an object
-            store ("s3://bucket/run/model"), see `ckptfmt.stores`.
-        verify: "auto" checks all whole reads, and partial ones where chunk checksums make that
-            cheap; "full" checks everything; "off" nothing but the index.
-        limits: what a file may ask of this process, by the names of `ckptfmt_limits` in
-            `ckptfmt.h`.
-        follow_symlinks: False refuses an index or data file that is a symbolic link.
-
-    Raises:
-        CheckpointNotFoundError: there is no checkpoint; the message says what was found.
-        CorruptError, UnsupportedError, LimitError, StorageError, InvalidError.
-    """
-
-    def open_prefix(prefix: str) -> Reader:
-        return Reader(prefix, verify=verify, limits=limits, follow_symlinks=follow_symlinks)
-
-    text = names.path_text(path, "path", urls=True)
-    if names.is_url(text):
-        # Most are prefixes; to look first would take another request.
-        with contextlib.suppress(CheckpointNotFoundError):
-            return open_prefix(text.removesuffix(".index"))
-    return open_prefix(located(text))
+    """Open a checkpoint as `ckptfmt.open`, by its stored names alone."""
+    return Reader._at(path, verify, limits, follow_symlinks)
 
 
 def _no_number(name: str) -> Any:
@@ -123,7 +100,7 @@ def _no_number(name: str) -> Any:
 
 
 class Reader(Mapping[str, TensorHandle]):
-    """An open checkpoint: a mapping from tensor names to handles, in key order.
+    """An open checkpoint: a mapping from stored names to handles, in key order.
 
     Names are str, bytes that are not UTF-8 as surrogate escapes; bytes are taken everywhere. Names
     that begin with `_CKPTFMT_` belong to the format: they are left out of listings, and found when
@@ -170,6 +147,21 @@ class Reader(Mapping[str, TensorHandle]):
         fields = self._handle.header()
         self.header = Header(big_endian=bool(fields.pop("big_endian")), **fields)
 
+    @classmethod
+    def _at(
+        cls, path: Path, verify: Verify, limits: Mapping[str, int] | None, follow_symlinks: bool
+    ) -> Self:
+        """Open what is at a path, as `ckptfmt.open`."""
+        open_prefix = functools.partial(
+            cls, verify=verify, limits=limits, follow_symlinks=follow_symlinks
+        )
+        text = names.path_text(path, "path", urls=True)
+        if names.is_url(text):
+            # Most are prefixes; to look first would take another request.
+            with contextlib.suppress(CheckpointNotFoundError):
+                return open_prefix(text.removesuffix(".index"))
+        return open_prefix(located(text))
+
     # ---- mapping
 
     def __getitem__(self, name: str | bytes) -> TensorHandle:
@@ -177,7 +169,7 @@ class Reader(Mapping[str, TensorHandle]):
         try:
             selection = self._handle.select_one(names.tensor_bytes(name, "name"))
         except TensorNotFoundError as error:
-            raise self._with_near_names(error) from None
+            return self[self._otherwise(name, error)]
         return TensorHandle(self, selection, 0, names.tensor_text(name))
 
     def read(self, name: str | bytes, *, verify: Verify | None = None) -> NDArray[Any]:
@@ -195,7 +187,7 @@ class Reader(Mapping[str, TensorHandle]):
         try:
             array = self._handle.read_small(name, mode, dtypes.NUMPY)
         except TensorNotFoundError as error:
-            raise self._with_near_names(error) from None
+            return self.read(self._otherwise(name, error), verify=verify)
         return self[name].read(verify=verify) if array is None else array
 
     def __contains__(self, name: object) -> bool:
@@ -252,6 +244,14 @@ class Reader(Mapping[str, TensorHandle]):
         """Return the handle of a tensor, or `default` if the checkpoint has none of this name."""
         # Without the search for near names that a failed lookup makes.
         return self[name] if name in self else default  # noqa: SIM401 (this is `get`)
+
+    def _otherwise(self, _name: str | bytes, error: TensorNotFoundError) -> str:
+        """Return the stored name of a tensor that is not stored under this one, or raise."""
+        raise self._with_near_names(error) from None
+
+    def _by_stored_names(self) -> Reader:
+        """Return a reader of the same files that finds tensors by their stored names alone."""
+        return self
 
     def _with_near_names(self, error: TensorNotFoundError) -> TensorNotFoundError:
         """Add the names that are most similar to the missing one to the message."""
@@ -475,14 +475,15 @@ class Reader(Mapping[str, TensorHandle]):
         """Close the files. Arrays already read, and mappings, stay; handles can no longer read."""
         self._handle.close()
 
-    def __enter__(self) -> Reader:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_exc: object) -> None:
         self.close()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _reopen, (self._absolute, self._verify, self._limits, self._follow_symlinks)
+        how = (self._verify, self._limits, self._follow_symlinks)
+        return _reopen, (type(self), self._absolute, *how)
 
     def __eq__(self, other: object) -> bool:
         return self is other
@@ -506,13 +507,14 @@ class Reader(Mapping[str, TensorHandle]):
         return table(caption, ["name", "dtype", "shape", "bytes"], rows)
 
 
-Reader.__module__ = "ckptfmt"
-
-
 def _reopen(
-    prefix: str, verify: Verify, limits: Mapping[str, int] | None, follow_symlinks: bool
+    kind: type[Reader],
+    prefix: str,
+    verify: Verify,
+    limits: Mapping[str, int] | None,
+    follow_symlinks: bool,
 ) -> Reader:
-    return Reader(prefix, verify=verify, limits=limits, follow_symlinks=follow_symlinks)
+    return kind(prefix, verify=verify, limits=limits, follow_symlinks=follow_symlinks)
 
 
 def _without_reserved(selection: _core.Selection, rows: range) -> tuple[range, range]:

@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import base64
 import io
-import json
 import pathlib
 from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable, Iterator, Mapping
@@ -175,6 +174,8 @@ _DICT, _LIST, _ITSELF = Tag("dict", dict), Tag("list", list), Tag("value", lambd
 
 def text_of(**whole: Any) -> str:
     """Return the member of the metadata with a state, and with what is beside it."""
+    import json  # noqa: PLC0415 (reading a tensor needs none)
+
     return json.dumps({"version": VERSION, **whole}, separators=(",", ":"))
 
 
@@ -185,6 +186,8 @@ def parse(text: Any) -> dict[str, Any]:
         UnsupportedError: its version is not known.
         DAMAGED: it cannot be read. So do the functions below.
     """
+    import json  # noqa: PLC0415 (as above)
+
     whole: dict[str, Any] = json.loads(text)
     if whole["version"] != VERSION:
         raise UnsupportedError(f"the state has version {whole['version']!r}, not {VERSION}")

@@ -15,11 +15,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ckptfmt import CkptfmtError, Reader, UnsupportedError
+from ckptfmt import CkptfmtError, UnsupportedError
 from ckptfmt._base.dtypes import code_of_array, name_of
 from ckptfmt._base.names import data_name, index_name, parse_data_name
 from ckptfmt._core.remembering import cached_property
-from ckptfmt.bundle.reader import Header
+from ckptfmt.bundle.reader import Header, Reader
 from ckptfmt.bundle.verify import finding_of
 from ckptfmt.files.places import file_size, names_in
 from ckptfmt.formats.tensors import FileTensor, Unreadable

@@ -8,10 +8,11 @@ import json
 from collections import Counter
 from typing import Any
 
-from ckptfmt import Reader, TensorNotFoundError
+from ckptfmt import TensorNotFoundError
 from ckptfmt._base.progress import Meter
 from ckptfmt.bundle.comparing import Difference, Tolerance, compare
 from ckptfmt.bundle.graph import OBJECT_GRAPH_KEY
+from ckptfmt.bundle.reader import Reader
 from ckptfmt.cli import text
 from ckptfmt.cli.options import name_filter, number
 from ckptfmt.cli.output import COLORS, Output

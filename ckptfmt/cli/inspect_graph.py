@@ -12,7 +12,7 @@ import functools
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from ckptfmt import CkptfmtError, Reader
+from ckptfmt import CkptfmtError
 from ckptfmt.bundle.graph import (
     ATTRIBUTES,
     NONE,
@@ -22,6 +22,7 @@ from ckptfmt.bundle.graph import (
     escape,
 )
 from ckptfmt.bundle.graph_keys import graph_of, key_groups, missing_keys
+from ckptfmt.bundle.reader import Reader
 from ckptfmt.bundle.verify import MISSING_MESSAGE, MISSING_TENSOR, finding_of
 from ckptfmt.cli import text
 from ckptfmt.cli.contents import Contents, Tensors

@@ -7,7 +7,8 @@ import json
 from collections import Counter
 from collections.abc import Callable
 
-from ckptfmt import CkptfmtError, Reader
+from ckptfmt import CkptfmtError
+from ckptfmt.bundle.reader import Reader
 from ckptfmt.cli import text
 from ckptfmt.cli.contents import RESERVED, Contents, Tensors
 from ckptfmt.cli.inspect_graph import Objects

@@ -8,12 +8,15 @@ for them in the model.
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
+from typing import NamedTuple
 
 from ckptfmt._base.hints import near, some
-from ckptfmt._base.names import index_name, printable
+from ckptfmt._base.names import VALUE_SUFFIX, index_name, printable
 from ckptfmt._base.patterns import Filter, filter_function
+from ckptfmt._core.remembering import cached_property
 from ckptfmt.bundle.graph import (
     ATTRIBUTES,
     OPTIMIZER_SLOT,
@@ -135,32 +138,31 @@ class TensorNames:
 
     Attributes:
         reader: the checkpoint.
-        stored: the stored names, in key order.
     """
 
     def __init__(self, reader: Reader) -> None:
-        self.reader = reader
-        self.stored = list(reader)
-        self._aliases: dict[str, list[str]] | None = None
-        self._shown: dict[str, str] = {}
-        self._nodes: list[Node] = []
+        self.reader = reader._by_stored_names()
+
+    @cached_property
+    def stored(self) -> list[str]:
+        """The stored names, in key order."""
+        return list(self.reader)
 
     @property
     def aliases(self) -> dict[str, list[str]]:
         """The paths of each tensor that has an object, by its stored name. Damage of the object
         graph leaves them out."""
-        if self._aliases is None:
-            self._aliases = {}
-            try:
-                graph = graph_of(self.reader)
-            except CkptfmtError:
-                graph = None
-            if graph is not None:
-                self._nodes = graph.nodes
-                self._name(graph, self._aliases)
-        return self._aliases
+        return self._paths.aliases
 
-    def _name(self, graph: ObjectGraph, aliases: dict[str, list[str]]) -> None:
+    @cached_property
+    def _paths(self) -> _Paths:
+        graph = None
+        with contextlib.suppress(CkptfmtError):
+            graph = graph_of(self.reader)
+        return _Paths({}, {}, []) if graph is None else self._named(graph)
+
+    def _named(self, graph: ObjectGraph) -> _Paths:
+        aliases: dict[str, list[str]] = {}
         table = self.reader.table()
         shapes = dict(zip(self.stored, table["shape"].tolist(), strict=True))
         paths = ObjectPaths(graph, optimizer_nodes(graph, shapes))
@@ -195,17 +197,27 @@ class TensorNames:
                 add(number, slot, "", label)
         # A name that two tensors would have is nobody's.
         taken = Counter([*map(leaf_name, shapes.keys() - instead.keys()), *instead.values()])
-        self._shown = {key: name for key, name in instead.items() if taken[name] == 1}
+        shown = {key: name for key, name in instead.items() if taken[name] == 1}
+        return _Paths(aliases, shown, graph.nodes)
+
+    @cached_property
+    def _by_path(self) -> dict[str, list[str]]:
+        """The stored names by the paths of their objects."""
+        found: dict[str, list[str]] = {}
+        for stored, paths in self.aliases.items():
+            for path in paths:
+                found.setdefault(path, []).append(stored)
+        return found
 
     @property
     def has_others(self) -> bool:
         """Whether the order of the names that are shown is not that of the stored ones."""
-        return bool(self.aliases and self._shown)
+        return bool(self._paths.shown)
 
     def shown(self, name: str) -> str:
         """Return the name under which people look for a tensor, not escaped. Two tensors never
         have the same."""
-        found = self._shown.get(name) if self.aliases else None
+        found = self._paths.shown.get(name)
         if found is not None:
             return found
         short = leaf_name(name)
@@ -214,7 +226,7 @@ class TensorNames:
     def _at(self, path: str) -> Iterator[str]:
         """Yield the stored name of the variable at a path of the object graph, which may lead
         through any of the objects' names."""
-        nodes, number = self._nodes if self.aliases else [], 0
+        nodes, number = self._paths.nodes, 0
         for label in path.split("/") if nodes else ():
             names = (child for name, child in nodes[number].children if escape(name) == label)
             following = next(names, None)
@@ -260,6 +272,24 @@ class TensorNames:
         """Return whether an alias of a stored name is a path through a slot of an optimizer."""
         return f"/{OPTIMIZER_SLOT}/" in f"/{alias}" and alias != leaf_name(name)
 
+    def preferring_stored(self, given: Filter, what: str = "filter") -> Callable[[str], object]:
+        """Return a function that says of a stored name whether its tensor passes a filter. A str
+        that is a name means its tensor; a pattern is tried on the names that are shown if no stored
+        one matches. A function gets stored names.
+
+        Raises:
+            InvalidError: not a filter, or a name of several tensors.
+        """
+        if isinstance(given, str) and (stored := self._exact(given)):
+            return stored.__eq__
+        passes = filter_function(given, what=what)
+        assert passes is not None, "None is no filter"
+        if callable(given) or any(map(passes, self.stored)):
+            return passes
+        if isinstance(given, str) and (named := self._found(given)):
+            return self._only(given, named).__eq__
+        return lambda name: passes(self.shown(name))
+
     def find(self, given: str) -> str:
         """Return the stored name of the tensor of this name.
 
@@ -267,23 +297,7 @@ class TensorNames:
             InvalidError: several tensors have it.
             TensorNotFoundError: no tensor has it.
         """
-        if given in self.reader:
-            return given
-        if f"{given}/{ATTRIBUTES}/{VARIABLE_VALUE}" in self.reader:
-            return f"{given}/{ATTRIBUTES}/{VARIABLE_VALUE}"
-        found = [name for name in self.stored if given in self.aliases.get(name, ())]
-        found = found or list(self._at(given))
-        if not found and "\\" in given:
-            found = [
-                name
-                for name in self.stored
-                if any(printable(one) == given for one in self.all_of(name))
-            ]
-        if len(found) > 1:
-            raise InvalidError(
-                f"{given!r} is a name of {len(found)} tensors: {some(found)}; give one of these",
-                path=self.reader.prefix,
-            )
+        found = self._found(given)
         if not found:
             hint = self.reader.part_hint(given) or near(given, list(map(self.shown, self.stored)))
             raise TensorNotFoundError(
@@ -291,4 +305,47 @@ class TensorNames:
                 path=index_name(self.reader.prefix),
                 tensor=given,
             )
+        return self._only(given, found)
+
+    def __contains__(self, given: str) -> bool:
+        """Whether a tensor, or several, have this name."""
+        return bool(self._found(given))
+
+    def _only(self, given: str, found: list[str]) -> str:
+        if len(found) > 1:
+            raise InvalidError(
+                f"{given!r} is a name of {len(found)} tensors: {some(found)}; give one of these",
+                path=self.reader.prefix,
+            )
         return found[0]
+
+    def _exact(self, given: str) -> str | None:
+        """Return a stored name that is this one, or has it before its suffix."""
+        return next((one for one in (given, given + VALUE_SUFFIX) if one in self.reader), None)
+
+    def _found(self, given: str) -> list[str]:
+        """Return the stored names of the tensors of this name."""
+        if exact := self._exact(given):
+            return [exact]
+        found = list(dict.fromkeys(self._by_path.get(given) or self._at(given)))
+        if not found and "\\" in given:
+            found = [
+                name
+                for name in self.stored
+                if any(printable(one) == given for one in self.all_of(name))
+            ]
+        return found
+
+
+class _Paths(NamedTuple):
+    """What an object graph says of names.
+
+    Attributes:
+        aliases: the paths of each tensor, by its stored name.
+        shown: by stored name, of the tensors that are shown under the path of another object.
+        nodes: of the graph.
+    """
+
+    aliases: dict[str, list[str]]
+    shown: dict[str, str]
+    nodes: list[Node]

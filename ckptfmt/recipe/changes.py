@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from ckptfmt._base.arguments import check_switch, listed, wrong
+from ckptfmt._base.arguments import check_switch, invalid, listed, wrong
 from ckptfmt._base.casting import (
     Losses,
     cast,
@@ -35,10 +35,13 @@ from ckptfmt._base.patterns import (
     no_match,
 )
 from ckptfmt._base.renaming import Rename, Transform, check_distinct, renamed
-from ckptfmt.bundle.reader import missing
+from ckptfmt.bundle.reader import Reader, missing
 from ckptfmt.errors import warn
+from ckptfmt.naming.tensor_names import TensorNames
 
 Names = Iterable[str | bytes]
+# More names than this are compared with a listing of the index.
+LOOKED_UP_MAX = 1000
 # What `np.dtype` or `ckptfmt` knows as a dtype, a mapping of filters to these, or True where
 # targets have dtypes.
 Cast = Any
@@ -95,6 +98,9 @@ class Changes:
         strict: True refuses anything that does not match, False loads what matches; None refuses
             only a value that does not fit its target.
         done: what the casts did.
+        asked: the names by which tensors are loaded, by stored name, where these differ.
+        passing: returns the function of a filter by all names that tensors have; None for one by
+            the stored names.
     """
 
     names: tuple[str, ...] | None = None
@@ -106,6 +112,8 @@ class Changes:
     allow_loss: bool = False
     strict: bool | None = True
     done: Casts = field(default_factory=Casts, compare=False)
+    asked: Mapping[str, str] = field(default_factory=dict)
+    passing: Passing | None = None
 
     @classmethod
     def of(
@@ -162,6 +170,21 @@ class Changes:
             _check_dtype(cast)
         return cls(names, filter, keep, drop, rename, cast, allow_loss, strict)
 
+    def by_names_of(self, reader: Reader) -> Changes:
+        """Return the changes with the stored names of tensors that have other names.
+
+        Raises:
+            TensorNotFoundError, InvalidError: as `TensorNames.find`; two names of one tensor.
+        """
+        names, given = TensorNames(reader), self.names or ()
+        present = frozenset(reader) if len(given) > LOOKED_UP_MAX else reader
+        asked = {name if name in present else names.find(name): name for name in given}
+        if len(asked) < len(given):
+            raise invalid("names", "names has one tensor by two of its names")
+        changed = {stored: name for stored, name in asked.items() if stored != name}
+        taken = None if self.names is None else tuple(asked)
+        return replace(self, names=taken, asked=changed, passing=names.preferring_stored)
+
     @property
     def is_default(self) -> bool:
         """Whether all tensors are read under their stored names and as their stored dtypes."""
@@ -188,17 +211,22 @@ class Changes:
         unused: list[tuple[str, Any]] = []
         if isinstance(self.cast, Mapping):
             tensors = [name for name in stored if name != OBJECT_GRAPH_KEY]
-            unused += [("cast", key) for key in self.note_wanted(tensors)]
+            unused += [("cast", key) for key in self.note_wanted(tensors, self.passing)]
         if isinstance(self.rename, Mapping):
             unused += [("rename", name) for name in self.rename if name not in present]
         if unused and self.strict is not False:
             raise no_match(*unused[0], stored, prefix)
         self.done.unused = tuple(key if isinstance(key, str) else repr(key) for _, key in unused)
-        passes = filter_function(self.filter, present)
+        if self.passing is None or self.filter is None:
+            passes = filter_function(self.filter, present)
+        else:
+            passes = self.passing(self.filter)
         kept = [name for name in given if passes is None or passes(name)]
         if given and not kept:
             raise no_match("filter", self.filter, given, prefix)
         new_names, transforms = renamed(stored, self.rename)
+        if self.rename is None and self.asked:
+            new_names = [self.asked.get(name, name) for name in stored]
         new = dict(zip(stored, new_names, strict=True))
         loaded = {old: to for old in kept if (to := new[old]) is not None}
         check_distinct(list(loaded), list(loaded.values()))

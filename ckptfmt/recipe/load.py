@@ -64,11 +64,13 @@ def load(
     check_progress(progress)
     choice = Changes.of(names, filter, rename, cast, allow_loss, has_targets=False)
     with reading.open(path, verify=verify) as reader:
+        choice = choice.by_names_of(reader)
         # A key of a mapping may match tensors that are not loaded.
         has_keys = isinstance(choice.cast, Mapping) or isinstance(choice.rename, Mapping)
         batch = batch_of(reader, None if has_keys else choice.names)
         if filter is rename is cast is None and not batch.meant:
-            return dict(zip(batch.names, batch.read_each(progress), strict=True))
+            asked = [choice.asked.get(name, name) for name in batch.names]
+            return dict(zip(asked, batch.read_each(progress), strict=True))
         new_names, _, transforms = choice.chosen(batch.names, reader.prefix)
         if list(new_names) != batch.names:
             positions = {name: position for position, name in enumerate(batch.names)}
@@ -218,11 +220,13 @@ def load_into(
         targets: name to array of any framework in writable CPU memory (numpy, DLPack, buffers), for
             example a torch state dict. Arrays that share memory are refused, unless they are the
             same elements and their tensors have equal bytes (tied weights).
-        names: the stored names to load; default all. The targets of the others stay unchanged,
+        names: the tensors to load, by their stored names or those of `ckptfmt inspect`, which are
+            then their names in `targets`; default all. The targets of the others stay unchanged,
             which is not an error. `Reader.keys` selects names by pattern.
-        filter: which tensors to load, by stored name: a glob pattern for the whole name (`*`
-            matches slashes too), `/REGEX/` or a compiled regular expression that is found anywhere
-            in the name, or a function. The targets of the others stay unchanged.
+        filter: which tensors to load, by stored name, or if none matches by the name of `ckptfmt
+            inspect`: a glob pattern for the whole name (`*` matches slashes too), `/REGEX/` or a
+            compiled regular expression that is found anywhere in the name; or a function of stored
+            names. The targets of the others stay unchanged.
         rename: stored name to name in `targets`: a mapping (other names stay), a function (None
             drops the tensor, which then needs no target), or a list of pairs (regular expression,
             replacement) that are applied to every name one after the other, as `re.sub` does; the
@@ -263,6 +267,7 @@ def load_into(
     targets = by_text("targets", targets)
     choice = Changes.of(names, filter, rename, cast, allow_loss, strict)
     with reading.open(path, verify=verify) as reader:
+        choice = choice.by_names_of(reader)
         everything = batch_of(reader, None)
         new_names, left_out, transforms = choice.chosen(everything.names, reader.prefix)
         kept = {

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import numpy as np
@@ -74,6 +75,14 @@ def test_every_command_takes_every_name(
     name: str, stored: str, value: int, tmp_path: Path, command: Command
 ) -> None:
     prefix, out = keras(tmp_path / "m"), tmp_path / "out"
+    with ckptfmt.open(prefix) as reader:
+        assert name in reader and reader[name].name == stored
+        assert reader.read(name)[0, 0] == reader.get(name.encode()).read()[0, 0] == value
+    assert ckptfmt.load(prefix, [name]).keys() == {name}
+    assert ckptfmt.load(prefix, filter=name).keys() == {stored}
+    assert ckptfmt.load(prefix, cast={name: "float16"})[stored].dtype == np.float16
+    target = np.zeros((2, 3), "f4")
+    assert ckptfmt.load_into(prefix, {name: target}, names=[name]) and target[0, 0] == value
     ran = command("show", "--json", prefix, f"{name}[0, 0]")
     assert ran.status == 0 and f'"values": {value}.0' in ran.out
     ran = command("inspect", "--json", prefix, "--filter", name)
@@ -155,6 +164,46 @@ def test_a_name_of_two_tensors(tmp_path: Path, command: Command) -> None:
     ckptfmt.save(tmp_path / "m", tensors | {OBJECT_GRAPH_KEY: graph})
     ran = command("show", tmp_path / "m", ".OPTIMIZER_SLOT/m of net/w")
     assert ran.status == 2 and "2 tensors" in ran.err and "SLOT/a/m" in ran.err
+    calls = [ckptfmt.Reader.read, ckptfmt.Reader.__getitem__, lambda one, name: one.get(name)]
+    calls += [lambda one, name: ckptfmt.load(one.prefix, [name])]
+    with ckptfmt.open(tmp_path / "m") as reader:
+        for call in calls:
+            with pytest.raises(ckptfmt.InvalidError):
+                call(reader, ".OPTIMIZER_SLOT/m of net/w")
+        with pytest.raises(ckptfmt.TensorNotFoundError):
+            reader["of net/w"]
+        assert "of net/w" not in reader and f"net/w{VALUE_SUFFIX}x" not in reader
+
+
+def test_filters_of_loads_prefer_stored_names(tmp_path: Path) -> None:
+    prefix = keras(tmp_path / "m")
+    assert ckptfmt.load(prefix, filter="optimizer/_trainable_variables/*").keys() == {STORED}
+    assert ckptfmt.load(prefix, filter="model/*").keys() == {STORED}
+    assert ckptfmt.load(prefix, filter="/^model.*kernel$/").keys() == {STORED}
+    with pytest.raises(ckptfmt.TensorNotFoundError):
+        ckptfmt.load(prefix, filter=lambda name: name == SHOWN)
+    with pytest.raises(ckptfmt.InvalidError):
+        ckptfmt.load(prefix, [STORED, SHOWN])
+
+
+CORPUS = os.environ.get("CKPTFMT_CORPUS", "")
+CASES = sorted(Path(CORPUS).glob("*/expected.json")) if CORPUS else []
+
+
+@pytest.mark.skipif(not CORPUS, reason="CKPTFMT_CORPUS is not set")
+def test_the_corpus_has_the_names_that_are_printed(tmp_path: Path, command: Command) -> None:
+    for path in CASES:
+        prefix = path.parent.parent / json.loads(path.read_text(encoding="utf-8"))["prefix"]
+        with ckptfmt.open(prefix) as reader:
+            shown = {TensorNames(reader).shown(stored): stored for stored in reader}
+            assert len(shown) == len(reader)
+            assert {one: reader[one].name for one in shown} == shown, prefix
+        last = max(shown)
+        assert ckptfmt.load(prefix, [*shown]).keys() == shown.keys()
+        assert command("show", prefix, last, "--json").status == 0, (prefix, last)
+        assert command("diff", prefix, prefix, "--filter", last).out.startswith("equal: 1 tensor")
+        words = ["edit", "-q", prefix, tmp_path / "o", "--overwrite", "--drop-weights"]
+        assert command(*words, "--keep", last).status == 0, (prefix, last)
 
 
 def test_a_stored_name_comes_first(tmp_path: Path, command: Command) -> None:

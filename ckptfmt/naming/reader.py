@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`ckptfmt.Reader` and `ckptfmt.open`: a Reader that takes the names that people use as well."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from ckptfmt._base.arguments import Verify
+from ckptfmt._base.names import tensor_text
+from ckptfmt._core.remembering import cached_property
+from ckptfmt.bundle import reader as reading
+from ckptfmt.bundle.reader import Path
+from ckptfmt.errors import TensorNotFoundError
+from ckptfmt.naming.tensor_names import TensorNames
+
+
+def open(  # noqa: A001 (as gzip.open and its like: used with the name of the module)
+    path: Path,
+    *,
+    verify: Verify = "auto",
+    limits: Mapping[str, int] | None = None,
+    follow_symlinks: bool = True,
+) -> Reader:
+    """Open a checkpoint for reading. Reads the index's footer and first block, no tensor.
+
+    Args:
+        path: a prefix, an `.index` or data file, a directory with a `checkpoint` file or a single
+            checkpoint, or a SavedModel. Taken literally. Or the URL of one of these in an object
+            store ("s3://bucket/run/model"), see `ckptfmt.stores`.
+        verify: "auto" checks all whole reads, and partial ones where chunk checksums make that
+            cheap; "full" checks everything; "off" nothing but the index.
+        limits: what a file may ask of this process, by the names of `ckptfmt_limits` in
+            `ckptfmt.h`.
+        follow_symlinks: False refuses an index or data file that is a symbolic link.
+
+    Raises:
+        CheckpointNotFoundError: there is no checkpoint; the message says what was found.
+        CorruptError, UnsupportedError, LimitError, StorageError, InvalidError.
+    """
+
+    return Reader._at(path, verify, limits, follow_symlinks)
+
+
+class Reader(reading.Reader):
+    """An open checkpoint: a mapping from tensor names to handles, in key order.
+
+    Names are str, bytes that are not UTF-8 as surrogate escapes; bytes are taken everywhere. A
+    variable is also found by the names under which `ckptfmt inspect` and `--tree` list it (the path
+    of its object, "model/kernel"); a stored name always wins, and `keys` are stored names. Names
+    that begin with `_CKPTFMT_` belong to the format: they are left out of listings, and found when
+    asked for. Any number of threads may use a reader; it can be pickled (by path), and must be
+    opened anew after a fork.
+
+    Args:
+        prefix: its path without extension.
+        verify, limits, follow_symlinks: as in `open`, which also finds checkpoints by other paths.
+
+    Attributes:
+        prefix: its path without extension.
+        header: the header of the index.
+    """
+
+    def __contains__(self, name: object) -> bool:
+        if super().__contains__(name):
+            return True
+        return isinstance(name, (str, bytes)) and tensor_text(name) in self._people
+
+    def _otherwise(self, name: str | bytes, error: TensorNotFoundError) -> str:
+        if tensor_text(name) in self._people:
+            return self._people.find(tensor_text(name))
+        return super()._otherwise(name, error)
+
+    @cached_property
+    def _people(self) -> TensorNames:
+        return TensorNames(self)
+
+    def _by_stored_names(self) -> reading.Reader:
+        found = reading.Reader.__new__(reading.Reader)
+        found.__dict__.update(self.__dict__)
+        return found
+
+
+Reader.__module__ = "ckptfmt"
