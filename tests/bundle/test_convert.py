@@ -143,7 +143,7 @@ def test_command(tmp_path: Path, seed: int, capsys: pytest.CaptureFixture[str]) 
     ckptfmt.save(tmp_path / "a", tensors(seed), metadata={"step": 1})
     source, target = os.fspath(tmp_path / "a"), os.fspath(tmp_path / "b")
     assert main(["convert", "--level", "ckptfmt", source, target]) == 0
-    assert capsys.readouterr().out == f"converted {source} into {target}\n"
+    assert capsys.readouterr().out.startswith(f"converted {source} into {target}")
     with ckptfmt.open(target) as reader:
         assert reader.level == "ckptfmt"
     assert main(["convert", "-q", "--overwrite", "--level", "v2", target, source]) == 2
