@@ -27,6 +27,7 @@ from ckptfmt.errors import (
     CkptfmtError,
     CorruptError,
     InvalidError,
+    ShardMissingError,
     TensorNotFoundError,
     UnsupportedError,
     masked,
@@ -133,6 +134,7 @@ class Reader(Mapping[str, TensorHandle]):
         self._follow_symlinks = follow_symlinks
         self._default_mode = self._verify_mode(verify)
         self._listed: _Listing | None = None
+        self._forgot_metadata = False
         self._named: list[str] | None = None
         try:
             self._handle = _core.ReaderHandle(
@@ -357,7 +359,7 @@ class Reader(Mapping[str, TensorHandle]):
     def metadata(self) -> dict[str, Any]:
         """The JSON object stored with the checkpoint; empty if it has none. Raises
         CorruptError if it is not a JSON object."""
-        if names.METADATA not in self:
+        if self._forgot_metadata or names.METADATA not in self:
             return {}
         import json  # noqa: PLC0415 (most readers need none)
 
@@ -375,6 +377,24 @@ class Reader(Mapping[str, TensorHandle]):
                 tensor=names.METADATA,
             )
         return value
+
+    def _settle_metadata(self, *, replaced: bool, way_out: str) -> bool:
+        """Read the metadata before tensors are written anew. Damaged ones that are replaced count
+        as none from then on; return whether they do.
+
+        Raises:
+            CorruptError, ShardMissingError: they are damaged and needed; `way_out` is in the hint.
+        """
+        try:
+            _ = self.metadata
+        except (CorruptError, ShardMissingError) as error:
+            if not replaced:
+                error.hint(f" ({way_out} leaves the metadata out)")
+                error.argument = way_out.partition("=")[0]
+                raise
+            self._forgot_metadata = True
+            self.__dict__.pop("_noted", None)
+        return self._forgot_metadata
 
     @property
     def _notes(self) -> dict[str, dict[str, Any]]:

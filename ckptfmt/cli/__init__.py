@@ -152,6 +152,8 @@ def _with_options(message: str, actions: Iterable[argparse.Action]) -> str:
     names."""
     for action in actions:
         for option in action.option_strings[-1:]:
+            if option == "--drop-metadata":
+                message = message.replace("metadata={}", option)
             argument = rf"\b{action.dest}="
             for value, words in (
                 (r"True\b", ""),

@@ -99,7 +99,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add(
         "--drop-metadata",
         action="store_true",
-        help="leave the metadata out",
+        help="leave the metadata out, damaged ones as well",
     )
     add(
         "--no-verify",
@@ -145,7 +145,11 @@ def run(options: argparse.Namespace) -> int:
             progress=progress.update,
             limits=None if most is None else {"expansion_max": most},
         )
-    files = some(list(checkpoint_files(done.path)), "") if result == "tensorflow" else ""
+    files = (
+        some(list(map(os.path.basename, checkpoint_files(done.path))), "")
+        if result == "tensorflow"
+        else ""
+    )
     lines = [
         *listed("cast {}", done.casts.items(), changed),
         *listed("stored the bits of {}", done.bits.items(), changed),

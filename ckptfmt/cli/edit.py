@@ -97,6 +97,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         default=[],
     )
     add(
+        "--drop-metadata",
+        action="store_true",
+        help="leave the metadata out, damaged ones as well",
+    )
+    add(
         "--compact",
         action="store_true",
         help="write every data file that loses a tensor again, to free its space",
@@ -113,13 +118,15 @@ def run(options: argparse.Namespace) -> int:
     """
     source = locate(options.source)
     check_destination(options.destination, overwrite=options.overwrite)
-    metadata = rename = None
+    metadata: dict[str, Any] | None = {} if options.drop_metadata else None
+    rename = None
     if options.rename or options.metadata:
         with ckptfmt.open(source) as reader:
             if options.rename:
                 rename = renames(options.rename, list(reader), reader.prefix)
             if options.metadata:
-                metadata = _metadata(options.metadata, reader.metadata)
+                stored = reader.metadata if metadata is None else metadata
+                metadata = _metadata(options.metadata, stored)
     with Progress("editing", quiet=options.quiet or options.json) as progress:
         done = ckptfmt.editing.edit(
             source,

@@ -195,7 +195,7 @@ def rebuild(
     try:
         metadata = reader.metadata if plan.metadata is None else plan.metadata
         text = metadata_json(metadata, made.options.level) if metadata else None
-    except (CorruptError, InvalidError) as error:
+    except InvalidError as error:
         error.path, error.argument = error.path or reader.prefix, "drop_metadata"
         error.hint(" (drop_metadata=True leaves the metadata out)")
         raise

@@ -21,7 +21,7 @@ from ckptfmt._base.arguments import (
     is_positive,
 )
 from ckptfmt._base.background import wait_for_saves
-from ckptfmt._base.names import METADATA, path_text, prefix_text
+from ckptfmt._base.names import path_text, prefix_text
 from ckptfmt._base.patterns import Filters
 from ckptfmt._base.progress import Progress
 from ckptfmt._base.renaming import Rename
@@ -30,7 +30,7 @@ from ckptfmt._base.untrusted import output_most
 from ckptfmt.bundle.graph_keys import missing_tensors
 from ckptfmt.bundle.reader import Reader
 from ckptfmt.bundle.writer import check_shards
-from ckptfmt.errors import CorruptError, masked_repr
+from ckptfmt.errors import masked_repr
 from ckptfmt.files.locate import locate
 from ckptfmt.files.outputs import checkpoint_files, output_path
 from ckptfmt.files.places import names_in
@@ -119,7 +119,7 @@ def convert(
         to: the format of the result; default by the extension of `destination`, without a known
             one "tensorflow".
         level, compression, alignment: as in `ckptfmt.Writer`, of a TensorFlow checkpoint.
-        drop_metadata: whether to omit the metadata.
+        drop_metadata: whether to leave out the metadata, damaged ones as well.
         limits: as in `ckptfmt.open`. Of a file of another format, `expansion_max` times its bytes
             (default 1100), or 1 GiB if that is more, are the limit of all arrays that it becomes.
         cast: as in `ckptfmt.load_into`, a dtype or a mapping; of a torch state as in `edit`.
@@ -183,7 +183,9 @@ def convert(
             return _again(from_path, made, changes, drop_metadata, check_result, progress)
         # Renamed tensors are not where the layout of the source has them.
         states = module_of(kind).optimizer_paths if kind == "hdf5" and rename is None else None
-        with opened(kind, from_path, limits, keeps=keeps, as_state=keeps) as every:
+        with opened(
+            kind, from_path, limits, keeps=keeps, forgets=drop_metadata, as_state=keeps
+        ) as every:
             taken = take(every, changes)
             kinds, bits = write_checkpoint(taken, made, check_result, progress, states, most)
             return _conversion(taken, target, result, kinds, bits)
@@ -195,7 +197,7 @@ def convert(
     to_path = output_path(to_path, files_in(kind, from_path), regular=True)
     out = Export(result, to_path, durability, max_shard_bytes)
     keeps = keeps and result == "safetensors"
-    with opened(kind, from_path, limits, keeps=keeps) as every:
+    with opened(kind, from_path, limits, keeps=keeps, forgets=drop_metadata) as every:
         taken = take(every, changes)
         path, kinds = out.write(taken, check_result, progress, most)
         return _conversion(taken, path, result, kinds, {})
@@ -230,14 +232,10 @@ def _again(
 ) -> Conversion:
     """Write a checkpoint again."""
     with Reader(locate(source), verify="full", limits=made.limits) as reader:
-        dropped = []
-        if drop_metadata and METADATA in reader:
-            try:
-                dropped = torch_state.left_out(reader, reader.metadata)
-            except CorruptError as error:
-                if error.rule != "EXT-7":
-                    raise
-                dropped = ["the metadata"]
+        if reader._settle_metadata(replaced=drop_metadata, way_out=WAY_OUT):
+            dropped = ["the metadata"]
+        else:
+            dropped = torch_state.left_out(reader, reader.metadata) if drop_metadata else []
         done = edited(
             reader,
             made.prefix,

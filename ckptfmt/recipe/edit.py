@@ -153,7 +153,8 @@ def edit(
             of NumPy and the scales of quantized tensors are only cast if a filter matches them, and
             not to what cannot be loaded.
         allow_loss: as in `ckptfmt.load_into`; the result says how many values were lost.
-        metadata: replaces the stored metadata (see `ckptfmt.Writer`); empty removes it.
+        metadata: replaces the stored metadata (see `ckptfmt.Writer`); empty removes it, also
+            damaged metadata.
         strip_optimizer: True drops the state of optimizers, and optimizers of which nothing is
             left: by the object graph if there is one,
             else by the metadata of `ckptfmt.torch`, or by the names that TensorFlow 1 gives slot
@@ -260,6 +261,8 @@ def edited(
             "nothing to edit: give rename=, drop=, keep=, cast=, strip_optimizer=True, "
             "drop_missing=True, other metadata, level=, compression= or alignment="
         )
+    if of_tensors or metadata is not None:
+        reader._settle_metadata(replaced=metadata is not None, way_out=way_out or "metadata={}")
     stored, graph = list(reader), graph_of(reader)
     described = NamedInMetadata(
         stored, reader.metadata if of_tensors else {}, reader.prefix, metadata, way_out=way_out

@@ -128,11 +128,13 @@ def opened(
     limits: Mapping[str, int] | None,
     *,
     keeps: bool,
+    forgets: bool = False,
     as_state: bool = False,
 ) -> Iterator[Taken]:
     """Give all that a source has, with its metadata if `keeps`.
 
     Args:
+        forgets: whether damaged metadata of a checkpoint count as none.
         as_state: whether a DCP directory becomes a state of `ckptfmt.torch`.
 
     Raises:
@@ -156,6 +158,8 @@ def opened(
             passing: Passing = functools.partial(filter_function, present=frozenset(tensors))
         else:
             reader = stack.enter_context(Reader(locate(source), limits=limits))
+            if reader._settle_metadata(replaced=forgets, way_out=WAY_OUT):
+                dropped.append("the metadata")
             missing, metadata = missing_tensors(reader), reader.metadata
             passing = TensorNames(reader).passing
             tensors = {one.name: Handle(meant(one), one.meaning) for one in reader.values()}

@@ -4,12 +4,14 @@ can be read, but not written again."""
 
 from __future__ import annotations
 
+import os
 import struct
 from pathlib import Path
 
 import numpy as np
 import pytest
 from support import index as ix
+from support.files import flip
 
 import ckptfmt
 from ckptfmt import CorruptError, InvalidError
@@ -284,12 +286,34 @@ def test_metadata_of_another_type_can_be_dropped(tmp_path: Path) -> None:
         assert METADATA not in reader and list(reader) == ["x"]
 
 
-def test_metadata_that_are_damaged_are_not_dropped(tmp_path: Path) -> None:
-    told(tmp_path / "a", b'{"a":1}')
-    data = tmp_path / "a.data-00000-of-00001"
-    data.write_bytes(data.read_bytes()[:-1] + b"]")
-    with pytest.raises(CorruptError, match="STR-6"):
-        ckptfmt.convert(tmp_path / "a", tmp_path / "b", drop_metadata=True)
+@pytest.mark.parametrize("damage", ["flipped", "cut", "cut in a tensor", "its file is missing"])
+@pytest.mark.parametrize("to", ["b", "b.safetensors", "b.npz", "edit"])
+def test_damaged_metadata_can_be_dropped(
+    tmp_path: Path, damage: str, to: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    ckptfmt.save("part", {"x": np.arange(3), "y": np.ones(9)})
+    ckptfmt.save("other", {}, metadata={"a": "hello"})
+    ckptfmt.merge(["part", "other"], "a")
+    data = Path("a.data-00000-of-00002")
+    if damage == "its file is missing":
+        Path("a.data-00001-of-00002").unlink()
+    else:
+        ckptfmt.save("a", {"x": np.arange(3), "y": np.ones(9)}, metadata={"a": "hello"})
+        (data,) = tmp_path.glob("a.data*")
+        with ckptfmt.open("a") as reader:
+            place = reader.table(reserved=True)["offset"][0]
+        if damage == "flipped":
+            flip(data, place + 5)
+        else:
+            os.truncate(data, place + 5 if damage == "cut" else place - 20)
+    command = "edit" if to == "edit" else "convert"
+    words = [command, "-q", "a", to, "--drop", "y", *(["--drop-weights"] if to == "edit" else [])]
+    assert main(words) in (1, 2)
+    assert main([*words, "--drop-metadata"]) == 0
+    assert main(["convert", "-q", "--overwrite", to, "again"]) == 0
+    with ckptfmt.open("again") as reader:
+        assert not reader.metadata and reader["x"].read().tolist() == [0, 1, 2]
 
 
 # ---- the destination of the command
