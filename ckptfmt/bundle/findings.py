@@ -16,7 +16,7 @@ _NUMBERS = re.compile(r"0x[0-9a-f]+|\d+")
 def fields_of(finding: Finding) -> dict[str, object]:
     """Return the fields of a finding in a JSON document."""
     path = None if finding.path is None else masked(finding.path)
-    return {**asdict(finding), "path": path}
+    return {**asdict(finding), "path": path, "rule": finding.error().rule}
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,10 +34,16 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any
 
-from ckptfmt import CkptfmtError, CkptfmtWarning, CorruptError
+from ckptfmt import CkptfmtError, CkptfmtWarning, CorruptError, InvalidError
 from ckptfmt.cli import output
 from ckptfmt.cli.output import Output, OutputError, silence
-from ckptfmt.cli.parser import command_parser, completed_commands, unknown_word, with_command
+from ckptfmt.cli.parser import (
+    UsageError,
+    command_parser,
+    completed_commands,
+    unknown_word,
+    with_command,
+)
 from ckptfmt.errors import (
     GenerationGoneError,
     LimitError,
@@ -68,11 +74,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _run(arguments: Sequence[str] | None) -> int:
     options = None
+    arguments = sys.argv[1:] if arguments is None else arguments
+    is_json = "--json" in arguments
     try:
         if "_ARGCOMPLETE" in os.environ:
             _complete()
-        name, arguments = with_command(sys.argv[1:] if arguments is None else arguments)
+        name, arguments = with_command(arguments)
         if unknown := unknown_word(name, arguments):
+            _print_json(is_json, InvalidError(unknown))
             return _complain(unknown, TROUBLE)
         parser, own_parsers = command_parser([name] if name else [])
         if not arguments:
@@ -88,16 +97,25 @@ def _run(arguments: Sequence[str] | None) -> int:
             warnings.showwarning = partial(_show_warning, warnings.showwarning)
             status: int = options.run(options)
     except SystemExit as stop:  # of argparse: help, version, wrong usage
+        if isinstance(stop, UsageError):
+            _print_json(is_json, InvalidError(stop.message))
         return int(stop.code or GOOD)
     except CkptfmtError as error:
-        if options is not None and getattr(options, "json", False):
-            fields = error_fields(error)
-            fields["message"] = _with_options(error.message, options.parser._actions)
-            Output().document({"error": fields})
+        _print_json(is_json, error, options)
         return complain(error, options)
     except MemoryError:
         return _complain("out of memory", TROUBLE)
     return status
+
+
+def _print_json(
+    is_json: bool, error: CkptfmtError, options: argparse.Namespace | None = None
+) -> None:
+    """Print the document of an error, if JSON was asked for."""
+    if is_json:
+        fields = error_fields(error)
+        actions = [] if options is None else options.parser._actions
+        Output().document({"error": {**fields, "message": _with_options(error.message, actions)}})
 
 
 def _complete() -> None:

@@ -119,10 +119,25 @@ def _filled(text: str, width: int) -> str:
     )
 
 
+class UsageError(SystemExit):
+    """Wrong usage, which was printed to standard error.
+
+    Attributes:
+        message: what is wrong.
+    """
+
+    def __init__(self, message: str, status: int) -> None:
+        super().__init__(status)
+        self.message = message
+
+
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """Exit with status 2; the message is escaped, because arguments may hold control codes."""
-        super().error(printable(message))
+        try:
+            super().error(printable(message))
+        except SystemExit as stop:
+            raise UsageError(message, int(stop.code or 0)) from None
 
 
 class _Version(argparse.Action):

@@ -211,6 +211,7 @@ def test_verify_json(command: Command, tmp_path: Path) -> None:
         "path": str(data_file(prefix)),
         "offset": place,
         "tensor": "step",
+        "rule": "DAT-6",
         "count": 1,
     }
 

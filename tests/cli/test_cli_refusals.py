@@ -143,6 +143,24 @@ def test_what_cannot_be_read_is_listed(path: str, unreadable: list[str], command
         assert command(*words.split(), path).status == 0
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        *("--json", "inspect --json", "inspect --json --frob model", "diff --json model"),
+        *("show --json model nothing", "inspect --json nowhere", "frob --json model"),
+        *("edit --json model", "average --json model new", "verify --json ''"),
+    ],
+)
+def test_a_refusal_is_one_json_document(words: str, command: Command) -> None:
+    ran = command(*shlex.split(words))
+    document = json.loads(ran.out)
+    assert ran.status == 2 and document.keys() == {"schema", "error"}
+    assert document["error"].keys() == {
+        *("status", "failure", "message", "path", "offset", "tensor"),
+    }
+    assert document["error"]["message"].split(": ")[-1] in ran.err
+
+
 def test_names_that_say_nothing(command: Command) -> None:
     """They are prefixes, and the command names the files."""
     for name in ("x.ckpt", "x.bin", "x.unknown"):
