@@ -140,8 +140,10 @@ class CheckpointReader:
         TensorFlow also prints the stored slices of partitioned tensors, under their binary keys.
         """
         table = self._reader.table(reserved=True)
+        word = dtypes.tensorflow_name_of
         lines = [
-            f"{row['name']} (DT_{row['dtype'].upper()}) [{','.join(map(str, row['shape']))}]\n"
+            f"{row['name']} (DT_{word(row['dtype_code']).upper()})"
+            f" [{','.join(map(str, row['shape']))}]\n"
             for row in table[table["slices"] == 0]
         ]
         return names.tensor_bytes("".join(lines))

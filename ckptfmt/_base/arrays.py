@@ -494,7 +494,7 @@ def _invalid(name: bytes, message: str) -> InvalidError:
 
 
 def _other_dtype(name: bytes, array: NDArray[Any], wanted: int) -> InvalidError:
-    wanted_name = dtypes.numpy_name_of(wanted)
+    wanted_name = dtypes.name_of(wanted)
     return _invalid(name, f"the array must have dtype {wanted_name}, not {array.dtype}")
 
 

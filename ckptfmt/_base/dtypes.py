@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Data types: TensorFlow's codes and names, numpy's dtypes, and the mapping between them.
+"""Data types: the codes of the format, their names, numpy's dtypes, and the mapping between them.
 
-The codes, names and sizes come from the C table; this module adds the numpy dtype of each. The
-quantized types are TensorFlow's structured dtypes (`np.dtype([("qint8", np.int8)])`), the narrow
-floats and integers are those of ml_dtypes, strings and variant payloads are object arrays of bytes.
-A narrow integer takes one byte in a file and in memory, with the value in the low bits.
+The codes and sizes come from the C table, with TensorFlow's words. The names are those of NumPy and
+ml_dtypes, which are also what people read; the words are accepted, and `ckptfmt.tf` prints them.
+The quantized types are TensorFlow's structured dtypes (`np.dtype([("qint8", np.int8)])`), the
+narrow floats and integers are those of ml_dtypes, strings and variant payloads are object arrays of
+bytes. A narrow integer takes one byte in a file and in memory, with the value in the low bits.
 """
 
 from __future__ import annotations
@@ -24,11 +25,16 @@ from ckptfmt.errors import StorageError
 STRING, VARIANT = "string", "variant"
 FP4 = "float4_e2m1fn"
 
-_TABLE = {info.code: info for info in _core.dtype_table()}
-_BY_NAME = {info.name: info for info in _TABLE.values()}
+# By TensorFlow's word for it, the name of a dtype that it calls otherwise.
+_NAMES = {"float": "float32", "double": "float64", "half": "float16"}
+_WORDS = {name: word for word, name in _NAMES.items()}
 
-# numpy's name of a dtype that TensorFlow names differently.
-_NUMPY_NAMES = {"float": "float32", "double": "float64", "half": "float16"}
+_TABLE = {
+    info.code: info._replace(name=_NAMES.get(info.name, info.name)) for info in _core.dtype_table()
+}
+_BY_NAME = {info.name: info for info in _TABLE.values()}
+_BY_NAME |= {word: _BY_NAME[name] for word, name in _NAMES.items()}
+
 QUANTIZED = {
     "qint8": np.int8,
     "quint8": np.uint8,
@@ -40,14 +46,13 @@ QUANTIZED = {
 
 def _numpy_of(info: DtypeInfo) -> np.dtype[Any] | None:
     """Return the numpy dtype. Raises TypeError for one of ml_dtypes."""
-    name = _NUMPY_NAMES.get(info.name, info.name)
     if info.storage in (_core.STORAGE_STRING, _core.STORAGE_VARIANT):
         return np.dtype(object)
     if info.storage != _core.STORAGE_FIXED:
         return None
-    if name in QUANTIZED:
-        return np.dtype([(name, QUANTIZED[name])])
-    return np.dtype(name)
+    if info.name in QUANTIZED:
+        return np.dtype([(info.name, QUANTIZED[info.name])])
+    return np.dtype(info.name)
 
 
 class _Dtypes(dict[int, "np.dtype[Any] | None"]):
@@ -118,17 +123,16 @@ def info_of(code: int) -> DtypeInfo | None:
 
 
 def name_of(code: int) -> str:
-    """Return TensorFlow's name of a code ("float", "bfloat16", ...); "dtype 99" for an unknown
+    """Return the name of a code ("float32", "bfloat16", "string", ...); "dtype 99" for an unknown
     one."""
     info = _TABLE.get(code)
     return info.name if info else f"dtype {code}"
 
 
-def numpy_name_of(code: int) -> str:
-    """Return numpy's name of a code, and TensorFlow's if it differs: `float32 ("float")`."""
+def tensorflow_name_of(code: int) -> str:
+    """Return the name of a code in TensorFlow's enum, in lower case: "float"."""
     name = name_of(code)
-    numpy_name = _NUMPY_NAMES.get(name)
-    return f'{numpy_name} ("{name}")' if numpy_name else name
+    return _WORDS.get(name, name)
 
 
 def numpy_dtype(code: int) -> np.dtype[Any] | None:
@@ -152,8 +156,9 @@ def code_of(dtype: Any, argument: str | None = None) -> int:
     """Return the code of a dtype that is given in any form.
 
     Args:
-        dtype: a code, TensorFlow's or numpy's name of one, a numpy or ml_dtypes dtype or scalar
-            type, a torch dtype or a TensorFlow DType. `object`, `str` and `bytes` mean strings.
+        dtype: a code, the name of one or TensorFlow's word for it, a numpy or ml_dtypes dtype or
+            scalar type, a torch dtype or a TensorFlow DType. `object`, `str` and `bytes` mean
+            strings.
 
     Raises:
         InvalidError: not a dtype that a checkpoint can store.
@@ -191,7 +196,7 @@ def _info_of_numpy(dtype: Any) -> DtypeInfo | None:
 
 def is_floating(code: int) -> bool:
     """Return True for the real floating-point types of any width."""
-    return code in _TABLE and _TABLE[code].name.startswith(("float", "bfloat", "half", "double"))
+    return code in _TABLE and _TABLE[code].name.startswith(("float", "bfloat"))
 
 
 def plain_quantized(array: NDArray[Any]) -> NDArray[Any]:

@@ -428,8 +428,8 @@ def check_dtypes(batch: Batch, expected: Sequence[Any]) -> None:
         if code != stored:
             first = first or name
             wrong.append(
-                f"tensor_name = {name}; expected dtype {dtypes.numpy_name_of(code)} "
-                f"does not equal original dtype {dtypes.numpy_name_of(stored)}"
+                f"tensor_name = {name}; expected dtype {dtypes.name_of(code)} "
+                f"does not equal original dtype {dtypes.name_of(stored)}"
             )
     if wrong:
         raise InvalidError("; ".join(wrong), tensor=first)

@@ -33,8 +33,8 @@ Note = dict[str, Any]
 # The member of the metadata of `ckptfmt.jax` that says of which tensors the bits are PRNG keys.
 PRNG_KEYS = "jax_prng_impls"
 E8M0, FP4, COMPLEX = "float8_e8m0fnu", "float4_e2m1fn_x2", "complex32"
-# How the dtypes with values are stored, by TensorFlow's names.
-_CARRIERS = {E8M0: "uint8", FP4: "uint8", COMPLEX: "half"}
+# How the dtypes with values are stored.
+_CARRIERS = {E8M0: "uint8", FP4: "uint8", COMPLEX: "float16"}
 _QUANTIZED = ("qint8", "quint8", "qint32")
 
 

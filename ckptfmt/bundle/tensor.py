@@ -27,7 +27,7 @@ CHECKED_WHOLE_BYTES = 1 << 20
 PROBED_BYTES = 64 << 20
 # Dtypes that tensors of dtypes of torch which the format lacks are stored as (meanings.py).
 CARRIERS = frozenset(
-    dtypes.code_of(name) for name in ("uint8", "uint16", "half", "qint8", "quint8", "qint32")
+    dtypes.code_of(name) for name in ("uint8", "uint16", "float16", "qint8", "quint8", "qint32")
 )
 
 
@@ -88,7 +88,7 @@ class TensorHandle:
         name: str, with surrogate escapes for bytes that are not UTF-8. `raw_name` is bytes.
         shape: tuple of int.
         dtype: numpy dtype; `object` for strings; None for a dtype that this version does not know.
-        dtype_code, dtype_name: TensorFlow's number and name of the dtype.
+        dtype_code, dtype_name: the format's number of the dtype, and its name: "float32", "string".
         meaning: torch's name of the dtype that the elements are bits of; None of values.
         nbytes: bytes of the array; for strings and unknown dtypes, of the uncompressed stored data.
     """
@@ -127,7 +127,7 @@ class TensorHandle:
 
     @property
     def dtype_name(self) -> str:
-        """TensorFlow's name of the dtype."""
+        """Name of the dtype, that of NumPy or ml_dtypes if they have it."""
         return dtypes.name_of(self._record.dtype)
 
     @property

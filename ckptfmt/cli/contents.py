@@ -286,7 +286,7 @@ def gather_file(kind: Format, path: str) -> Contents:
 
 
 def _dtype_name(tensor: FileTensor) -> str:
-    """Return TensorFlow's name of a dtype, or the file's own if it has none."""
+    """Return the name of a dtype, or the file's own if it has none."""
     if isinstance(tensor, Unreadable):
         return tensor.code
     try:

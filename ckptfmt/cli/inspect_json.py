@@ -8,7 +8,7 @@
      "tensors": [{"name", "dtype", "shape", "nbytes", "stored_nbytes", "shard", "offset", "crc32c",
                   "slices": [{"start", "shape", "nbytes", "raw_nbytes", "shard", "offset",
                               "crc32c", "missing"}, ...]}, ...],
-     "totals": {"tensors", "elements", "nbytes", "by_dtype": {"float": {...}, ...},
+     "totals": {"tensors", "elements", "nbytes", "by_dtype": {"float32": {...}, ...},
                 "index_bytes", "data_bytes", "files": [{"path", "shard", "size"}, ...]},
      "problems": [{"severity", "status", "failure", "message", "path", "offset", "tensor"}, ...]}
 

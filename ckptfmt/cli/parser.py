@@ -77,7 +77,7 @@ examples:
   ckptfmt diff before after               list the differences
   ckptfmt merge part-0 part-1 model       join checkpoints
   ckptfmt convert --level v2 model other  write it at another level
-  ckptfmt edit --cast half model other    cast, rename, drop tensors
+  ckptfmt edit --cast float16 model new   cast, rename, drop tensors
   ckptfmt average a b c mean              the mean of the weights
   ckptfmt latest directory                the newest complete one
   ckptfmt report model                    a page with pictures

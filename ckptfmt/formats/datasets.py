@@ -330,7 +330,7 @@ class Datasets:
         except (ValueError, TypeError, OSError) as error:
             raise self._failed(name, error) from None
         if is_opaque:
-            stored.attrs[DTYPE] = dtypes.numpy_name_of(dtypes.CODES[dtype])
+            stored.attrs[DTYPE] = dtypes.name_of(dtypes.CODES[dtype])
 
         def write(box: tuple[slice, ...], array: NDArray[Any]) -> None:
             if array.dtype.kind == "O":

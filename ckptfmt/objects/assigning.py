@@ -503,7 +503,7 @@ class _Part:
                 given = self._casts.get(position, stored)
                 is_cast = position in self._casts
                 code = dtypes.code_of(given) if is_cast else batch.codes[position]
-                kind = dtypes.numpy_name_of(code)
+                kind = dtypes.name_of(code)
                 transform = self._transforms.get(position)
                 if transform is not None:
                     given, shape = self._transformed_kind(position, transform)

@@ -212,8 +212,8 @@ def _held(name: str, value: Any, layout: Layout | None, check_replicas: bool) ->
     for position, code in codes.items():
         if code != codes[first]:
             raise InvalidError(
-                f"the array of {labels[first]} has dtype {dtypes.numpy_name_of(codes[first])}, "
-                f"that of {labels[position]} {dtypes.numpy_name_of(code)}",
+                f"the array of {labels[first]} has dtype {dtypes.name_of(codes[first])}, "
+                f"that of {labels[position]} {dtypes.name_of(code)}",
                 tensor=name,
             )
         if layout is None and shapes[position] != shapes[first]:
@@ -370,7 +370,7 @@ def _compare(name: str, one: _Joined, other: _Joined) -> None:
         )
 
     if other.code != one.code:
-        raise differ("dtype", *map(dtypes.numpy_name_of, (one.code, other.code)))
+        raise differ("dtype", *map(dtypes.name_of, (one.code, other.code)))
     if other.layout != one.layout:
         texts = ["none" if its is None else its.text for its in (one.layout, other.layout)]
         if texts[0] == texts[1]:

@@ -486,8 +486,8 @@ def _check_added(sources: Sources, name: str, shape: tuple[int, ...], code: int)
     if sources.arrays[-1].shape != shape or sources.codes[-1] != code:
         raise InvalidError(
             f"the array has shape {sources.arrays[-1].shape} and dtype "
-            f"{dtypes.numpy_name_of(sources.codes[-1])} now, and was described as "
-            f"{shape}, {dtypes.numpy_name_of(code)}",
+            f"{dtypes.name_of(sources.codes[-1])} now, and was described as "
+            f"{shape}, {dtypes.name_of(code)}",
             tensor=name,
         )
 

@@ -16,11 +16,8 @@ from ckptfmt.bundle import state_tree
 from ckptfmt.errors import CorruptError, InvalidError
 from ckptfmt.recipe.changes import Changes
 
-# TensorFlow's name of a dtype that torch names differently, and torch's plain form of its others.
-_TORCH_NAMES = {
-    "float": "float32",
-    "double": "float64",
-    "half": "float16",
+# torch's plain form of quantized dtypes.
+_PLAIN_NAMES = {
     "qint8": "int8",
     "quint8": "uint8",
     "qint16": "int16",
@@ -49,7 +46,7 @@ def dtype_named(name: str) -> torch.dtype | None:
 def dtype_of(code: int) -> torch.dtype | None:
     """Return the dtype of a carrier for TensorFlow's dtype code; None if torch has none."""
     name = dtypes.name_of(code)
-    return dtype_named(_TORCH_NAMES.get(name, name))
+    return dtype_named(_PLAIN_NAMES.get(name, name))
 
 
 def can_cast(stored: Any, wanted: Any) -> bool:

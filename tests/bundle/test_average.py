@@ -121,8 +121,8 @@ def test_a_dry_run_checks(tmp_path: Path) -> None:
     [
         ({"w": np.ones(3)}, "lacks 'v'"),
         ({"w": np.ones(3), "v": np.ones(2), "x": np.ones(2)}, "also has 'x'"),
-        ({"w": np.ones(3, "f4"), "v": np.ones(2)}, r"is float\[3\], and double\[3\]"),
-        ({"w": np.ones(4), "v": np.ones(2)}, r"is double\[4\], and double\[3\]"),
+        ({"w": np.ones(3, "f4"), "v": np.ones(2)}, r"is float32\[3\], and float64\[3\]"),
+        ({"w": np.ones(4), "v": np.ones(2)}, r"is float64\[4\], and float64\[3\]"),
     ],
 )
 def test_other_tensors_are_refused(tmp_path: Path, other: dict[str, Any], message: str) -> None:

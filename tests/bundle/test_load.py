@@ -229,8 +229,7 @@ STORED = "does not match the shape stored in checkpoint:"
             ["d", "h", "i"],
             ["", "", ""],
             ["float32", "half", "int32"],
-            'tensor_name = d; expected dtype float32 ("float") does not equal original dtype '
-            'float64 ("double"); '
+            "tensor_name = d; expected dtype float32 does not equal original dtype float64; "
             "tensor_name = i; expected dtype int32 does not equal original dtype int64",
         ),
         (["d"], ["5 1,2"], None, f"{SHAPE} [5] {STORED} [4]"),

@@ -22,7 +22,7 @@ def test_a_reader(tmp_path: Path) -> None:
     ckptfmt.save(tmp_path / "m", names)
     with ckptfmt.open(tmp_path / "m") as reader:
         html = reader._repr_html_()
-    assert cells(html) == ["<b>&", "double", "[2, 3]", "48", "\\udcff", "double", "[1]", "8"]
+    assert cells(html) == ["<b>&", "float64", "[2, 3]", "48", "\\udcff", "float64", "[1]", "8"]
     assert "2 tensors<" in html
     assert cells(reader._repr_html_()) == [] and "closed" in reader._repr_html_()
 
@@ -41,6 +41,6 @@ def test_a_handle(tmp_path: Path) -> None:
             writer.add_slice("t", np.ones(1), shape=(2,), offset=(part,))
     with ckptfmt.open(tmp_path / "m") as reader:
         html = reader["<i>"]._repr_html_()
-        assert cells(html) == ["double", "[2, 3]", "48", "data file 0"]
+        assert cells(html) == ["float64", "[2, 3]", "48", "data file 0"]
         assert "<caption>&lt;i&gt;</caption>" in html
         assert cells(reader["t"]._repr_html_())[-1] == "several data files"

@@ -72,7 +72,7 @@ def test_mapping(tmp_path: Path) -> None:
         assert reader["b"].shape == (2, 3)
         assert reader != dict(reader) and hash(reader) == id(reader)
         assert repr(reader) == f"<ckptfmt.Reader '{tmp_path}/ck'>"
-        assert repr(reader["b"]) == "<TensorHandle 'b' float (2, 3)>"
+        assert repr(reader["b"]) == "<TensorHandle 'b' float32 (2, 3)>"
 
 
 @pytest.mark.parametrize("name", ["z", b"z", "a\0", "", "aa"])
@@ -99,7 +99,7 @@ def test_table(tmp_path: Path) -> None:
         string, _ = ix.string_value([b"ab", b"cde"])
         at = -(-size // 64) * 64
         assert table["name"].tolist() == ["big", "cut", "s"]
-        assert table["dtype"].tolist() == ["int16", "float", "string"]
+        assert table["dtype"].tolist() == ["int16", "float32", "string"]
         assert table["dtype_code"].tolist() == [5, 1, 7]
         assert table["shape"].tolist() == [(CHUNK + 2,), (2, 3), (2,)]
         assert table["nbytes"].tolist() == table["stored_nbytes"].tolist() == [size, 24, 11]
@@ -307,7 +307,7 @@ def test_map(tmp_path: Path, seed: int) -> None:
                     assert_same(mapped, value)
                     assert not mapped.flags.writeable
             with Spent() as spent:
-                large = reader["double"].map(verify="off")
+                large = reader["float64"].map(verify="off")
             assert spent.bytes_read == 0 and spent.maps == (1 if large.size else 0)
 
 
@@ -446,11 +446,11 @@ def test_digest(tmp_path: Path, seed: int) -> None:
     with ckptfmt.open(tmp_path / "merged") as reader:
         assert reader.digest() == expected
     others = [
-        {**tensors, "float": tensors["float"].reshape(4, 3)},
+        {**tensors, "float32": tensors["float32"].reshape(4, 3)},
         {**tensors, "int32": tensors["int32"].view(np.uint32)},
         {**tensors, "bool": ~tensors["bool"]},
-        {name + "x" if name == "half" else name: value for name, value in tensors.items()},
-        {name: value for name, value in tensors.items() if name != "half"},
+        {name + "x" if name == "float16" else name: value for name, value in tensors.items()},
+        {name: value for name, value in tensors.items() if name != "float16"},
     ]
     digests = {digest(f"other{i}", other) for i, other in enumerate(others)}
     digests.add(digest("metadata", tensors, metadata={"k": 1}))

@@ -340,10 +340,10 @@ def test_refused_data(tmp_path: Path, name: str | bytes, data: Any, message: str
 @pytest.mark.parametrize(
     ("data", "dtype", "message"),
     [
-        (np.zeros(2), "float32", 'the array must have dtype float32 ("float"), not float64'),
+        (np.zeros(2), "float32", "the array must have dtype float32, not float64"),
         (np.zeros(2), "string", "the array must have dtype string, not float64"),
         (np.zeros(2), "variant", "the array must have dtype variant, not float64"),
-        (np.array(["a"]), "float", 'the array must have dtype float32 ("float"), not <U1'),
+        (np.array(["a"]), "float", "the array must have dtype float32, not <U1"),
         (np.zeros(2, np.int32), "qint8", "the array must have dtype qint8, not int32"),
     ],
 )

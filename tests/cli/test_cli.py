@@ -112,7 +112,7 @@ KERNEL, NONE, WORDS = "model/dense/kernel", "model/none", "model/words"
         (["--filter", "step", "--filter", "/WORDS|none/"], [NONE, "step"]),
         (["--filter", "[sS]tep"], ["step"]),
         (["--sort", "size"], [KERNEL, WORDS, "step", "scale", NONE]),
-        (["--sort", "dtype"], [NONE, "scale", KERNEL, "step", WORDS]),
+        (["--sort", "dtype"], ["scale", NONE, KERNEL, "step", WORDS]),
         (["--sort", "shard"], [KERNEL, "scale", WORDS, NONE, "step"]),
         (["--limit", "2"], [KERNEL, NONE]),
         (["--limit", "0"], []),

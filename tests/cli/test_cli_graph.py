@@ -65,11 +65,11 @@ def test_objects(tmp_path: Path, command: Command) -> None:
     assert "without tensors" not in ran.out
     assert tree_in(ran) == [
         "name  tensors  elements  bytes  dtype  shape  kind",
-        "├─ kernel  32  128 B  float  [8, 4]",
+        "├─ kernel  32  128 B  float32  [8, 4]",
         "├─ layers/  2  5  39 B  list",
         "│  ├─ 0/  1  4  32 B  dict",
         "│  │  ├─ kernel -> kernel",
-        "│  │  └─ b..s  4  32 B  double  [4]",
+        "│  │  └─ b..s  4  32 B  float64  [4]",
         "│  ├─ 1/  1  1  7 B  tuple",
         "│  │  ├─ 0  1  7 B  string  []  str",
         "│  │  └─ 1  0  0  0 B  none",
@@ -78,7 +78,7 @@ def test_objects(tmp_path: Path, command: Command) -> None:
         "│  ├─ .ATTRIBUTES/py_state  1  7 B  string  []",
         "│  ├─ step  1  8 B  int64  []  int",
         "│  ├─ of -> kernel",
-        "│  └─ .OPTIMIZER_SLOT/m.S1 of kernel  32  128 B  float  [8, 4]",
+        "│  └─ .OPTIMIZER_SLOT/m.S1 of kernel  32  128 B  float32  [8, 4]",
         f"└─ _CHECKPOINTABLE_OBJECT_GRAPH  1  {size} B  string  []",
     ]
     assert "\n7 tensors, " in ran.out
@@ -89,9 +89,9 @@ def test_objects_without_tensors_are_hidden(tmp_path: Path, command: Command) ->
     shown = command(save_tree(tmp_path / "ckpt", {**tree, "again": tree["empty"]}))
     assert tree_in(shown)[:4] == [
         "name  tensors  elements  bytes  dtype  shape  kind",
-        "├─ w  2  16 B  double  [2]",
+        "├─ w  2  16 B  float64  [2]",
         "├─ l/  1  3  24 B  list",
-        "│  └─ 0  3  24 B  double  [3]",
+        "│  └─ 0  3  24 B  float64  [3]",
     ]
     assert "\n... and 3 objects without tensors (--all lists them)\n" in shown.out
     listed = command("--all", tmp_path / "ckpt").out
@@ -113,11 +113,11 @@ def test_filter_sort_and_limit(tmp_path: Path, command: Command) -> None:
         "name  tensors  elements  bytes  dtype  shape  kind",
         "└─ layers/  1  4  32 B  list",
         "   └─ 0/  1  4  32 B  dict",
-        "      └─ b..s  4  32 B  double  [4]",
+        "      └─ b..s  4  32 B  float64  [4]",
     ]
     assert tree_in(command("--sort", "size", "--filter", "[!_]*", "--limit", "2", prefix))[1:] == [
         "├─ optimizer/  3  34  143 B",
-        "│  ├─ .OPTIMIZER_SLOT/m.S1 of kernel  32  128 B  float  [8, 4]",
+        "│  ├─ .OPTIMIZER_SLOT/m.S1 of kernel  32  128 B  float32  [8, 4]",
         "│  ├─ step  1  8 B  int64  []  int",
         "... and 4 tensors more",
     ]
@@ -150,14 +150,14 @@ def test_foreign_graphs(tmp_path: Path, command: Command) -> None:
         size = reader[OBJECT_GRAPH_KEY].stored_nbytes
     assert tree_in(ran)[1:] == [
         "├─ a/  1  1  8 B",
-        "│  ├─ .ATTRIBUTES/VARIABLE_VALUE  1  8 B  double  [1]",
+        "│  ├─ .ATTRIBUTES/VARIABLE_VALUE  1  8 B  float64  [1]",
         "│  └─ up -> (root)",
         "├─ a.Sb -> a",
-        "├─ \\x1b[31m  1  8 B  double  [1]  new\\n",
+        "├─ \\x1b[31m  1  8 B  float64  [1]  new\\n",
         "├─ saved/  1  1  8 B  saved by my.saver",
-        "│  └─ .OPTIMIZER_SLOT/m of (an object that the root does not reach)  1  8 B  double  [1]",
+        "│  └─ .OPTIMIZER_SLOT/m of (an object that the root does not reach)  1  8 B  float64  [1]",
         f"├─ _CHECKPOINTABLE_OBJECT_GRAPH  1  {size} B  string  []",
-        "└─ z  1  8 B  double  [1]",
+        "└─ z  1  8 B  float64  [1]",
     ]
 
 
@@ -203,7 +203,7 @@ def test_tensors_that_are_missing(tmp_path: Path, command: Command) -> None:
     ran = command(write(tmp_path / "ckpt", ObjectGraph(nodes), v=np.ones(1)))
     assert ran.status == 1
     assert "MISSING_TENSOR" in ran.err and "tensor 'x': 2 such tensors; the object graph" in ran.err
-    assert tree_in(ran)[1:4] == ["├─ a  missing", "├─ b  1  8 B  double  [1]", "├─ c  missing"]
+    assert tree_in(ran)[1:4] == ["├─ a  missing", "├─ b  1  8 B  float64  [1]", "├─ c  missing"]
 
 
 def test_json_and_other_forms_stay_as_they_are(tmp_path: Path) -> None:

@@ -30,7 +30,7 @@ def test_tensor_names_are_not_masked(tmp_path: Path, command: Command) -> None:
     assert [one["name"] for one in document["tensors"]] == sorted(NAMES)
     assert document["metadata"] == {"from": NAMES[0]}
     for name in NAMES:
-        assert command("show", prefix, name).out.startswith(f"{name}  double [")
+        assert command("show", prefix, name).out.startswith(f"{name}  float64 [")
         assert json.loads(command("show", "--json", prefix, name).out)["name"] == name
         assert command("show", "--stats", prefix, name).out.startswith(f"{name}  ")
     shown = command("diff", prefix, other).out

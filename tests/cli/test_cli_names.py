@@ -103,7 +103,7 @@ def test_the_name_that_is_printed(tmp_path: Path, command: Command) -> None:
     listed = command("inspect", prefix).out
     assert f"\n{SHOWN} " in listed and "VARIABLE_VALUE" not in listed
     assert STORED in command("inspect", "--raw-names", prefix).out
-    assert command("show", prefix, STORED).out.startswith(f"{SHOWN}  float [2, 3]\n")
+    assert command("show", prefix, STORED).out.startswith(f"{SHOWN}  float32 [2, 3]\n")
     tree = command("inspect", "--tree", prefix).out
     assert "_variables/" in tree and "_trainable_variables/" not in tree
     (model,) = (line for line in tree.splitlines() if "model/" in line and "->" not in line)

@@ -135,7 +135,7 @@ def test_what_cannot_be_read_is_listed(path: str, unreadable: list[str], command
     """With the reason, beside the tensors that can be; other commands leave it out."""
     document = json.loads(command("inspect", "--json", path).out)
     dtypes = {one["name"]: one["dtype"] for one in document["tensors"]}
-    assert dtypes == {"fine": "double", **dict.fromkeys(unreadable, "unreadable")}
+    assert dtypes == {"fine": "float64", **dict.fromkeys(unreadable, "unreadable")}
     problems = [(one["severity"], one["tensor"]) for one in document["problems"]]
     assert problems == [("note", name) for name in unreadable]
     assert command("verify", path).status == 1

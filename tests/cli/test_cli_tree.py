@@ -45,10 +45,10 @@ def test_layers_that_are_alike_are_one(command: Command, tmp_path: Path) -> None
         "├─ encoder/  36  288  1.1 KiB",
         "│  └─ layer_{0..11}/  36  288  1.1 KiB",
         "│     ├─ attention/  2  16  64 B",
-        "│     │  ├─ bias  8  32 B  float  [4, 2]",
-        "│     │  └─ kernel  8  32 B  float  [4, 2]",
-        "│     └─ mlp/wi_0  8  32 B  float  [4, 2]",
-        "└─ step  8  32 B  float  [4, 2]",
+        "│     │  ├─ bias  8  32 B  float32  [4, 2]",
+        "│     │  └─ kernel  8  32 B  float32  [4, 2]",
+        "│     └─ mlp/wi_0  8  32 B  float32  [4, 2]",
+        "└─ step  8  32 B  float32  [4, 2]",
     ]
     assert "more" not in command("inspect", "--tree", prefix).out
     assert len(tree(command("inspect", "--tree", "--full", prefix))) == 1 + 12 * 5 + 1
@@ -59,8 +59,8 @@ def test_only_what_is_alike_is_folded(command: Command, tmp_path: Path) -> None:
     prefix = saved(tmp_path / "m", names)
     found = tree(command("inspect", "--tree", "--depth", 2, prefix))
     assert found == [
-        "├─ d0  8  32 B  float  [4, 2]",
-        "├─ d1  8  32 B  float  [4, 2]",
+        "├─ d0  8  32 B  float32  [4, 2]",
+        "├─ d1  8  32 B  float32  [4, 2]",
         "└─ encoder/  18  144  576 B",
         "   └─ layer_{0..3,5,9}/ ...  18  144  576 B",
     ]
@@ -79,7 +79,7 @@ def test_a_million_tensors_of_one_kind_are_one_line(command: Command, tmp_path: 
     prefix = saved(tmp_path / "m", [f"table/{n:04}" for n in range(3000)], ())
     assert tree(command("inspect", "--tree", prefix)) == [
         "└─ table/  3,000  3,000  11.7 KiB",
-        "   └─ {0000..2999}  3,000  3,000  11.7 KiB  float  []",
+        "   └─ {0000..2999}  3,000  3,000  11.7 KiB  float32  []",
     ]
 
 
@@ -149,7 +149,7 @@ class Listed:
         self.names = sorted(names, key=str.encode)
         self.elements = list(range(len(names)))
         self.nbytes = [4 * count for count in self.elements]
-        self.dtypes, self.shapes = ["float"] * len(names), [(count,) for count in self.elements]
+        self.dtypes, self.shapes = ["float32"] * len(names), [(count,) for count in self.elements]
 
     def __len__(self) -> int:
         return len(self.names)

@@ -34,8 +34,8 @@ def save(prefix: Path, tensors: Any, **options: Any) -> Path:
     ("name", "expected"),
     [
         ("step", "step  int64 []\n7\n"),
-        ("scale", "scale  float []\n0.5\n"),
-        ("model/none", "model/none  double [3, 0]\n[]\n"),
+        ("scale", "scale  float32 []\n0.5\n"),
+        ("model/none", "model/none  float64 [3, 0]\n[]\n"),
         ("model/words", "model/words  string [2]\n['one' 'three']\n"),
         ("model/words[::-1]", "model/words[::-1]  string [2] of [2]\n['three' 'one']\n"),
         ("model/words[1]", "model/words[1]  string [] of [2]\n'three'\n"),
@@ -91,7 +91,7 @@ def test_show_json(command: Command, tmp_path: Path) -> None:
         "path": f"{prefix}.index",
         "prefix": str(prefix),
         "name": "x",
-        "dtype": "float",
+        "dtype": "float32",
         "shape": [4],
         "index": None,
         "values": [0.5, "NaN", "Infinity", "-Infinity"],
@@ -261,16 +261,16 @@ B = {
 }
 del B["a"]
 DIFFERENT = r"""only in A: a  int64 [1]
-only in B: b  half []
+only in B: b  float16 []
 values: bf  bfloat16 [4]: 3 of 4 elements, largest difference inf (relative inf),
  1 NaN in one only
 values: c  complex128 [2]: 1 of 2 elements, largest difference 5 (relative 1)
 values: i  int64 [3]: 2 of 3 elements
-values: nan  double [3]: 1 of 3 elements, largest difference 0 (relative 0)
+values: nan  float64 [3]: 1 of 3 elements, largest difference 0 (relative 0)
 values: q\x1b  int8 [2]: 1 of 2 elements
 values: s  string [2]: 1 of 2 elements
-shape: shape  float [2, 3] in A, double [3, 2] in B
-dtype: type  float [2] in A, int32 [2] in B
+shape: shape  float32 [2, 3] in A, float64 [3, 2] in B
+dtype: type  float32 [2] in A, int32 [2] in B
 metadata: not the same
 different: 1 only in A, 1 only in B, 6 with other values, 1 of another shape, 1 of another dtype,
  other metadata, 1 tensor equal
@@ -290,7 +290,7 @@ def test_diff(command: Command, tmp_path: Path) -> None:
     found = {one["name"]: one for one in document["differences"]}
     assert list(found) == sorted({*A, *B} - {"same"})
     assert found["b"]["a"] is None
-    assert found["b"]["b"] == {"dtype": "half", "shape": []}
+    assert found["b"]["b"] == {"dtype": "float16", "shape": []}
     assert found["c"] == {
         "name": "c",
         "kind": "values",

@@ -70,7 +70,7 @@ def test_data(tmp_path: Path) -> None:
         HOSTILE.replace("\u2028", r"\u2028"),
     }
     kernel = tensors["a/kernel"]
-    assert (kernel["dtype"], kernel["shape"], kernel["role"]) == ("float", [4, 3], "weight")
+    assert (kernel["dtype"], kernel["shape"], kernel["role"]) == ("float32", [4, 3], "weight")
     assert kernel["stats"]["mean"] == 5.5 and kernel["stats"]["count"] == 12
     assert "warnings" not in kernel
     assert tensors["a/kernel/Adam"]["role"] == "optimizer"
@@ -300,7 +300,7 @@ def test_comparison(tmp_path: Path) -> None:
     assert [row["change"] for row in comparison["rows"]][:3] == ["removed", "added", "retyped"]
     rows = {row.pop("name"): row for row in comparison["rows"]}
     numbers = {"largest": None, "relative": None, "nans": 0}
-    sides = {"before": ["double", [2]], "after": ["double", [2]]}
+    sides = {"before": ["float64", [2]], "after": ["float64", [2]]}
     text = {"before": ["string", [1]], "after": ["string", [1]]}
     assert rows == {
         "moved": {
@@ -312,9 +312,9 @@ def test_comparison(tmp_path: Path) -> None:
             **sides,
         },
         "s": {"change": "changed", "elements": 1, **numbers, **text},
-        "gone": {"change": "removed", "before": ["double", [2]]},
-        "new": {"change": "added", "after": ["double", [2]]},
-        "type": {"change": "retyped", "before": ["float", [2]], "after": ["float", [3]]},
+        "gone": {"change": "removed", "before": ["float64", [2]]},
+        "new": {"change": "added", "after": ["float64", [2]]},
+        "type": {"change": "retyped", "before": ["float32", [2]], "after": ["float32", [3]]},
     }
 
 
@@ -345,7 +345,7 @@ def test_what_was_not_compared_is_counted(tmp_path: Path) -> None:
 def test_byte_order_is_part_of_the_values(tmp_path: Path) -> None:
     golden = Path(__file__).parents[1] / "golden" / "big_endian" / "ckpt"
     with ckptfmt.open(golden) as reader:
-        tensors = {name: one.read() for name, one in reader.items() if one.dtype_name == "float"}
+        tensors = {name: one.read() for name, one in reader.items() if one.dtype_name == "float32"}
         # Stored as the same bytes.
         ckptfmt.save(tmp_path / "m", {name: one.byteswap() for name, one in tensors.items()})
         with ckptfmt.open(tmp_path / "m") as other:

@@ -98,7 +98,7 @@ def test_from_spec_of_a_function() -> None:
     [
         (
             SaveSpec(lambda: np.zeros(2), "", "w", "float32", ""),
-            'the array must have dtype float32 ("float"), not float64',
+            "the array must have dtype float32, not float64",
         ),
         (
             SaveSpec(np.zeros(3), "4 1,2", "w"),

@@ -201,7 +201,7 @@ def test_as_array() -> None:
     assert found.dtype == dtype == np.float32
     refused(
         lambda: as_array("w", array, np.dtype(np.float64)),
-        'the array must have dtype float64 ("double"), not float32',
+        "the array must have dtype float64, not float32",
         "w",
     )
 

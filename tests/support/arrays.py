@@ -7,12 +7,13 @@ import random
 from typing import Any
 
 import numpy as np
+from interop.expected import dtype_name
 from interop.values import KINDS, STRING
 from numpy.typing import NDArray
 
 CODES = tuple(KINDS)
 NUMERIC = tuple(code for code in CODES if code != STRING)
-NAMES = {code: kind.name for code, kind in KINDS.items()}
+NAMES = {code: dtype_name(code) for code in KINDS}
 
 
 def random_array(chance: random.Random, code: int, shape: tuple[int, ...]) -> NDArray[Any]:

@@ -84,7 +84,7 @@ def exists(path: Path | str) -> bool:
 def mean(one: Any, other: Any) -> Any:
     """The mean of two arrays as `average` has it; the first if they have no fractions."""
     kind = NAMES[code_of(one)]
-    if not any(part in kind for part in ("float", "double", "half", "complex")):
+    if not any(part in kind for part in ("float", "complex")):
         return one
     wide = np.complex128 if "complex" in kind else np.float64
     with np.errstate(all="ignore"):
