@@ -2,15 +2,16 @@
 """Compare two checkpoints tensor by tensor in key order. Nothing is printed here.
 
 Values are compared bit by bit, or within a tolerance, large tensors piece by piece, so that memory
-stays bounded by a few pieces.
+stays bounded by a few pieces. Norms are in float64.
 """
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,13 +19,18 @@ from numpy.typing import NDArray
 from ckptfmt._base.casting import kind_of
 from ckptfmt._base.dtypes import plain_quantized
 from ckptfmt._base.names import tensor_bytes
-from ckptfmt.bundle.meanings import alike, bits_of, meant
+from ckptfmt.bundle.graph import OBJECT_GRAPH_KEY
+from ckptfmt.bundle.meanings import alike, bits_of, has_values, meant
 from ckptfmt.bundle.reader import Reader
 from ckptfmt.bundle.tensor import TensorHandle
 from ckptfmt.errors import InvalidError
 
-# Bytes of one array in memory at a time.
-PIECE_BYTES = 64 << 20
+# Bytes of one array in memory at a time, and elements of which float64 are computed at a time.
+PIECE_BYTES, BLOCK = 64 << 20, 1 << 15
+# Tensors of at most so many elements differ by their values.
+FEW = 4
+# Squares of numbers between these neither overflow nor vanish.
+SQUARED_MIN, SQUARED_MAX = 1e-140, 1e140
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,10 +44,12 @@ class Difference:
         elements: how many elements have other bits, or are farther apart than the tolerance; None
             where values were not compared. Tensors of different dtypes are compared if there is a
             tolerance and both are floating-point or complex.
-        largest: of floating-point and complex values, the largest absolute difference of two
-            numbers; infinite where one of them is. None for other dtypes.
-        relative: of the same, the largest absolute difference divided by the absolute value in B.
-        nans: how many elements are NaN in only one of the two.
+        within: how many elements are different numbers within the tolerance.
+        largest: of floating-point, complex and integer values, the largest absolute difference of
+            two numbers; infinite where one of them is. None for other dtypes.
+        norm_a, norm_change: of the same, the L2 norm of A and of B - A, infinities and NaN left
+            out.
+        nans, infinite: how many elements are NaN or infinite, in A and in B.
     """
 
     name: str
@@ -49,29 +57,68 @@ class Difference:
     a: TensorHandle | None
     b: TensorHandle | None
     elements: int | None = None
+    within: int = 0
     largest: float | None = None
-    relative: float | None = None
-    nans: int = 0
+    norm_a: float | None = None
+    norm_change: float | None = None
+    nans: tuple[int, int] = (0, 0)
+    infinite: tuple[int, int] = (0, 0)
 
     @property
     def is_near(self) -> bool:
-        """Whether only the dtypes differ, and all values are equal within the tolerance."""
-        return self.kind == "dtype" and self.elements == 0
+        """Whether all values are equal within the tolerance."""
+        return self.elements == 0
+
+    @property
+    def relative(self) -> float | None:
+        """The norm of the change divided by the norm of A."""
+        return None if self.norm_change is None else ratio(self.norm_change, self.norm_a or 0.0)
+
+    def values(self) -> tuple[NDArray[Any], NDArray[Any]] | None:
+        """Read the values in A and in B if they are few and not the object graph; else None."""
+        both = [one for one in (self.a, self.b) if one is not None]
+        few = len(both) == 2 and all(one.size <= FEW and has_values(one) for one in both)
+        if not few or self.name == OBJECT_GRAPH_KEY:
+            return None
+        old, new = (plain_quantized(one.read()) for one in both)
+        return old, new
 
 
 @dataclass(frozen=True, slots=True)
 class Tolerance:
     """Two numbers a, b are equal if |a - b| <= absolute + relative * |b|, as in numpy.isclose, or
-    if both are NaN. Without a tolerance all bits must be equal."""
+    if both are NaN."""
 
     relative: float = 0.0
     absolute: float = 0.0
 
-    def __bool__(self) -> bool:
-        return self.relative > 0 or self.absolute > 0
+
+def ratio(norm_change: float, norm_a: float) -> float:
+    """Return the ratio of two norms; that of a change of zeros is infinite."""
+    return norm_change / norm_a if norm_a else math.inf if norm_change else 0.0
 
 
-EXACT = Tolerance()
+def norms(found: Iterable[Difference]) -> tuple[float, float] | None:
+    """Return the norms of A and of the change over all floating-point and complex tensors whose
+    values were compared and differ; None if there are none."""
+    parts = [
+        (one.norm_a, one.norm_change)
+        for one in found
+        if one.norm_a is not None and one.norm_change is not None and one.a and _is_float(one.a)
+    ]
+    return (
+        (math.hypot(*(a for a, _ in parts)), math.hypot(*(b for _, b in parts))) if parts else None
+    )
+
+
+def changed_metadata(
+    a: Mapping[str, Any], b: Mapping[str, Any]
+) -> dict[str, tuple[str | None, str | None]]:
+    """Return the members of the metadata that differ, in A and in B as JSON; None where one is
+    missing. 1, 1.0 and true differ."""
+    texts = [{name: json.dumps(one[name], sort_keys=True) for name in one} for one in (a, b)]
+    pairs = {name: (texts[0].get(name), texts[1].get(name)) for name in sorted({*a, *b})}
+    return {name: (old, new) for name, (old, new) in pairs.items() if old != new}
 
 
 def compare(
@@ -81,8 +128,9 @@ def compare(
     *,
     chosen: Callable[[str], object] = lambda _: True,
     renamed: Callable[[str], str] | None = None,
-    tolerance: Tolerance = EXACT,
+    tolerance: Tolerance | None = None,
     by_checksum: bool = False,
+    graphs_equal: Callable[[], bool] | None = None,
 ) -> Iterator[Difference | None]:
     """One item a tensor, in key order: a Difference, or None where the two are equal.
 
@@ -93,13 +141,17 @@ def compare(
         progress: called with the bytes of the arrays that were just compared.
         chosen: whether a tensor is compared, by its name in B or the one that it is given.
         renamed: gives a tensor of A the name that it has in B.
-        tolerance: of floating-point and complex numbers.
+        tolerance: of floating-point and complex numbers; None compares bits.
         by_checksum: whether tensors that are stored whole with the same checksum are equal, and are
             not read.
+        graphs_equal: compares the object graphs, if both have one; None compares the bytes.
     """
     by_checksum = by_checksum and a.header.big_endian == b.header.big_endian
     for one, other in pairs(a, b, chosen, renamed):
-        yield difference(one, other, progress, tolerance=tolerance, by_checksum=by_checksum)
+        if graphs_equal and one and other and one.name == OBJECT_GRAPH_KEY:
+            yield None if graphs_equal() else Difference(one.name, "values", one, other, 1)
+        else:
+            yield difference(one, other, progress, tolerance=tolerance, by_checksum=by_checksum)
 
 
 def difference(
@@ -107,7 +159,7 @@ def difference(
     other: TensorHandle | None,
     progress: Callable[[int], object] | None = None,
     *,
-    tolerance: Tolerance = EXACT,
+    tolerance: Tolerance | None = None,
     by_checksum: bool = False,
 ) -> Difference | None:
     """Compare two tensors, of which one may be missing; arguments as for compare.
@@ -122,7 +174,7 @@ def difference(
     if one.shape != other.shape:
         return Difference(one.name, "shape", one, other)
     if not alike(one, other):
-        if tolerance and _has_distances(one) and _has_distances(other):
+        if tolerance is not None and _is_float(one) and _is_float(other):
             return _values(one, other, progress, tolerance)
         return Difference(one.name, "dtype", one, other)
     if by_checksum and checksums_equal(one, other):
@@ -180,15 +232,19 @@ def pieces(
                 yield (slice(first, first + 1), *rest)
 
 
-def _has_distances(handle: TensorHandle) -> bool:
-    return handle.dtype is not None and kind_of(handle.dtype) in ("f", "c")
+def _kind(handle: TensorHandle) -> str:
+    return "" if handle.dtype is None else kind_of(handle.dtype)
+
+
+def _is_float(handle: TensorHandle) -> bool:
+    return _kind(handle) in ("f", "c")
 
 
 def _values(
     a: TensorHandle,
     b: TensorHandle,
     progress: Callable[[int], object] | None,
-    tolerance: Tolerance,
+    tolerance: Tolerance | None,
 ) -> Difference | None:
     stored = bits_of(a), bits_of(b)
     if stored[0].dtype is None:  # an unknown dtype has no elements
@@ -196,29 +252,41 @@ def _values(
         return Difference(a.name, "values", a, b) if different else None
     # Average size of the strings.
     itemsize = -(-max(a.nbytes, b.nbytes) // max(a.size, 1))
-    elements = nans = 0
-    largest = relative = 0.0
-    numbers = _has_distances(a)
-    retyped = not alike(a, b)
+    is_number, retyped = _kind(a) in ("f", "c", "i"), not alike(a, b)
+    sums = _Sums(tolerance if _is_float(a) else None)
+    equal: list[tuple[slice, ...]] = []
     for index in pieces(a.shape, itemsize):
         one, other = (plain_quantized(h[index] if index else h.read()) for h in stored)
         one, other = one.reshape(-1), other.reshape(-1)
-        differs = np.arange(one.size) if retyped else np.flatnonzero(_differs(one, other))
-        if differs.size and numbers:
-            found = _distances(one[differs], other[differs], tolerance)
-            elements += found.elements
-            largest, relative = max(largest, found.largest), max(relative, found.relative)
-            nans += found.nans
+        differs = None if retyped else _differs(one, other)
+        if differs is not None and not differs.any():
+            equal.append(index)
+        elif is_number:
+            sums.add(one, other, differs)
         else:
-            elements += differs.size
+            sums.elements += _count(np.asarray(differs))
         if progress is not None:
             progress(one.size * itemsize)
-    if not elements and not retyped:
+    if not (sums.elements or sums.within or retyped):
         return None
-    if not numbers:
-        return Difference(a.name, "values", a, b, elements)
-    kind = "dtype" if retyped else "values"
-    return Difference(a.name, kind, a, b, elements, largest, relative, nans)
+    if not is_number:
+        return Difference(a.name, "values", a, b, sums.elements)
+    for index in equal:  # of which only the norm is missing
+        one = (stored[0][index] if index else stored[0].read()).reshape(-1)
+        sums.add(one, one, np.zeros(one.size, np.bool_))
+    return Difference(
+        a.name,
+        "dtype" if retyped else "values",
+        a,
+        b,
+        sums.elements,
+        sums.within,
+        sums.largest,
+        sums.norm_a,
+        sums.norm_change,
+        (sums.nans[0], sums.nans[1]),
+        (sums.infinite[0], sums.infinite[1]),
+    )
 
 
 def _differs(one: NDArray[Any], other: NDArray[Any]) -> NDArray[np.bool_]:
@@ -234,37 +302,74 @@ def _differs(one: NDArray[Any], other: NDArray[Any]) -> NDArray[np.bool_]:
     return different
 
 
-class _Distances(NamedTuple):
-    elements: int
-    largest: float
-    relative: float
-    nans: int
+class _Sums:
+    """What adds up over the elements of two tensors of numbers; see Difference."""
+
+    def __init__(self, tolerance: Tolerance | None) -> None:
+        self.tolerance = tolerance
+        self.elements = self.within = 0
+        self.largest = self.norm_a = self.norm_change = 0.0
+        self.nans, self.infinite = [0, 0], [0, 0]
+
+    def add(
+        self, one: NDArray[Any], other: NDArray[Any], differs: NDArray[np.bool_] | None
+    ) -> None:
+        """Add one-dimensional arrays, of which `differs` says whose bits differ; None if they have
+        different dtypes."""
+        add = self._add_integers if kind_of(one.dtype) == "i" else self._add_floats
+        for first in range(0, one.size, BLOCK):
+            part = slice(first, first + BLOCK)
+            if self.tolerance is None and differs is not None:
+                self.elements += _count(differs[part])
+            add(one[part], other[part])
+
+    def _add_integers(self, one: NDArray[Any], other: NDArray[Any]) -> None:
+        wide = np.uint64 if one.dtype == np.uint64 else np.int64
+        left, right = one.astype(wide), other.astype(wide)
+        # Exact modulo 2**64.
+        apart = np.maximum(left, right).view(np.uint64) - np.minimum(left, right).view(np.uint64)
+        self._add_norms(np.abs(left.astype(np.float64)), apart.astype(np.float64))
+
+    def _add_floats(self, one: NDArray[Any], other: NDArray[Any]) -> None:
+        wide = np.complex128 if "c" in (one.dtype.kind, other.dtype.kind) else np.float64
+        left, right = one.astype(wide), other.astype(wide)
+        with np.errstate(invalid="ignore", over="ignore"):
+            apart, size = np.abs(left - right), np.abs(left)
+            finite = np.isfinite(left), np.isfinite(right)
+            both = finite[0] & finite[1]
+            if both.all():
+                self._add_norms(size, apart)
+            else:
+                nan = np.isnan(left), np.isnan(right)
+                for at in (0, 1):
+                    self.nans[at] += _count(nan[at])
+                    self.infinite[at] += _count(~(finite[at] | nan[at]))
+                self._add_norms(size[finite[0]], apart[both])
+                # Infinities are apart, but for equal ones; NaN are near NaN.
+                same = (left == right) | (nan[0] & nan[1])
+                apart[~both] = np.where(same, 0.0, np.inf)[~both]
+                if np.any(~both & ~(nan[0] | nan[1] | same)):
+                    self.largest = math.inf
+            if self.tolerance is not None:
+                allowed = self.tolerance.absolute + self.tolerance.relative * np.abs(right)
+                near = (apart == 0) | (np.isfinite(apart) & (apart <= allowed))
+                self.elements += _count(~near)
+                self.within += _count(near & (apart != 0))
+
+    def _add_norms(self, sizes: NDArray[Any], apart: NDArray[Any]) -> None:
+        self.largest = max(self.largest, float(apart.max(initial=0.0)))
+        self.norm_a = math.hypot(self.norm_a, _norm(sizes))
+        self.norm_change = math.hypot(self.norm_change, _norm(apart))
 
 
-def _distances(one: NDArray[Any], other: NDArray[Any], tolerance: Tolerance) -> _Distances:
-    """Return how many elements are farther apart than allowed, their largest absolute and relative
-    difference, and how many are NaN in only one."""
-    wide = np.complex128 if "c" in (one.dtype.kind, other.dtype.kind) else np.float64
-    left, right = one.astype(wide), other.astype(wide)
-    lone = np.isnan(left) != np.isnan(right)
-    with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
-        apart, size = np.abs(left - right), np.abs(right)
-        # An infinite part leaves the difference of two complex numbers undefined.
-        apart[np.isnan(apart) & ~(np.isnan(left) | np.isnan(right)) & (left != right)] = np.inf
-        relative = apart / size
-        far = np.isinf(apart)
-        if far.any():
-            ours, theirs = left[far] / 4, right[far] / 4  # whose difference does not overflow
-            finite = np.isfinite(ours) & np.isfinite(theirs)
-            relative[far] = np.where(finite, np.abs(ours - theirs) / np.abs(theirs), np.inf)
-        if tolerance:
-            allowed = tolerance.absolute + tolerance.relative * size
-            near = np.isfinite(apart) & (apart <= allowed)
-            near |= (np.isnan(left) & np.isnan(right)) | (left == right)
-            apart, relative = apart[~near], relative[~near]
-    return _Distances(len(apart), _largest(apart), _largest(relative), int(lone.sum()))
+def _count(mask: NDArray[np.bool_]) -> int:
+    return int(np.count_nonzero(mask))
 
 
-def _largest(values: NDArray[Any]) -> float:
-    known = values[~np.isnan(values)]
-    return float(known.max()) if known.size else 0.0
+def _norm(sizes: NDArray[Any]) -> float:
+    """Return the L2 norm of numbers that are not negative."""
+    most = float(sizes.max(initial=0.0))
+    if not SQUARED_MIN < most < SQUARED_MAX and 0 < most < math.inf:
+        unit = math.ldexp(1.0, math.frexp(most)[1] - 1)
+        return _norm(sizes / unit) * unit
+    return most if most in (0.0, math.inf) else math.sqrt(float(np.square(sizes).sum()))

@@ -6,11 +6,20 @@ from __future__ import annotations
 import argparse
 import json
 from collections import Counter
+from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from ckptfmt import TensorNotFoundError
 from ckptfmt._base.progress import Meter
-from ckptfmt.bundle.comparing import Difference, Tolerance, compare
+from ckptfmt.bundle.comparing import (
+    Difference,
+    Tolerance,
+    changed_metadata,
+    compare,
+    norms,
+    ratio,
+)
 from ckptfmt.bundle.graph import OBJECT_GRAPH_KEY
 from ckptfmt.bundle.reader import Reader
 from ckptfmt.cli import text
@@ -18,7 +27,9 @@ from ckptfmt.cli.options import name_filter, number
 from ckptfmt.cli.output import COLORS, Output
 from ckptfmt.cli.progress import Progress
 from ckptfmt.cli.renaming import renames
+from ckptfmt.cli.values import as_json, few_as_text
 from ckptfmt.errors import masked
+from ckptfmt.naming.graphs import graphs_equal
 from ckptfmt.naming.tensor_names import TensorNames
 from ckptfmt.recipe.opening import open_any
 from ckptfmt.types import TensorHandle
@@ -28,14 +39,20 @@ A and B are paths as for `ckptfmt inspect`. Only contents are compared: data fil
 and level may differ.
 
 Values are compared bit by bit: 0.0 and -0.0 differ, and a NaN equals a NaN of the same bits. With
---rtol or --atol, floating-point and complex numbers a, b are equal if |a - b| <= atol + rtol * |b|,
-or both NaN. Then tensors of different dtypes, such as a cast to bfloat16, are compared as well:
-within the tolerance they are printed, but are not a difference.
+--rtol or --atol, also of 0, floating-point and complex numbers a, b are equal if
+|a - b| <= atol + rtol * |b|, or both NaN. Then tensors of different dtypes, such as a cast to
+bfloat16, are compared as well. What is equal within the tolerance is counted, and is not a
+difference; of another dtype it is printed.
 
-The largest absolute and relative differences are printed. One line per difference, in byte order of
-the names in B. Tensors of more than 64 MiB are compared in pieces, which cannot be verified at
-level v2: run `ckptfmt verify` first. With --checksums, tensors with the same checksum in both
-indexes are equal and not read; damage of their data is not noticed.
+One line per difference, in byte order of the names in B: of at most 4 elements the values in A and
+B; how many elements differ; of numbers the largest absolute difference, the norm of the change
+(L2, of B - A) and, as "relative", its ratio to the norm of A; how many are NaN or infinite, which
+the norms leave out. The last line has the norm over all floating-point and complex tensors that
+differ. Object graphs of TensorFlow are equal if they have the same objects and keys.
+
+Tensors of more than 64 MiB are compared in pieces, which cannot be verified at level v2: run
+`ckptfmt verify` first. With --checksums, tensors with the same checksum in both indexes are equal
+and not read; damage of their data is not noticed.
 
 A or B may also be a safetensors, npz or HDF5 file or a directory of torch.distributed.checkpoint,
 which is converted into a temporary directory first. If A and B are of different formats, the object
@@ -43,11 +60,14 @@ graph of TensorFlow and the metadata are not compared: most formats have no plac
 is a glob for the whole name (* also matches /), or /REGEX/ found anywhere in it, of the stored name
 or of a path of the object; with a filter, metadata are not compared.
 
---json prints {"schema": 1, "a", "b": paths, "equal", "metadata_equal", "tensors_equal": how many,
-"differences": [{"name", "kind", "a", "b": {"dtype", "shape"} or null, "elements",
-"max_abs_difference", "max_rel_difference", "nan_in_one"}, ...]}; kind is "only in A", "only in B",
-"dtype", "shape" or "values"; an infinite difference is "Infinity". A "dtype" with "elements": 0 is
-equal within the tolerance.
+--json prints {"schema": 1, "a", "b": paths, "equal", "metadata_equal", "metadata": {name: [value in
+A, in B], ...} of those that differ, null where it is missing, "tensors_equal": how many, "norm_a",
+"norm_change": over all, "differences": [{"name", "kind", "a", "b": {"dtype", "shape"} or null,
+"elements", "elements_within_tolerance", "max_abs_difference", "norm_a", "norm_change", "nan_a",
+"nan_b", "infinite_a", "infinite_b", "values_a", "values_b"}, ...]}; kind is "only in A", "only in
+B", "dtype", "shape" or "values"; numbers are null where values were not compared or are not
+numbers, values where there are more than 4, else they are those of `ckptfmt show --json`; an
+infinite number is "Infinity". A difference with "elements": 0 is equal within the tolerance.
 
 examples:
   ckptfmt diff model.ckpt-1000 model.ckpt-2000
@@ -62,14 +82,17 @@ exit status:
   2  wrong usage, no checkpoint at A or B, or output that could not be written
 """
 
+# Longer strings and metadata are cut.
+STRING_MAX = 60
+
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of this command."""
     add = parser.add_argument
     add("a", metavar="A", help="a checkpoint")
     add("b", metavar="B", help="another one")
-    add("--rtol", metavar="X", type=number, default=0.0, help="relative tolerance, default 0")
-    add("--atol", metavar="X", type=number, default=0.0, help="absolute tolerance, default 0")
+    add("--rtol", metavar="X", type=number, help="relative tolerance")
+    add("--atol", metavar="X", type=number, help="absolute tolerance")
     add(
         "--filter",
         metavar="PATTERN",
@@ -103,13 +126,11 @@ def run(options: argparse.Namespace) -> int:
         CkptfmtError: one of them cannot be read.
     """
     out = Output(options.color)
-    text_wanted = not options.quiet and not options.json
     found: list[Difference] = []
     equal = 0
-    choice: dict[str, Any] = {
-        "tolerance": Tolerance(options.rtol, options.atol),
-        "by_checksum": options.checksums,
-    }
+    choice: dict[str, Any] = {"by_checksum": options.checksums}
+    if options.rtol is not None or options.atol is not None:
+        choice["tolerance"] = Tolerance(options.rtol or 0.0, options.atol or 0.0)
     with open_any(options.a) as one, open_any(options.b) as other:
         a, b, one_format = one.reader, other.reader, one.format == other.format
         names = TensorNames(a), TensorNames(b)
@@ -120,9 +141,9 @@ def run(options: argparse.Namespace) -> int:
         )
         if options.rename:
             choice["renamed"] = renames(options.rename, list(a), one.path)
-        # 1, 1.0 and true are equal in Python.
-        texts = [json.dumps(one.metadata, sort_keys=True) for one in (a, b)]
-        metadata_equal = bool(options.filter) or not one_format or texts[0] == texts[1]
+        choice["graphs_equal"] = partial(graphs_equal, a, b, choice.get("renamed"))
+        with_metadata = one_format and not options.filter
+        metadata = changed_metadata(a.metadata, b.metadata) if with_metadata else {}
         with Progress("comparing", quiet=options.quiet) as progress:
             meter = Meter(progress.update, min(_bytes_of(a), _bytes_of(b)))
             for difference in compare(a, b, meter.add, **choice):
@@ -132,36 +153,24 @@ def run(options: argparse.Namespace) -> int:
                 found.append(difference)
                 if options.quiet and not difference.is_near:
                     break
-        shown = [
-            one.name if options.raw_names else names[one.b is not None].shown(one.name)
-            for one in found
-        ]
-    if options.filter and not equal and not found:
-        given = " or ".join(options.filter)
-        raise TensorNotFoundError(f"filter {given!r} matches no tensor of A and B")
-    if text_wanted:
-        for name, difference in [] if options.summary else zip(shown, found, strict=True):
-            out.line(_line(out, text.printable(name), difference))
-        if not metadata_equal and not options.summary:
-            out.line(f"{out.paint('metadata', 'yellow')}: not the same")
-        out.line(_last_line(out, found, equal, metadata_equal=metadata_equal))
-    elif not options.quiet:
-        out.document(
-            {
-                "a": masked(options.a),
-                "b": masked(options.b),
-                "equal": metadata_equal and _all_near(found),
-                "metadata_equal": metadata_equal,
-                "tensors_equal": equal,
-                "differences": [_as_json(difference) for difference in found],
-            }
-        )
+        if options.filter and not equal and not found:
+            given = " or ".join(options.filter)
+            raise TensorNotFoundError(f"filter {given!r} matches no tensor of A and B")
+        same = not metadata and all(difference.is_near for difference in found)
+        if options.json and not options.quiet:
+            out.document(_document(options, found, equal, metadata, same=same))
+        elif not options.quiet:
+            for difference in [] if options.summary else found:
+                name = difference.name
+                if not options.raw_names:
+                    name = names[difference.b is not None].shown(name)
+                if not difference.is_near or difference.kind == "dtype":
+                    out.line(_line(out, text.printable(name), difference))
+            for member in [] if options.summary else metadata.items():
+                out.line(_metadata_line(out, *member))
+            out.line(_last_line(out, found, equal, metadata=bool(metadata), same=same))
     out.flush()
-    return 0 if metadata_equal and _all_near(found) else 1
-
-
-def _all_near(found: list[Difference]) -> bool:
-    return all(difference.is_near for difference in found)
+    return 0 if same else 1
 
 
 def _bytes_of(reader: Reader) -> int:
@@ -177,37 +186,70 @@ def _line(out: Output, name: str, difference: Difference) -> str:
     line = f"{head}  {_kind_of(a)}"
     if difference.kind != "values":
         line += f" in A, {_kind_of(b)} in B"
-        if difference.is_near:
-            return f"{line}: equal within the tolerance"
-        if difference.elements is None:
-            return line
-    if difference.elements is None:
-        return f"{line}: other bytes"
-    line += f": {difference.elements:,} of {text.plural(a.size, 'element')}"
-    if difference.largest is not None:
-        line += f", largest difference {difference.largest:.6g}"
-        line += f" (relative {difference.relative:.3g})"
-    if difference.nans:
-        line += f", {difference.nans:,} NaN in one only"
-    return line
+    parts = []
+    values = difference.values()
+    if values is not None:
+        old, new = (few_as_text(one, STRING_MAX) for one in values)
+        parts.append(f"{old} -> {new}")
+    if difference.name == OBJECT_GRAPH_KEY:
+        parts.append("other objects or keys")
+    elif difference.is_near:
+        of = f"{difference.within:,} of {text.plural(a.size, 'element')}"
+        parts.append(f"equal within the tolerance ({of} differ)")
+    elif difference.elements is None:
+        parts += ["other bytes"] if difference.kind == "values" else []
+    elif a.size > 1:
+        parts.append(f"{difference.elements:,} of {text.plural(a.size, 'element')}")
+    if difference.within and not difference.is_near:
+        parts.append(f"{difference.within:,} more within the tolerance")
+    if difference.norm_change is not None and difference.norm_a is not None and a.size > 1:
+        parts.append(f"largest difference {difference.largest:.6g}")
+        parts.append(_change(difference.norm_a, difference.norm_change))
+    for what, (in_a, in_b) in (("NaN", difference.nans), ("infinite", difference.infinite)):
+        if (in_a or in_b) and a.size > 1:
+            parts.append(f"{in_a:,} {what} in A and {in_b:,} in B")
+    return f"{line}: {', '.join(parts)}" if parts else line
+
+
+def _change(norm_a: float, norm_change: float) -> str:
+    return f"norm of the change {norm_change:.6g} (relative {ratio(norm_change, norm_a):.3g})"
+
+
+def _metadata_line(out: Output, name: str, values: tuple[str | None, str | None]) -> str:
+    old, new = (one and text.printable(one) for one in values)
+    head = f"{out.paint('metadata', 'yellow')} {text.printable(name)}"
+    if old is None or new is None:
+        return f"{head}: only in {'B' if old is None else 'A'}"
+    if name.startswith("ckptfmt."):
+        return f"{head}: the structure of the state, or values that are not tensors"
+    return f"{head}: {_cut(old)} -> {_cut(new)}"
+
+
+def _cut(shown: str) -> str:
+    return shown if len(shown) <= STRING_MAX else f"{shown[:STRING_MAX]}..."
 
 
 def _kind_of(handle: TensorHandle) -> str:
     return f"{handle.dtype_name} {text.shape(handle.shape)}"
 
 
-def _last_line(out: Output, found: list[Difference], equal: int, *, metadata_equal: bool) -> str:
-    same = f"{text.plural(equal, 'tensor')} equal"
-    near = sum(difference.is_near for difference in found)
-    if near:
-        same += f", {near:,} of another dtype equal within the tolerance"
-    if near == len(found) and metadata_equal:
-        return f"{out.paint('equal', 'green')}: {same}"
-    counts = Counter(difference.kind for difference in found if not difference.is_near)
+def _last_line(
+    out: Output, found: list[Difference], equal: int, *, metadata: bool, same: bool
+) -> str:
+    near = Counter(one.kind for one in found if one.is_near)
+    tail = f"{text.plural(equal + near['values'], 'tensor')} equal"
+    if near["values"]:
+        within = sum(one.within for one in found if one.is_near and one.kind == "values")
+        tail += f", {near['values']:,} of them within the tolerance"
+        tail += f" ({text.plural(within, 'element')} {'differs' if within == 1 else 'differ'})"
+    if near["dtype"]:
+        tail += f", {near['dtype']:,} of another dtype equal within the tolerance"
+    counts = Counter(one.kind for one in found if not one.is_near)
     parts = [f"{count:,} {_VERDICTS[kind]}" for kind, count in counts.items()]
-    if not metadata_equal:
-        parts.append("other metadata")
-    return f"{out.paint('different', 'red')}: {', '.join([*parts, same])}"
+    parts += [*(["other metadata"] if metadata else []), tail]
+    verdict = out.paint("equal", "green") if same else out.paint("different", "red")
+    line, over_all = f"{verdict}: {', '.join(parts)}", norms(found)
+    return line if over_all is None else f"{line}; {_change(*over_all)}"
 
 
 _VERDICTS = {
@@ -219,17 +261,51 @@ _VERDICTS = {
 }
 
 
+def _document(
+    options: argparse.Namespace,
+    found: list[Difference],
+    equal: int,
+    metadata: Mapping[str, tuple[str | None, str | None]],
+    *,
+    same: bool,
+) -> dict[str, Any]:
+    norm_a, norm_change = norms(found) or (None, None)
+    return {
+        "a": masked(options.a),
+        "b": masked(options.b),
+        "equal": same,
+        "metadata_equal": not metadata,
+        "metadata": {
+            name: [None if one is None else json.loads(one) for one in values]
+            for name, values in metadata.items()
+        },
+        "tensors_equal": equal,
+        "norm_a": norm_a,
+        "norm_change": norm_change,
+        "differences": [_as_json(difference) for difference in found],
+    }
+
+
 def _as_json(difference: Difference) -> dict[str, Any]:
+    values = difference.values()
     return {
         "name": difference.name,
         "kind": difference.kind,
         "a": _handle_json(difference.a),
         "b": _handle_json(difference.b),
         "elements": difference.elements,
+        "elements_within_tolerance": difference.within,
         "max_abs_difference": difference.largest,
-        "max_rel_difference": difference.relative,
-        "nan_in_one": difference.nans,
+        "norm_a": difference.norm_a,
+        "norm_change": difference.norm_change,
+        **_pair("nan", difference.nans),
+        **_pair("infinite", difference.infinite),
+        **_pair("values", tuple(map(as_json, values)) if values else (None, None)),
     }
+
+
+def _pair(what: str, values: tuple[Any, ...]) -> dict[str, Any]:
+    return {f"{what}_a": values[0], f"{what}_b": values[1]}
 
 
 def _handle_json(handle: TensorHandle | None) -> dict[str, Any] | None:

@@ -7,6 +7,7 @@ import argparse
 import itertools
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -23,6 +24,7 @@ from ckptfmt.bundle.meanings import meant
 from ckptfmt.cli import text
 from ckptfmt.cli.destination import writing_output
 from ckptfmt.cli.output import Output
+from ckptfmt.cli.values import as_json, quoted
 from ckptfmt.errors import masked
 from ckptfmt.formats import npz
 from ckptfmt.naming.tensor_names import TensorNames
@@ -268,23 +270,15 @@ def _show_text(
         shape += f", {text.plural(values.size, 'byte')} as stored"
     out.line(f"{name}  {handle.dtype_name} {shape}")
 
-    def one_text(value: bytes) -> str:
-        return _quoted(value, len(value) if everything else TEXT_MAX)
-
+    text_max = None if everything else TEXT_MAX
+    formatter: Any = {"object": partial(quoted, limit=text_max)}
     shown = np.array2string(
-        values, threshold=threshold, edgeitems=EDGE_ITEMS, formatter=_formatter(values, one_text)
+        values,
+        threshold=threshold,
+        edgeitems=EDGE_ITEMS,
+        formatter=formatter if values.dtype == np.dtype(object) else None,
     )
     out.line(shown)
-
-
-def _formatter(values: NDArray[Any], one_text: Any) -> Any:
-    return {"object": one_text} if values.dtype == np.dtype(object) else None
-
-
-def _quoted(value: bytes, limit: int) -> str:
-    shown = text.printable(value[:limit].decode("utf-8", "surrogateescape"))
-    shown = "'" + shown.replace("'", "\\'") + "'"
-    return shown if len(value) <= limit else f"{shown}... ({len(value):,} bytes)"
 
 
 def _edges(handle: TensorHandle) -> NDArray[Any]:
@@ -358,7 +352,7 @@ def _raw(handle: TensorHandle, index: str | None) -> bytes:
 def _show_json(
     out: Output, path: str, prefix: str, handle: TensorHandle, index: str | None
 ) -> None:
-    values = _plain(_values(handle, index))
+    values = as_json(_values(handle, index))
     document = {
         "path": masked(path),
         "prefix": masked(prefix),
@@ -369,21 +363,3 @@ def _show_json(
         "values": values,
     }
     out.document(document)
-
-
-def _plain(values: NDArray[Any]) -> Any:
-    """Convert to nested lists of JSON values."""
-    kind = values.dtype.kind
-    if kind == "O":
-        return _mapped(values.tolist(), lambda one: one.decode("utf-8", "surrogateescape"))
-    if kind == "c":
-        return _mapped(values.tolist(), lambda one: [one.real, one.imag])
-    if kind in "biu":
-        return values.tolist()
-    if values.dtype.name.startswith(("int", "uint")):  # the narrow ones of ml_dtypes
-        return values.astype(np.int64).tolist()
-    return values.astype(np.float64).tolist()
-
-
-def _mapped(values: Any, change: Any) -> Any:
-    return [_mapped(one, change) for one in values] if isinstance(values, list) else change(values)

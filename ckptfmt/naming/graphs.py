@@ -1,14 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """The object graph of a checkpoint whose tensors are renamed or dropped.
 
-Pure data: nothing here opens a file. The graph is not trusted; nothing recurses.
+Nothing here opens a file. The graph is not trusted; nothing recurses.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from typing import Any
 
 from ckptfmt._base.hints import some
 from ckptfmt.bundle.graph import (
@@ -24,8 +25,15 @@ from ckptfmt.bundle.graph import (
     object_path,
     unescape,
 )
-from ckptfmt.bundle.graph_keys import key_groups, reached, wanted_keys
-from ckptfmt.errors import InvalidError
+from ckptfmt.bundle.graph_keys import (
+    graph_of,
+    key_groups,
+    reached,
+    read_graph_bytes,
+    wanted_keys,
+)
+from ckptfmt.bundle.reader import Reader
+from ckptfmt.errors import CkptfmtError, InvalidError
 from ckptfmt.naming.roles import optimizer_nodes
 
 # No path of more names is made up.
@@ -80,6 +88,62 @@ def edited_graph(
     if any(node.has_checkpoint_values is not None for node in graph.nodes):
         mark_checkpoint_values(result)
     return result
+
+
+def graphs_equal(a: Reader, b: Reader, renamed: Callable[[str], str] | None = None) -> bool:
+    """Return whether the object graphs of two checkpoints, which both have one, have the same
+    objects, keys and slots after the tensors of A are renamed, however they are stored. Without new
+    names, equal bytes are equal graphs, also damaged ones."""
+    if renamed is None and read_graph_bytes(a) == read_graph_bytes(b):
+        return True
+    try:
+        one, other = (
+            edited_graph(graph_of(reader) or ObjectGraph(), {name: new(name) for name in reader})
+            for reader, new in ((a, renamed or str), (b, str))
+        )
+    except CkptfmtError:
+        return False
+    return _unordered(one) == _unordered(other)
+
+
+def _unordered(graph: ObjectGraph) -> list[Any]:
+    """Return what a graph says, whatever the order of nodes, and of what a node lists."""
+    numbers: dict[int, int] = {}
+
+    def visit(number: int) -> None:
+        waiting = [number]
+        for one in waiting:
+            if one not in numbers:
+                numbers[one] = len(numbers)
+                waiting += [child for _, child in sorted(graph.nodes[one].children)]
+
+    if graph.nodes:
+        visit(0)
+    for number in [*numbers]:
+        slots = graph.nodes[number].slot_variables
+        originals = (numbers.get(one.original_variable_node_id, -1) for one in slots)
+        named = ((one.slot_name, one.slot_variable_node_id) for one in slots)
+        for _, (_, slot) in sorted(zip(originals, named, strict=True)):
+            visit(slot)
+    for number in range(len(graph.nodes)):
+        visit(number)
+    return [
+        (
+            sorted((name, numbers[child]) for name, child in node.children),
+            sorted((one.name, one.full_name, one.checkpoint_key) for one in node.attributes),
+            sorted(
+                (
+                    numbers[one.original_variable_node_id],
+                    one.slot_name,
+                    numbers[one.slot_variable_node_id],
+                )
+                for one in node.slot_variables
+            ),
+            node.registered_saver,
+            node.kind,
+        )
+        for node in map(graph.nodes.__getitem__, numbers)
+    ]
 
 
 def paths_differ(graph: ObjectGraph, other: ObjectGraph) -> bool:

@@ -10,7 +10,13 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from ckptfmt._base.names import printable
-from ckptfmt.bundle.comparing import Difference, checksums_equal, difference, pairs
+from ckptfmt.bundle.comparing import (
+    Difference,
+    changed_metadata,
+    checksums_equal,
+    difference,
+    pairs,
+)
 from ckptfmt.bundle.findings import grouped
 from ckptfmt.bundle.meanings import alike
 from ckptfmt.bundle.reader import Reader
@@ -337,7 +343,7 @@ def _compared(
 def _change(found: Difference) -> dict[str, Any]:
     row: dict[str, Any] = {"change": CHANGES.get(found.kind, "retyped")}
     if found.kind == "values":
-        row |= {"elements": found.elements, "nans": found.nans}
+        row |= {"elements": found.elements, "nans": list(found.nans)}
         row |= {"largest": _json(found.largest), "relative": _json(found.relative)}
     return row
 
@@ -348,12 +354,8 @@ def _changed_metadata(a: Reader, b: Reader) -> list[list[str | None]]:
         before, after = a.metadata, b.metadata
     except CkptfmtError:
         return []
-    changed: list[list[str | None]] = []
-    for name in sorted({*before, *after})[:ROWS_MAX]:
-        old, new = (json.dumps(one[name]) if name in one else None for one in (before, after))
-        if old != new:
-            changed.append([printable(name), _cut(old), _cut(new)])
-    return changed
+    changed = changed_metadata(before, after).items()
+    return [[printable(name), _cut(old), _cut(new)] for name, (old, new) in changed][:ROWS_MAX]
 
 
 def _cut(text: str | None) -> str | None:

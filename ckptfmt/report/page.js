@@ -188,7 +188,7 @@ if (comparison) {
     } }, name));
   }
   const kindOf = (side) => side ? `${side[0]} ${shape(side[1])}` : "";
-  const what = (one) => one.change === "retyped" ? `${kindOf(one.before)} → ${kindOf(one.after)}` : one.error ? one.error : one.nans ? `${count(one.nans)} NaN in one only` : kindOf(one.after || one.before);
+  const what = (one) => one.change === "retyped" ? `${kindOf(one.before)} → ${kindOf(one.after)}` : one.error ? one.error : one.nans && (one.nans[0] || one.nans[1]) ? `NaN: ${count(one.nans[0])} before, ${count(one.nans[1])} after` : kindOf(one.after || one.before);
   changes = table($("changes"), [
     { title: "name", key: (one) => one.name },
     { title: "change", width: 110, key: (one) => CHANGES.indexOf(one.change), cell: (one) => one.change },

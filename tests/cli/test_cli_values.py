@@ -229,7 +229,10 @@ def test_diff_equal(command: Command, tmp_path: Path) -> None:
         "b": str(other),
         "equal": True,
         "metadata_equal": True,
+        "metadata": {},
         "tensors_equal": 3,
+        "norm_a": None,
+        "norm_change": None,
         "differences": [],
     }
 
@@ -239,49 +242,70 @@ A = {
     "a": [1],
     "bf": np.array([1.5, NAN, 1, np.inf], ml_dtypes.bfloat16),
     "c": np.array([1 + 2j, 0]),
-    "i": np.arange(3),
+    "i": np.arange(5),
+    "lr": np.array(0.1, np.float32),
     "nan": np.array([NAN, -NAN, 0.0]),
-    "q\x1b": np.array([1, 2], np.int8),
+    "on": np.array([[True, True]]),
+    "q\x1b": np.array([[1, 2], [3, 4]], np.int8),
     "s": ["x", "y"],
     "same": np.arange(6.0).reshape(2, 3),
     "shape": np.zeros((2, 3), np.float32),
-    "type": np.zeros(2, np.float32),
+    "step": 5,
+    "str": "X" * 61,
+    "type": np.array(0.5, np.float32),
 }
 B = {
     **A,
     "b": np.zeros((), np.float16),
     "bf": np.array([1.5, 2, 3, -np.inf], ml_dtypes.bfloat16),
     "c": np.array([1 + 2j, 3 + 4j]),
-    "i": np.array([0, 5, 6]),
+    "i": np.array([0, 5, 2, 6, 4]),
+    "lr": np.array(0.01, np.float32),
     "nan": np.array([NAN, -NAN, -0.0]),
-    "q\x1b": np.array([1, 3], np.int8),
-    "s": ["x", "z"],
+    "on": np.array([[True, False]]),
+    "q\x1b": np.array([[1, 2], [4, 4]], np.int8),
+    "s": ["x", "z\n"],
     "shape": np.zeros((3, 2), np.float64),
-    "type": np.zeros(2, np.int32),
+    "step": 6,
+    "str": "",
+    "type": np.array(0, np.int32),
 }
 del B["a"]
 DIFFERENT = r"""only in A: a  int64 [1]
 only in B: b  float16 []
-values: bf  bfloat16 [4]: 3 of 4 elements, largest difference inf (relative inf),
- 1 NaN in one only
-values: c  complex128 [2]: 1 of 2 elements, largest difference 5 (relative 1)
-values: i  int64 [3]: 2 of 3 elements
-values: nan  float64 [3]: 1 of 3 elements, largest difference 0 (relative 0)
-values: q\x1b  int8 [2]: 1 of 2 elements
-values: s  string [2]: 1 of 2 elements
+values: bf  bfloat16 [4]: [1.5, nan, 1, inf] -> [1.5, 2, 3, -inf], 3 of 4 elements,
+ largest difference inf, norm of the change 2 (relative 1.11), 1 NaN in A and 0 in B,
+ 1 infinite in A and 1 in B
+values: c  complex128 [2]: [(1+2j), 0j] -> [(1+2j), (3+4j)], 1 of 2 elements,
+ largest difference 5, norm of the change 5 (relative 2.24)
+values: i  int64 [5]: 2 of 5 elements, largest difference 4, norm of the change 5 (relative 0.913)
+values: lr  float32 []: 0.1 -> 0.01
+values: nan  float64 [3]: [nan, nan, 0.0] -> [nan, nan, -0.0], 1 of 3 elements,
+ largest difference 0, norm of the change 0 (relative 0), 2 NaN in A and 2 in B
+values: on  bool [1, 2]: [True, True] -> [True, False], 1 of 2 elements
+values: q\x1b  int8 [2, 2]: [1, 2, 3, 4] -> [1, 2, 4, 4], 1 of 4 elements,
+ largest difference 1, norm of the change 1 (relative 0.183)
+values: s  string [2]: ['x', 'y'] -> ['x', 'z\n'], 1 of 2 elements
 shape: shape  float32 [2, 3] in A, float64 [3, 2] in B
-dtype: type  float32 [2] in A, int32 [2] in B
-metadata: not the same
-different: 1 only in A, 1 only in B, 6 with other values, 1 of another shape, 1 of another dtype,
- other metadata, 1 tensor equal
+values: step  int64 []: 5 -> 6
+values: str  string []: 'XXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXX'...
+ (61 bytes) -> ''
+dtype: type  float32 [] in A, int32 [] in B: 0.5 -> 0
+metadata a: only in A
+metadata b: only in B
+metadata long: "xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx... -> ""
+metadata step: 1 -> 1.0
+different: 1 only in A, 1 only in B, 10 with other values, 1 of another shape,
+ 1 of another dtype, other metadata, 1 tensor equal; norm of the change 5.38592 (relative 1.87)
 """
 
 
 def test_diff(command: Command, tmp_path: Path) -> None:
-    a, b = save(tmp_path / "a", A, metadata={"step": 1}), save(tmp_path / "b", B)
+    a = save(tmp_path / "a", A, metadata={"step": 1, "a": 1, "long": "x" * 60})
+    b = save(tmp_path / "b", B, metadata={"step": 1.0, "b": "B", "long": ""})
     ran = command("diff", a, b)
     assert (ran.status, ran.err) == (1, "")
-    assert ran.out == DIFFERENT.replace(",\n ", ", ")
+    assert ran.out == DIFFERENT.replace("\n ", " ")
     ran = command("diff", "--quiet", a, b)
     assert (ran.status, ran.out, ran.err) == (1, "", "")
     document = json.loads(command("diff", "--json", a, b).out, parse_constant=pytest.fail)
@@ -297,12 +321,22 @@ def test_diff(command: Command, tmp_path: Path) -> None:
         "a": {"dtype": "complex128", "shape": [2]},
         "b": {"dtype": "complex128", "shape": [2]},
         "elements": 1,
+        "elements_within_tolerance": 0,
         "max_abs_difference": 5.0,
-        "max_rel_difference": 1.0,
-        "nan_in_one": 0,
+        "norm_a": pytest.approx(5**0.5),
+        "norm_change": 5.0,
+        **dict.fromkeys(["nan_a", "nan_b", "infinite_a", "infinite_b"], 0),
+        "values_a": [[1.0, 2.0], [0.0, 0.0]],
+        "values_b": [[1.0, 2.0], [3.0, 4.0]],
     }
     assert found["bf"]["max_abs_difference"] == "Infinity"
-    assert [found[name]["max_abs_difference"] for name in ("i", "s", "shape")] == [None] * 3
+    assert [found[name]["max_abs_difference"] for name in ("i", "s", "shape")] == [4, None, None]
+    assert document["metadata"] == {
+        "a": [1, None],
+        "b": [None, "B"],
+        "long": ["x" * 60, ""],
+        "step": [1, 1.0],
+    }
 
 
 @pytest.mark.parametrize("code", CODES, ids=NAMES.get)
