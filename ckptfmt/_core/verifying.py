@@ -36,7 +36,7 @@ class Verified(NamedTuple):
     tensors_checked: int
 
 
-class _Watch(Callbacks):
+class Watch(Callbacks):
     """A progress function, of which an exception ends the C call. Without one it lets Ctrl-C in."""
 
     def __init__(self, progress: Callable[[int, int], object] | None) -> None:
@@ -72,7 +72,7 @@ def verify(
     """`ckptfmt_verify`."""
     codec = None if coder is None else Codec(coder)
     storage = storage_of(store)
-    raw, values, watch = path_bytes(prefix), limits_of(limits), _Watch(progress)
+    raw, values, watch = path_bytes(prefix), limits_of(limits), Watch(progress)
     handle, options = ffi.new_handle(watch), open_options(values, follow_symlinks, codec, storage)
     options.progress.report, options.progress.context = lib.cf_progress_report, handle
     out, error = ffi.new("ckptfmt_report **"), ffi.new("ckptfmt_error *")

@@ -27,6 +27,7 @@ from ckptfmt._core.codec import Codec, Coder
 from ckptfmt._core.columns import BYTES, address
 from ckptfmt._core.reading import ReaderHandle, Selection
 from ckptfmt._core.storage import Store, storage_of
+from ckptfmt._core.verifying import Watch
 from ckptfmt.errors import InvalidError
 
 # Raw bytes of a chunk: of checksums (EXT-3), and of compressed values (CMP-2).
@@ -184,6 +185,7 @@ def merge(
     remove_directories: bool = False,
     metadata_from: int | None = None,
     store: Store | None = None,
+    progress: Callable[[int, int], object] | None = None,
 ) -> None:
     """`ckptfmt_merge`."""
     owners = [ffi.from_buffer(path_bytes(prefix) + b"\0") for prefix in prefixes]
@@ -198,8 +200,14 @@ def merge(
     options.metadata_from = 0 if metadata_from is None else 1 + metadata_from
     storage = storage_of(store)
     options.storage = ffi.NULL if storage is None else storage.pointer
+    watch = Watch(progress)
+    handle = ffi.new_handle(watch)
+    if progress is not None:
+        options.progress.report, options.progress.context = lib.cf_progress_report, handle
     error, raw = ffi.new("ckptfmt_error *"), path_bytes(destination)
     status = stored(storage, lib.ckptfmt_merge, array, len(owners), raw, options, error)
     if storage is not None:
         storage.release()
+    if (raised := watch.raised()) is not None:
+        raise raised
     check_stored(storage, status, error, destination)

@@ -16,12 +16,14 @@ from ckptfmt._base.arguments import (
     check_choice,
     check_limits,
     check_order,
+    check_progress,
     check_switch,
     check_switches,
     invalid,
     listed,
 )
 from ckptfmt._base.names import METADATA, index_name, parse_data_name, path_text, prefix_text
+from ckptfmt._base.progress import Progress
 from ckptfmt.bundle.completeness import missing_data
 from ckptfmt.bundle.meanings import PRNG_KEYS
 from ckptfmt.bundle.reader import Reader
@@ -49,6 +51,7 @@ def merge(
     partial: bool = False,
     metadata_from: Path | None = None,
     durability: Durability = "full",
+    progress: Progress | None = None,
     limits: Mapping[str, int] | None = None,
 ) -> None:
     """Merge checkpoints into one. Slices of one tensor in different inputs become one tensor.
@@ -75,6 +78,8 @@ def merge(
             Without it, metadata of several inputs must be equal. What `ckptfmt.torch` and
             `ckptfmt.jax` note of tensors in the metadata must be equal in any case.
         durability: as in Writer.
+        progress: as in `ckptfmt.load`; of the data files, which are only read where they are
+            copied.
         limits: as in `ckptfmt.open`.
 
     Raises:
@@ -94,6 +99,7 @@ def merge(
     check_choice("inputs", inputs, ("keep", "consume"))
     check_choice("durability", durability, get_args(Durability))
     check_switch("partial", partial)
+    check_progress(progress)
     check_limits(limits)
     merge_located(
         prefixes,
@@ -102,6 +108,7 @@ def merge(
         durability,
         partial=partial,
         metadata_from=metadata_from,
+        progress=progress,
         limits=limits,
     )
 
@@ -115,6 +122,7 @@ def merge_located(
     allow_missing: bool = False,
     partial: bool = False,
     metadata_from: Path | None = None,
+    progress: Progress | None = None,
     limits: Mapping[str, int] | None = None,
 ) -> None:
     """As `merge`; `allow_missing` leaves out inputs that do not exist, unless an earlier call of
@@ -141,6 +149,7 @@ def merge_located(
             partial=partial,
             metadata_from=described,
             store=common_store(located, target),
+            progress=progress,
         )
     except MergeConflictError as error:
         if error.rule == "MRG-16":

@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 
 from ckptfmt import _core
 from ckptfmt._base import dtypes, hints, names, patterns
-from ckptfmt._base.arguments import Verify, check_choice, check_limits, check_switch
-from ckptfmt._base.progress import Progress
+from ckptfmt._base.arguments import Verify, check_choice, check_limits, check_progress, check_switch
+from ckptfmt._base.progress import Meter, Progress
 from ckptfmt._core.remembering import cached_property
 from ckptfmt.bundle.codec import Zstd
 from ckptfmt.bundle.tensor import TensorHandle
@@ -445,7 +445,7 @@ class Reader(Mapping[str, TensorHandle]):
             follow_symlinks=self._follow_symlinks,
         )
 
-    def digest(self) -> str:
+    def digest(self, *, progress: Progress | None = None) -> str:
         """SHA-256 of the contents, as hex: the same for the same tensors, however they are stored.
 
         Hashed are the line "ckptfmt digest 1" and then, for each tensor in byte order of the names
@@ -453,11 +453,17 @@ class Reader(Mapping[str, TensorHandle]):
         rank (u32), dims (i64), and its elements row-major, strings and variants each as size (u64)
         and bytes. All numbers are little-endian. Every byte is verified on the way; memory is that
         of the largest tensor.
+
+        Args:
+            progress: as in `ckptfmt.load`.
         """
         import hashlib  # noqa: PLC0415 (it loads a library of a megabyte)
 
         total = hashlib.sha256(b"ckptfmt digest 1\n")
         listing = self._listing()
+        check_progress(progress)
+        table = self.table(reserved=True) if progress is not None else None
+        meter = Meter(progress, 0 if table is None else int(table["nbytes"].sum()))
         for row, name in enumerate(listing.names):
             if name.startswith(names.SHARD_STAND_IN):
                 continue
@@ -476,6 +482,7 @@ class Reader(Mapping[str, TensorHandle]):
                     total.update(len(element).to_bytes(8, "little") + element)
             else:
                 total.update(dtypes.little_endian(array, handle.dtype_code).data)
+            meter.add(handle.nbytes)
         return total.hexdigest()
 
     def _verify_mode(self, verify: Verify | None) -> int:

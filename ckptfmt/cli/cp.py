@@ -11,6 +11,7 @@ from ckptfmt.bundle.completeness import uncovered
 from ckptfmt.cli import text
 from ckptfmt.cli.files import named_checkpoint, target_of
 from ckptfmt.cli.output import Output, complain
+from ckptfmt.cli.progress import Progress
 from ckptfmt.files.places import elsewhere
 
 EPILOG = """
@@ -52,11 +53,13 @@ def run(options: argparse.Namespace) -> int:
         with ckptfmt.open(source) as reader:
             if error := uncovered(reader):
                 complain(f"ckptfmt: warning: {error}")
-        ckptfmt.merge([source], target, inputs="keep", partial=True)
+        with Progress("copying", quiet=options.quiet) as progress:
+            ckptfmt.merge([source], target, partial=True, progress=progress.update)
     else:
         with ckptfmt.open(source) as reader:
             level: Any = reader.level
-        ckptfmt.convert(source, target, to="tensorflow", level=level)
+        with Progress("copying", quiet=options.quiet) as progress:
+            ckptfmt.convert(source, target, to="tensorflow", level=level, progress=progress.update)
     if not options.quiet:
         Output().line(f"copied {text.path(source)} to {text.path(target)}")
     return 0

@@ -9,6 +9,7 @@ import ckptfmt
 from ckptfmt import CkptfmtError
 from ckptfmt.cli import complain, text
 from ckptfmt.cli.output import Output
+from ckptfmt.cli.progress import Progress
 
 EPILOG = """
 PATH is a prefix, an .index or data file, a directory with a `checkpoint` file or a single
@@ -40,8 +41,9 @@ def run(options: argparse.Namespace) -> int:
     status = 0
     for path in options.paths:
         try:
-            with ckptfmt.open(path) as reader:
-                output.line(f"{reader.digest()}  {text.path(path)}")
+            with ckptfmt.open(path) as reader, Progress("reading") as progress:
+                digest = reader.digest(progress=progress.update)
+            output.line(f"{digest}  {text.path(path)}")
         except CkptfmtError as error:
             output.flush()
             status = max(status, complain(error))

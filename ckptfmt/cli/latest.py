@@ -10,6 +10,7 @@ from ckptfmt import CheckpointNotFoundError
 from ckptfmt._base.names import path_text
 from ckptfmt.cli import text
 from ckptfmt.cli.output import Output
+from ckptfmt.cli.progress import Progress
 from ckptfmt.files.places import is_directory
 from ckptfmt.manager.latest import newest_sound
 
@@ -44,7 +45,9 @@ def run(options: argparse.Namespace) -> int:
         StorageError: the directory cannot be read now.
     """
     if options.verify:
-        prefix = newest_sound(path_text(options.directory, urls=True))
+        with Progress("checking") as progress:
+            directory = path_text(options.directory, urls=True)
+            prefix = newest_sound(directory, progress.update)
     else:
         prefix = ckptfmt.latest_checkpoint(options.directory)
     if prefix is None:

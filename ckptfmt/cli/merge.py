@@ -12,6 +12,7 @@ from ckptfmt.bundle.merge import merge_located
 from ckptfmt.cli import text
 from ckptfmt.cli.destination import check_destination, hinted
 from ckptfmt.cli.output import Output, complain
+from ckptfmt.cli.progress import Progress
 from ckptfmt.files.locate import locate
 from ckptfmt.files.places import is_file
 
@@ -97,7 +98,7 @@ def run(options: argparse.Namespace) -> int:
     again = is_file(path_text(options.destination, urls=True) + INTENT)
     for left_out in missing if skips and not (again or options.quiet) else ():
         complain(f"ckptfmt: skipped: {left_out}")
-    with hinted(options.overwrite):
+    with hinted(options.overwrite), Progress("merging", quiet=options.quiet) as progress:
         merge_located(
             options.prefixes,
             options.destination,
@@ -106,6 +107,7 @@ def run(options: argparse.Namespace) -> int:
             allow_missing=skips,
             partial=options.partial,
             metadata_from=options.metadata_from,
+            progress=progress.update,
         )
     if not options.quiet:
         inputs = text.plural(len(found if skips else options.prefixes), "checkpoint")

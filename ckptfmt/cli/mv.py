@@ -15,6 +15,7 @@ from ckptfmt.cli import text
 from ckptfmt.cli.destination import hinted
 from ckptfmt.cli.files import named_checkpoint, target_of
 from ckptfmt.cli.output import Output
+from ckptfmt.cli.progress import Progress
 
 EPILOG = """
 SOURCE is a prefix or an index file; DESTINATION is a prefix, or a directory if it ends with a
@@ -65,8 +66,10 @@ def run(options: argparse.Namespace) -> int:
         check_one_store([source], target)
         check_complete(source)
     else:
-        with hinted(options.overwrite):
-            ckptfmt.merge([source], target, inputs="consume", partial=True)
+        with hinted(options.overwrite), Progress("moving", quiet=options.quiet) as progress:
+            ckptfmt.merge(
+                [source], target, inputs="consume", partial=True, progress=progress.update
+            )
     if not options.quiet:
         word = "would move" if options.dry_run else "moved"
         Output().line(f"{word} {text.path(source)} to {text.path(target)}")

@@ -18,12 +18,14 @@ import ckptfmt
 from ckptfmt import CkptfmtError, InvalidError, TensorNotFoundError
 from ckptfmt._base.dtypes import code_of_array, little_endian, plain_quantized
 from ckptfmt._base.patterns import filter_function
+from ckptfmt._base.progress import Meter
 from ckptfmt.bundle.comparing import pieces
 from ckptfmt.bundle.graph import leaf_name
 from ckptfmt.bundle.meanings import meant
 from ckptfmt.cli import text
 from ckptfmt.cli.destination import writing_output
 from ckptfmt.cli.output import Output
+from ckptfmt.cli.progress import Progress
 from ckptfmt.cli.values import as_json, quoted
 from ckptfmt.errors import masked
 from ckptfmt.formats import npz
@@ -304,10 +306,15 @@ def _edges(handle: TensorHandle) -> NDArray[Any]:
 
 
 def _show_stats(out: Output, name: str, handle: TensorHandle, index: str | None) -> None:
-    def values() -> Iterator[NDArray[Any]]:
-        return iter([_values(handle, index)]) if index is not None else _pieces(handle)
+    with Progress("reading") as progress:
+        meter = Meter(progress.update, 2 * handle.nbytes)
 
-    found = statistics_of(values)
+        def values() -> Iterator[NDArray[Any]]:
+            for piece in _pieces(handle) if index is None else [_values(handle, index)]:
+                yield piece
+                meter.add(piece.nbytes)
+
+        found = statistics_of(values)
     if found is None:
         raise InvalidError("--stats needs numbers", tensor=handle.name)
     where = "" if index is None else f"[{text.printable(index)}]"

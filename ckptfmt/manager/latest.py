@@ -28,6 +28,7 @@ import numpy as np
 from ckptfmt._base import names
 from ckptfmt._base.arguments import invalid, wrong
 from ckptfmt._base.names import path_text
+from ckptfmt._base.progress import Progress
 from ckptfmt.bundle.completeness import (
     LOOKS_MAX,
     proves_damage,
@@ -76,7 +77,7 @@ def latest_checkpoint(directory: Path, latest_filename: Path | None = None) -> s
     return prefix
 
 
-def newest_sound(directory: str) -> str | None:
+def newest_sound(directory: str, progress: Progress | None = None) -> str | None:
     """Return the prefix of a directory's newest checkpoint in which `verify` finds no problem; None
     if there is none. Each one that is not sound causes a CkptfmtWarning.
 
@@ -87,7 +88,7 @@ def newest_sound(directory: str) -> str | None:
     if unreadable is not None:
         warn(f"{directory}: {unreadable}")
     for prefix in candidates(directory, state):
-        why = why_unsound(prefix)
+        why = why_unsound(prefix, progress=progress)
         if why is None:
             return prefix
         warn(f"'{prefix}' is not sound: {why}")

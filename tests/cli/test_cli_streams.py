@@ -141,6 +141,13 @@ def test_progress(tmp_path: Path, command: Command, monkeypatch: pytest.MonkeyPa
     assert re.search(rb"\rchecking \[#{30}\] 100% [\d.]+ K?i?B of ", drawn)
     assert drawn.endswith(b"\r\x1b[K"), "erased"
     assert on_terminal("stderr", "verify", "--quiet", prefix) == (0, b"")
+    monkeypatch.chdir(tmp_path)
+    for words in (
+        *("show --stats small scale", "digest small", "merge small merged", "cp small copied"),
+        *("mv copied moved", "latest --verify ."),
+    ):
+        status, drawn = on_terminal("stderr", *words.split())
+        assert (status, b"100%" in drawn) == (0, True), words
     ran = command("verify", prefix)
     assert ran.out.startswith("sound; checked ") and ran.err == "", "no terminal"
 
