@@ -41,6 +41,8 @@ def __dir__() -> list[str]:
 
 
 _RULE = re.compile(r"([A-Z]{3}-[0-9]+): ")
+# The end of the stored names of variables of an object graph, which messages leave out.
+VALUE_SUFFIX = "/.ATTRIBUTES/VARIABLE_VALUE"
 # Characters of a text from a file in a message, such as a tensor's name, and of a message.
 NAME_SHOWN_MAX, MESSAGE_SHOWN_MAX = 200, 10_000
 
@@ -127,7 +129,8 @@ class CkptfmtError(Exception):
         if self.offset is not None:
             head += f" at offset {self.offset}"
         if self.tensor is not None:
-            head += f", tensor '{shortened(self.tensor)}'"
+            name = self.tensor.removesuffix(VALUE_SUFFIX) or self.tensor
+            head += f", tensor '{shortened(name)}'"
         head = head.removeprefix(",").strip()
         return printable(f"{head}: {self.message}" if head else self.message)
 

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from ckptfmt._base import foreign
 from ckptfmt._base.arguments import invalid, wrong
+from ckptfmt.errors import VALUE_SUFFIX as VALUE_SUFFIX  # noqa: PLC0414 (exported)
 from ckptfmt.errors import InvalidError, UnsupportedError
 
 Path = str | bytes | os.PathLike[Any]
@@ -22,8 +23,6 @@ RESERVED = "_CKPTFMT_"
 INTENT = ".merge-intent"
 _RESERVED = RESERVED.encode()
 METADATA = "_CKPTFMT_METADATA"
-# What follows the path of a variable in the name of its value, in an object graph of TensorFlow.
-VALUE_SUFFIX = "/.ATTRIBUTES/VARIABLE_VALUE"
 # The name of the tensor that holds such a graph.
 OBJECT_GRAPH_KEY = "_CHECKPOINTABLE_OBJECT_GRAPH"
 SHARD_STAND_IN = "_CKPTFMT_SHARD_"

@@ -11,7 +11,7 @@ from ckptfmt.cli.convert import check_new, rename_of
 from ckptfmt.cli.destination import check_destination
 from ckptfmt.cli.options import add_cast, add_result_options, add_selection, cast
 from ckptfmt.cli.progress import Progress
-from ckptfmt.cli.results import listed, print_result
+from ckptfmt.cli.results import listed, names_of, print_result
 from ckptfmt.files.locate import locate
 from ckptfmt.recipe.sources import format_of
 
@@ -66,6 +66,7 @@ def run(options: argparse.Namespace) -> int:
         check_destination(options.destination, overwrite=options.overwrite)
     elif not options.overwrite:
         check_new(options.destination, in_several=False)
+    shown = names_of(sources[0]) if kinds[0] == "tensorflow" else text.name
     with Progress("averaging", quiet=options.quiet or options.json) as progress:
         done = ckptfmt.editing.average(
             sources,
@@ -82,8 +83,8 @@ def run(options: argparse.Namespace) -> int:
     checkpoints = text.plural(len(sources), "checkpoint")
     verb = "would average" if options.dry_run else "averaged"
     lines = [
-        *listed("took {} from the first checkpoint", done.taken),
+        *listed("took {} from the first checkpoint", done.taken, shown),
         f"{verb} {tensors} of {checkpoints} into {text.path(done.path)}",
     ]
-    print_result(done, options, lines, missing=done.missing)
+    print_result(done, options, lines, missing=done.missing, shown=shown)
     return 0

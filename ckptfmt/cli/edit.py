@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import ckptfmt
@@ -14,7 +16,7 @@ from ckptfmt.cli.destination import check_destination
 from ckptfmt.cli.options import add_cast, add_level, add_result_options, add_selection, cast
 from ckptfmt.cli.progress import Progress
 from ckptfmt.cli.renaming import renames
-from ckptfmt.cli.results import changed, listed, print_result
+from ckptfmt.cli.results import changed, listed, names_of, print_result
 from ckptfmt.files.locate import locate
 from ckptfmt.types import Edit
 
@@ -119,7 +121,7 @@ def run(options: argparse.Namespace) -> int:
     source = locate(options.source)
     check_destination(options.destination, overwrite=options.overwrite)
     metadata: dict[str, Any] | None = {} if options.drop_metadata else None
-    rename = None
+    shown, rename = names_of(source), None
     if options.rename or options.metadata:
         with ckptfmt.open(source) as reader:
             if options.rename:
@@ -150,13 +152,13 @@ def run(options: argparse.Namespace) -> int:
     verb = "would write" if options.dry_run else "wrote"
     lines = [
         *_roles(done),
-        *listed("renamed {}", done.renamed.items(), lambda both: " to ".join(map(text.name, both))),
-        *listed("dropped {}", done.dropped),
-        *listed("cast {}", done.casts.items(), changed),
-        *listed("dropped the names of {} that are missing", dropped),
+        *listed("renamed {}", done.renamed.items(), partial(_renamed, shown)),
+        *listed("dropped {}", done.dropped, shown),
+        *listed("cast {}", done.casts.items(), partial(changed, shown=shown)),
+        *listed("dropped the names of {} that are missing", dropped, shown),
         f"{verb} {text.plural(done.tensors, 'tensor')} to {text.path(done.path)}",
     ]
-    print_result(done, options, lines, missing=missing)
+    print_result(done, options, lines, missing=missing, shown=shown)
     return 0
 
 
@@ -194,6 +196,10 @@ _ROLES = {
     "other": "other tensors",
     "unknown": "weights or state of optimizers",
 }
+
+
+def _renamed(shown: Callable[[str], str], both: tuple[str, str]) -> str:
+    return f"{shown(both[0])} to {text.name(both[1])}"
 
 
 def _roles(done: Edit) -> list[str]:

@@ -21,7 +21,7 @@ from ckptfmt import InvalidError
 from ckptfmt._base.patterns import filter_function, no_match
 from ckptfmt.bundle.graph import leaf_name
 from ckptfmt.bundle.verify import finding_of
-from ckptfmt.cli import DAMAGE, inspect_graph, inspect_json, inspect_text, inspect_tree
+from ckptfmt.cli import DAMAGE, inspect_graph, inspect_json, inspect_text, inspect_tree, text
 from ckptfmt.cli.contents import (
     RESERVED,
     Contents,
@@ -188,9 +188,9 @@ def _chosen(tensors: Tensors, names: TensorNames | None, options: argparse.Names
         else:
             keys = tensors.dtypes
         rows = sorted(rows, key=keys.__getitem__)
-    elif names and not (options.tree or options.json or options.raw_names) and names.has_others:
-        stored = tensors.names
-        rows = sorted(rows, key=lambda row: names.shown(stored[row]))
+    elif names and not (options.tree or options.json or options.raw_names):
+        shown = [names.shown(tensors.names[row]) for row in rows]
+        rows = [rows[at] for at in text.in_order(shown)]
     return tensors.pick(rows)
 
 

@@ -9,9 +9,11 @@ from dataclasses import asdict
 from itertools import islice
 from typing import Any
 
+import ckptfmt
 from ckptfmt.cli import text
 from ckptfmt.cli.output import Output, complain
 from ckptfmt.errors import masked
+from ckptfmt.naming.tensor_names import TensorNames
 from ckptfmt.types import Average, Conversion, Edit
 
 # More lines of one list than this are counted.
@@ -41,10 +43,17 @@ def listed(
     return [title.format(text.plural(len(items), what)), *lines, *counted]
 
 
-def changed(item: tuple[str, tuple[str, str]]) -> str:
+def names_of(path: str) -> Callable[[str], str]:
+    """Return a function that gives the printed name of a tensor of a checkpoint as it is now."""
+    with ckptfmt.open(path) as reader:
+        others = TensorNames(reader).elsewhere
+    return lambda name: text.printable(others[name]) if name in others else text.name(name)
+
+
+def changed(item: tuple[str, tuple[str, str]], shown: Callable[[str], str] = text.name) -> str:
     """Return the line of a tensor, and its dtypes before and after."""
     name, (before, after) = item
-    return f"{text.name(name)} from {before} to {after}"
+    return f"{shown(name)} from {before} to {after}"
 
 
 def print_result(
@@ -53,14 +62,16 @@ def print_result(
     lines: Iterable[str],
     *,
     missing: Collection[str],
+    shown: Callable[[str], str] = text.name,
 ) -> None:
     """Print what a command has done as `lines`, or as JSON, unless it is --quiet; and to standard
     error, always, what was lost.
 
     Args:
         missing: tensors that the source lacks, and so the result.
+        shown: gives the printed name of a tensor.
     """
-    _warn_losses(done)
+    _warn_losses(done, shown)
     if getattr(options, "json", False):
         Output().document({**asdict(done), "path": masked(done.path)})
     elif not options.quiet:
@@ -71,10 +82,11 @@ def print_result(
             "the object graph refers to {} that the source and the result lack: an edit has lost "
             "them, or their variables were never initialised (see `ckptfmt edit --drop-missing`)",
             missing,
+            shown,
         )
 
 
-def _warn_losses(done: Edit | Conversion | Average) -> None:
+def _warn_losses(done: Edit | Conversion | Average, shown: Callable[[str], str]) -> None:
     """Print what was lost, and which tensors were left as they are."""
 
     def line(name: str) -> str:
@@ -83,14 +95,17 @@ def _warn_losses(done: Edit | Conversion | Average) -> None:
             (done.zeros.get(name, 0), "became 0"),
         )
         lost = [f"{text.plural(count, 'element')} {what}" for count, what in counts if count]
-        start = text.name(name) if isinstance(done, Average) else changed((name, done.casts[name]))
+        if isinstance(done, Average):
+            start = shown(name)
+        else:
+            start = changed((name, done.casts[name]), shown)
         return f"{start}: {', '.join(lost)}"
 
     _warn("casts lost values of {}", {**done.losses, **done.zeros}, line)
-    _warn("did not cast {} without a dimension", done.uncast)
+    _warn("did not cast {} without a dimension", done.uncast, shown)
     if isinstance(done, Edit):
         why = "which may be weights or the state of an optimizer"
-        _warn(f"kept {{}}, {why} (--drop FILTER --drop-weights drops them)", done.undecided)
+        _warn(f"kept {{}}, {why} (--drop FILTER --drop-weights drops them)", done.undecided, shown)
     elif isinstance(done, Conversion):
         _warn("left out {} of the source", done.dropped, text.printable, "part")
 

@@ -166,9 +166,11 @@ def names_of(path: str) -> list[str]:
     if kind == "tensorflow":
         with ckptfmt.open(path) as reader:
             names = TensorNames(reader)
-            return text.printable_all(sorted(map(names.shown, names.stored)))
-    with open_tensors(kind, path) as (tensors, _):
-        return text.printable_all(sorted(map(leaf_name, tensors)))
+            found = list(map(names.shown, names.stored))
+    else:
+        with open_tensors(kind, path) as (tensors, _):
+            found = list(map(leaf_name, tensors))
+    return text.printable_all([found[at] for at in text.in_order(found)])
 
 
 def _splits(given: str) -> list[tuple[str, str | None]]:

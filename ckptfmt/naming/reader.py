@@ -65,10 +65,8 @@ class Reader(reading.Reader):
             return True
         return isinstance(name, (str, bytes)) and tensor_text(name) in self._people
 
-    def _otherwise(self, name: str | bytes, error: TensorNotFoundError) -> str:
-        if tensor_text(name) in self._people:
-            return self._people.find(tensor_text(name))
-        return super()._otherwise(name, error)
+    def _otherwise(self, name: str | bytes, _: TensorNotFoundError) -> str:
+        return self._people.find(tensor_text(name))
 
     @cached_property
     def _people(self) -> TensorNames:

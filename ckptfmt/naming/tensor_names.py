@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from ckptfmt._base.hints import near, some
@@ -28,7 +28,7 @@ from ckptfmt.bundle.graph import (
     leaf_name,
 )
 from ckptfmt.bundle.graph_keys import graph_of
-from ckptfmt.bundle.reader import Reader
+from ckptfmt.bundle.reader import LISTED_FOR_A_HINT_MAX, Reader
 from ckptfmt.errors import CkptfmtError, InvalidError, TensorNotFoundError
 from ckptfmt.naming.roles import optimizer_nodes
 
@@ -210,9 +210,9 @@ class TensorNames:
         return found
 
     @property
-    def has_others(self) -> bool:
-        """Whether the order of the names that are shown is not that of the stored ones."""
-        return bool(self._paths.shown)
+    def elsewhere(self) -> Mapping[str, str]:
+        """The names of tensors that are not shown under their stored name, nor its beginning."""
+        return self._paths.shown
 
     def shown(self, name: str) -> str:
         """Return the name under which people look for a tensor, not escaped. Two tensors never
@@ -299,7 +299,10 @@ class TensorNames:
         """
         found = self._found(given)
         if not found:
-            hint = self.reader.part_hint(given) or near(given, list(map(self.shown, self.stored)))
+            hint = self.reader.part_hint(given)
+            if not hint and self.reader.header.index_size <= LISTED_FOR_A_HINT_MAX:
+                with contextlib.suppress(CkptfmtError):  # damage elsewhere in the index
+                    hint = near(given, list(map(self.shown, self.stored)))
             raise TensorNotFoundError(
                 f"not found in checkpoint{hint}",
                 path=index_name(self.reader.prefix),

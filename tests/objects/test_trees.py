@@ -279,7 +279,7 @@ def test_variants_stay_variants(tmp_path: Path) -> None:
         assert dtypes == [theirs[name].dtype_code for name in tree]
         theirs.close()
     assert_same_tree(load_tree(tmp_path / "ours"), tree)
-    with pytest.raises(UnsupportedError, match=r"tensor 'it/.*': variants cannot be saved on mesh"):
+    with pytest.raises(UnsupportedError, match=r"tensor 'it': variants cannot be saved on mesh"):
         save_tree(tmp_path / "mesh", tree, coordinator=SingleProcess())
 
 
@@ -307,11 +307,11 @@ REFUSED = {
     "class": ({"a": Settings}, r"at 'a' is of type type, which a tree"),
     "set": ({"a": {1, 2}}, r"at 'a' is of type set, which a tree"),
     "complex": ({"a": 1j}, r"at 'a' is of type complex, which a tree"),
-    "large int": ({"a": 2**64}, r"tensor 'a/.ATTRIBUTES/VARIABLE_VALUE': an int of 65 bits"),
+    "large int": ({"a": 2**64}, r"tensor 'a': an int of 65 bits"),
     "small int": ({"a": -(2**63) - 1}, r"an int of 64 bits; 64 can be stored"),
-    "lone surrogate": ({"a": "\ud800"}, r"tensor 'a/.*': a str cannot be encoded"),
+    "lone surrogate": ({"a": "\ud800"}, r"tensor 'a': a str cannot be encoded"),
     "surrogate in a key": ({"\udcff": 1}, r"an object graph cannot hold the name"),
-    "dtype": ({"a": np.array(["2020"], "M8[Y]")}, r"tensor 'a/.*': dtype datetime64\[Y\] cannot"),
+    "dtype": ({"a": np.array(["2020"], "M8[Y]")}, r"tensor 'a': dtype datetime64\[Y\] cannot"),
     "attribute": ({"a": TreeNode(attributes={3: WEIGHT})}, r"at 'a' has the attribute 3"),
     "tensors of an attribute": (
         {"a": TreeNode(attributes={"b": {"": WEIGHT}})},
