@@ -22,7 +22,7 @@ tensors are averaged in double precision. Everything else is that of the first S
 differ in another one, such as steps, are listed, but not the metadata and the object graph. Tensors
 that the object graph refers to and that are missing are named on standard error.
 
---json prints {"schema": 1, "path", "averaged": how many, "taken": [name, ...], "missing":
+--json prints {"schema": 2, "path", "averaged": how many, "taken": [name, ...], "missing":
 [key of the object graph without a tensor, ...], "losses", "zeros": {name: elements that a cast
 changed by more than rounding, or that became 0}, "uncast": [name of a tensor without a dimension,
 ...]}.

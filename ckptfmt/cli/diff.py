@@ -60,7 +60,7 @@ graph of TensorFlow and the metadata are not compared: most formats have no plac
 is a glob for the whole name (* also matches /), or /REGEX/ found anywhere in it, of the stored name
 or of a path of the object; with a filter, metadata are not compared.
 
---json prints {"schema": 1, "a", "b": paths, "equal", "metadata_equal", "metadata": {name: [value in
+--json prints {"schema": 2, "a", "b": paths, "equal", "metadata_equal", "metadata": {name: [value in
 A, in B], ...} of those that differ, null where it is missing, "tensors_equal": how many, "norm_a",
 "norm_change": over all, "differences": [{"name", "kind", "a", "b": {"dtype", "shape"} or null,
 "elements", "elements_within_tolerance", "max_abs_difference", "norm_a", "norm_change", "nan_a",

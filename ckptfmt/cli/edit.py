@@ -45,7 +45,7 @@ rename:
   OLD=NEW             a whole name; each * of NEW stands for what the same * of OLD matched
   /REGEX/=NEW         as Python's re.sub; \\1 is the first group
 
---json prints {"schema": 1, "path", "tensors": how many, "renamed": {old: new}, "dropped":
+--json prints {"schema": 2, "path", "tensors": how many, "renamed": {old: new}, "dropped":
 [name, ...], "casts": {name: [before, after]}, "copied_nbytes", "losses", "zeros":
 {name: elements that a cast changed by more than rounding, or that became 0}, "kept", "lost":
 {role: [tensors, bytes]}, "undecided": [name, ...], "missing": [key of the graph, ...],

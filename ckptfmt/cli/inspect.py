@@ -48,14 +48,15 @@ is a character, \\ is a backslash. Variables of an object graph are shown by the
 objects (--raw-names: as they are stored); filters take the stored name, and every path of the
 object.
 
---json prints {"schema": 1, "path", "prefix", "format", "level", "header": {"num_shards",
+--json prints {"schema": 2, "path", "prefix", "format", "level", "header": {"num_shards",
 "big_endian", "producer", "min_consumer", "index_size", "block_count"}, "metadata", "tensors":
-[{"name", "dtype", "shape", "nbytes", "stored_nbytes", "shard", "offset", "crc32c", "slices":
-[{"start", "shape", "nbytes", "raw_nbytes", "shard", "offset", "crc32c", "missing"}, ...]}, ...],
-"totals": {"tensors", "elements", "nbytes", "by_dtype", "index_bytes", "data_bytes", "files"},
-"problems": [...]}. What is unknown, or has no meaning in the format, is null; keys may be added
-within a schema. A tensor of a file that cannot be read has the dtype "unreadable", and a problem,
-or a note if it is sound, says why.
+[{"name", "display", "dtype", "shape", "nbytes", "stored_nbytes", "shard", "offset", "crc32c",
+"slices": [{"start", "shape", "nbytes", "raw_nbytes", "shard", "offset", "crc32c", "missing"},
+...]}, ...], "totals": {"tensors", "elements", "nbytes", "by_dtype", "index_bytes", "data_bytes",
+"files"}, "problems": [...]}. "name" is the stored name, "display" the one that the table shows.
+What is unknown, or has no meaning in the format, is null; keys may be added within a schema. A
+tensor of a file that cannot be read has the dtype "unreadable", and a problem, or a note if it is
+sound, says why.
 
 examples:
   ckptfmt inspect model.ckpt-1000
@@ -210,8 +211,9 @@ def _show(
     options: argparse.Namespace,
 ) -> None:
     out = Output(options.color)
+    display = leaf_name if names is None else names.shown
     if options.json:
-        inspect_json.show(out, options.path, contents, chosen, options.limit)
+        inspect_json.show(out, options.path, contents, chosen, options.limit, display)
     elif chosen is None:
         inspect_text.show_header(out, contents)
         inspect_text.show_files(out, contents)
@@ -226,8 +228,7 @@ def _show(
         if options.tree:
             _show_tree(out, chosen, objects, options)
         else:
-            shown = leaf_name if names is None else names.shown
-            name_of = None if options.raw_names else shown
+            name_of = None if options.raw_names else display
             inspect_text.show_table(out, chosen, options.limit, name_of, slices=options.slices)
         candidates = None
         if options.filter and contents.tensors is not None:

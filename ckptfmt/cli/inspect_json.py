@@ -1,18 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """The JSON document of `inspect --json`.
 
-    {"schema": 1, "path": "...", "prefix": "...", "format": "tensorflow", "level": "v2+",
+    {"schema": 2, "path": "...", "prefix": "...", "format": "tensorflow", "level": "v2+",
      "header": {"num_shards", "big_endian", "producer", "min_consumer", "index_size",
                 "block_count"},
      "metadata": {...},
-     "tensors": [{"name", "dtype", "shape", "nbytes", "stored_nbytes", "shard", "offset", "crc32c",
+     "tensors": [{"name", "display", "dtype", "shape", "nbytes", "stored_nbytes", "shard",
+                  "offset", "crc32c",
                   "slices": [{"start", "shape", "nbytes", "raw_nbytes", "shard", "offset",
                               "crc32c", "missing"}, ...]}, ...],
      "totals": {"tensors", "elements", "nbytes", "by_dtype": {"float32": {...}, ...},
                 "index_bytes", "data_bytes", "files": [{"path", "shard", "size"}, ...]},
      "problems": [{"severity", "status", "failure", "message", "path", "offset", "tensor"}, ...]}
 
-Keys may be added within a schema. `shard`, `offset` and `crc32c` of a partitioned tensor are null,
+Keys may be added within a schema. `name` is the stored name, `display` the one that the table
+shows, not escaped. `shard`, `offset` and `crc32c` of a partitioned tensor are null,
 and of a tensor of another format these and `stored_nbytes`. Unknown values are null: `level`,
 `tensors` and the totals of a checkpoint that cannot be listed, the `size` of a missing file, and
 `header` of an index that cannot be opened. --filter applies to `tensors` and `totals`, --limit to
@@ -22,6 +24,7 @@ and of a tensor of another format these and `stored_nbytes`. Unknown values are 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
 
@@ -37,8 +40,9 @@ def show(
     contents: Contents,
     chosen: Tensors | None,
     limit: int | None,
+    display: Callable[[str], str],
 ) -> None:
-    """Print the document."""
+    """Print the document; `display` returns the name of a tensor for people."""
     shown = chosen
     if chosen is not None and limit is not None:
         shown = chosen.pick(range(min(limit, len(chosen))))
@@ -49,18 +53,21 @@ def show(
         "level": contents.level,
         "header": None if contents.header is None else asdict(contents.header),
         "metadata": contents.metadata,
-        "tensors": None if shown is None else [_tensor(shown, row) for row in range(len(shown))],
+        "tensors": None
+        if shown is None
+        else [_tensor(shown, row, display) for row in range(len(shown))],
         "totals": _totals(contents, chosen),
         "problems": [fields_of(problem) for problem in contents.problems],
     }
     out.document(document)
 
 
-def _tensor(tensors: Tensors, row: int) -> dict[str, Any]:
+def _tensor(tensors: Tensors, row: int, display: Callable[[str], str]) -> dict[str, Any]:
     partitioned = tensors.slice_counts[row] > 0
     unplaced = partitioned or not tensors.in_checkpoint
     return {
         "name": tensors.names[row],
+        "display": display(tensors.names[row]),
         "dtype": tensors.dtypes[row],
         "shape": tensors.shapes[row],
         "nbytes": tensors.nbytes[row],

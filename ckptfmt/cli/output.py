@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import Any, TextIO
 
 # Of all JSON documents. Keys may be added within a schema.
-SCHEMA = 1
+SCHEMA = 2
 
 COLORS = ("auto", "always", "never")
 _CODES = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33"}

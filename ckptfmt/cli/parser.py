@@ -91,7 +91,7 @@ exit status:
   2  wrong usage, or no checkpoint where one should be
 
 Data goes to standard output, problems and progress to standard error. With --json a command prints
-one JSON document, also on failure: {"schema": 1, "error": {...}}. NO_COLOR is honoured.
+one JSON document, also on failure: {"schema": 2, "error": {...}}. NO_COLOR is honoured.
 """
 
 

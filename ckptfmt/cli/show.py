@@ -55,10 +55,11 @@ little-endian and row-major, to standard output.
 
 --npy, --raw and --json take one tensor.
 
---json prints {"schema": 1, "path", "prefix", "name", "dtype", "shape", "index", "values"}, with all
-values as nested lists: "NaN", "Infinity" and "-Infinity" for numbers that JSON
-lacks; [real, imaginary] for complex numbers; a lone surrogate (\\udc80 to \\udcff) for a byte that
-is not UTF-8; the stored bytes for an unknown dtype.
+--json prints {"schema": 2, "path", "prefix", "name", "display", "dtype", "shape", "index",
+"values"}: the stored name, the one that `ckptfmt inspect` shows, and all values as nested lists,
+with "NaN", "Infinity" and "-Infinity" for numbers that JSON lacks; [real, imaginary] for complex
+numbers; a lone surrogate (\\udc80 to \\udcff) for a byte that is not UTF-8; the stored bytes for an
+unknown dtype.
 
 examples:
   ckptfmt show model.ckpt-1000
@@ -127,7 +128,7 @@ def run(options: argparse.Namespace) -> int:
             for stored, index in chosen:
                 if shown:
                     out.line()
-                _show(out, options, opened, text.printable(names.shown(stored)), stored, index)
+                _show(out, options, opened, names.shown(stored), stored, index)
                 shown += 1
     out.flush()
     return 0
@@ -137,14 +138,14 @@ def _show(
     out: Output,
     options: argparse.Namespace,
     opened: Opened,
-    name: str,
+    display: str,
     stored: str,
     index: str | None,
 ) -> None:
     reader, path, _ = opened
     handle = meant(reader[stored])
     if options.json:
-        _show_json(out, options.path, path, handle, index)
+        _show_json(out, options.path, path, display, handle, index)
     elif options.npy is not None:
         with writing_output(options.npy, reader.prefix, "npy") as write:
             _write_npy(write, _values(handle, index))
@@ -152,9 +153,9 @@ def _show(
         out.flush()
         out.write_bytes(_raw(handle, index))
     elif options.stats:
-        _show_stats(out, name, handle, index)
+        _show_stats(out, text.printable(display), handle, index)
     else:
-        _show_text(out, name, handle, index, everything=options.all)
+        _show_text(out, text.printable(display), handle, index, everything=options.all)
 
 
 # ---- arguments
@@ -359,13 +360,14 @@ def _raw(handle: TensorHandle, index: str | None) -> bytes:
 
 
 def _show_json(
-    out: Output, path: str, prefix: str, handle: TensorHandle, index: str | None
+    out: Output, path: str, prefix: str, display: str, handle: TensorHandle, index: str | None
 ) -> None:
     values = as_json(_values(handle, index))
     document = {
         "path": masked(path),
         "prefix": masked(prefix),
         "name": handle.name,
+        "display": display,
         "dtype": handle.dtype_name,
         "shape": handle.shape,
         "index": index,

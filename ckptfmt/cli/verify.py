@@ -49,12 +49,12 @@ has a document of its own, and a last one has the totals. With -r, directories a
 checkpoints, not for other formats; one that a `checkpoint` file names must be there. Symbolic links
 to directories are not followed.
 
---json prints {"schema": 1, "path", "prefix", "format", "ok", "verified", "strict", "findings":
+--json prints {"schema": 2, "path", "prefix", "format", "ok", "verified", "strict", "findings":
 [{"severity", "status", "failure", "rule", "message", "path", "offset", "tensor", "count"}, ...],
 "checked": {"blocks", "tensors", "bytes", "seconds"}}; only "path" and "error" of a PATH that
 cannot be checked. "rule" is of spec/format.md, or null. "verified" is false if tensors were not
 compared with checksums, because there are none; "bytes" are those that were. The last line, of
-several: {"schema": 1, "totals": {"checkpoints", "sound", "not_sound", "unreadable", "tensors",
+several: {"schema": 2, "totals": {"checkpoints", "sound", "not_sound", "unreadable", "tensors",
 "bytes", "seconds"}}.
 
 examples:

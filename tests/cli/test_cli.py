@@ -157,7 +157,7 @@ def test_json_document(made: str, command: Command, tmp_path: Path) -> None:
     document = json.loads(ran.out)
     strings, dicts = "path prefix format level", "header metadata totals"
     check_types(document, int="schema", str=strings, dict=dicts, list="tensors problems")
-    assert document["schema"] == 1
+    assert document["schema"] == 2
     assert document["problems"] == []
     with ckptfmt.open(prefix) as reader:
         table = reader.table(reserved=True)
@@ -172,7 +172,7 @@ def test_json_document(made: str, command: Command, tmp_path: Path) -> None:
             ints = (
                 {"int": sizes, "NoneType": place} if handle.slices else {"int": f"{sizes} {place}"}
             )
-            check_types(tensor, str="name dtype", list="shape slices", **ints)
+            check_types(tensor, str="name display dtype", list="shape slices", **ints)
             for key in ("name", "nbytes", "stored_nbytes", "shard", "offset", "crc32c"):
                 assert tensor[key] == getattr(handle, key)
             assert tuple(tensor["shape"]) == handle.shape
@@ -391,7 +391,7 @@ def test_index_that_cannot_be_opened(command: Command, tmp_path: Path) -> None:
         ran = command("inspect", "--json", f"{prefix}.index")
         assert (ran.status, bool(re.fullmatch(problem, ran.err))) == (1, True)
         document = json.loads(ran.out)
-        assert (document["schema"], document["path"]) == (1, f"{prefix}.index")
+        assert (document["schema"], document["path"]) == (2, f"{prefix}.index")
         assert document["prefix"] == str(prefix)
         assert [document[key] for key in ("level", "header", "metadata", "tensors")] == [
             None,
@@ -502,4 +502,4 @@ def test_help_has_the_schema_of_json() -> None:
     with_json = {name: told for name, told in with_json.items() if "--json " in told}
     assert {"inspect", "show", "verify", "diff", "edit"} <= with_json.keys()
     for name, told in with_json.items():
-        assert '--json prints {"schema": 1, ' in told, name
+        assert '--json prints {"schema": 2, ' in told, name

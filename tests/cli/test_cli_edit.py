@@ -78,7 +78,7 @@ def test_what_was_done(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out, err = capsys.readouterr()
     assert err == ""
     assert json.loads(out) == {
-        "schema": 1,
+        "schema": 2,
         "path": "c",
         "tensors": 4,
         "renamed": {"step": "n"},
@@ -179,7 +179,7 @@ def test_average(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["average", "--json", "--overwrite", "a", "b", "m"]) == 0
     document = json.loads(capsys.readouterr().out)
     more = {"missing": [], "losses": {}, "zeros": {}, "uncast": []}
-    assert document == {"schema": 1, "path": "m", "averaged": 4, "taken": ["step"], **more}
+    assert document == {"schema": 2, "path": "m", "averaged": 4, "taken": ["step"], **more}
     assert main(["average", "a", "b"]) == 2  # DESTINATION is forgotten
     assert "DESTINATION already holds a checkpoint" in capsys.readouterr().err
 

@@ -104,6 +104,10 @@ def test_the_name_that_is_printed(tmp_path: Path, command: Command) -> None:
     assert f"\n{SHOWN} " in listed and "VARIABLE_VALUE" not in listed
     assert STORED in command("inspect", "--raw-names", prefix).out
     assert command("show", prefix, STORED).out.startswith(f"{SHOWN}  float32 [2, 3]\n")
+    document = json.loads(command("inspect", "--json", prefix, "--filter", STORED).out)
+    shown = json.loads(command("show", "--json", prefix, SHOWN).out)
+    for one in (*document["tensors"], shown):
+        assert (one["name"], one["display"]) == (STORED, SHOWN)
     tree = command("inspect", "--tree", prefix).out
     assert "_variables/" in tree and "_trainable_variables/" not in tree
     (model,) = (line for line in tree.splitlines() if "model/" in line and "->" not in line)

@@ -87,10 +87,11 @@ def test_show_json(command: Command, tmp_path: Path) -> None:
     values = np.array([0.5, np.nan, np.inf, -np.inf], np.float32)
     prefix = save(tmp_path / "ck", {"x": values, "c": np.array(complex(1, np.nan))})
     assert json.loads(command("show", "--json", f"{prefix}.index", "x").out) == {
-        "schema": 1,
+        "schema": 2,
         "path": f"{prefix}.index",
         "prefix": str(prefix),
         "name": "x",
+        "display": "x",
         "dtype": "float32",
         "shape": [4],
         "index": None,
@@ -224,7 +225,7 @@ def test_diff_equal(command: Command, tmp_path: Path) -> None:
         ran = command("diff", "--quiet", a, b)
         assert (ran.status, ran.out, ran.err) == (0, "", "")
     assert json.loads(command("diff", "--json", prefix, other).out) == {
-        "schema": 1,
+        "schema": 2,
         "a": str(prefix),
         "b": str(other),
         "equal": True,

@@ -89,7 +89,7 @@ def test_a_document_per_checkpoint(command: Command, tree: Path) -> None:
     ran = command("verify", "-r", "--json", tree, tree / "nothing")
     assert (ran.status, ran.err) == (2, "")
     documents = [json.loads(line) for line in ran.out.splitlines()]
-    assert all(document["schema"] == 1 for document in documents)
+    assert all(document["schema"] == 2 for document in documents)
     assert [document["ok"] for document in documents[:3]] == [True, False, True]
     assert documents[-2]["path"] == str(tree / "nothing")
     assert documents[-2]["error"]["status"] == "NOT_FOUND"
