@@ -81,8 +81,8 @@ def path_text(path: Path, argument: str | None = None, *, urls: bool = False) ->
         return text[url.end() :]
     if is_url(text) and (not urls or text.startswith("file:")):
         raise UnsupportedError(
-            f"{text[:200]!r} is a URL, and this works on paths and file:/// URLs only. Write ./ "
-            "before a path that looks like a URL",
+            f"{text[:200]!r} is a URL, and this works on paths and file:/// URLs only. Download "
+            "what is there first; write ./ before a path that looks like a URL",
             argument=argument,
         )
     return text

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ckptfmt import CkptfmtError, UnsupportedError
+from ckptfmt import CkptfmtError, CorruptError, UnsupportedError
 from ckptfmt._base.dtypes import code_of_array, name_of
 from ckptfmt._base.names import data_name, index_name, parse_data_name
 from ckptfmt._core.remembering import cached_property
@@ -270,7 +270,11 @@ def gather_file(kind: Format, path: str) -> Contents:
         places = {name: place for place, name in enumerate(tensors)}
         for row, name in enumerate(stored):
             tensor = tensors[name]
-            dtype = _dtype_name(tensor)
+            try:
+                dtype = _dtype_name(tensor)
+            except CorruptError as error:  # of a value in a pickle, which is read for its dtype
+                tensor = Unreadable(name, error)
+                dtype = tensor.code
             is_sized = kind != "hdf5" or dtype != "string"
             if isinstance(tensor, Unreadable):
                 is_damaged = not isinstance(tensor.error, UnsupportedError)

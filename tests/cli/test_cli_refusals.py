@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
 import shlex
 import shutil
 import subprocess
@@ -14,6 +15,7 @@ import h5py
 import numpy as np
 import pytest
 from support.files import contents
+from support.hostile import dcp_metadata, zip_value
 
 import ckptfmt
 from ckptfmt.safetensors import save_file
@@ -141,6 +143,25 @@ def test_what_cannot_be_read_is_listed(path: str, unreadable: list[str], command
     assert command("verify", path).status == 1
     for words in ("inspect", "report", f"diff {path}"):
         assert command(*words.split(), path).status == 0
+
+
+def test_a_damaged_value_is_listed(command: Command, tmp_path: Path) -> None:
+    """Of a DCP directory, whose other values can be read."""
+    good = zip_value(pickle.dumps(7, 2))
+    (tmp_path / "dcp").mkdir()
+    (tmp_path / "dcp/__0_0.distcp").write_bytes(good + good.replace(b"data.pkl", b"data.pkk"))
+    metadata = dcp_metadata(len(good), names=("a", "b"), step=len(good))
+    (tmp_path / "dcp/.metadata").write_bytes(metadata)
+    ran = command("inspect", "--json", "dcp")
+    document = json.loads(ran.out)
+    assert [one["dtype"] for one in document["tensors"]] == ["int64", "unreadable"]
+    assert [(one["severity"], one["tensor"]) for one in document["problems"]] == [("problem", "b")]
+    assert ran.status == 1
+    words = ["convert", "-q", "dcp", "new"]
+    ran = command(*words)
+    assert ran.status == 1 and "tensor 'b'" in ran.err
+    assert command(*words, "--drop", "b", "--drop-metadata").status == 0
+    assert ckptfmt.load("new") == {"a": 7}
 
 
 @pytest.mark.parametrize(

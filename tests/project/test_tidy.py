@@ -431,6 +431,17 @@ def test_no_unfinished_work() -> None:
     fail_if(found)
 
 
+def test_no_extra_of_ours_is_installed_from_the_index() -> None:
+    """The name there is not ours."""
+    fail_if(
+        [
+            f"{name_of(path)}: name the packages that the extra has"
+            for path in (ROOT / "ckptfmt").rglob("*.py")
+            if re.search(r"pip install[^\n]*ckptfmt\[", text_of(path))
+        ]
+    )
+
+
 def test_no_machine_paths() -> None:
     paths = re.compile(r"(?<![\w.])/(?:work|root|farm|home)/")
     fail_if(
