@@ -133,8 +133,8 @@ DEEPSPEED = Foreign(
 )
 MEGATRON = Foreign(
     "a checkpoint of Megatron",
-    "`ckptfmt convert PATH/iter_N PREFIX` reads a step that has .distcp files; of others "
-    "Megatron's tools/checkpoint/convert.py makes such",
+    "`ckptfmt convert PATH/iter_N PREFIX` reads a step that has .distcp files; others have PyTorch "
+    "files, which torch.load reads",
 )
 DIFFUSERS = Foreign(
     "a pipeline of diffusers, with a directory for each model",

@@ -35,6 +35,8 @@ from ckptfmt.files.places import (
 HEAD_BYTES = 512
 # What saves in progress and killed ones leave, TensorFlow's among them.
 _TEMPORARY = re.compile(r".+_temp(_[0-9a-f]+)?", re.S)
+# For a path in a text that is formatted.
+_BRACES = str.maketrans({"{": "{{", "}": "}}"})
 
 
 def locate(path: str | bytes | os.PathLike[Any], argument: str = "path") -> str:
@@ -182,7 +184,7 @@ def _listed(directory: str, found: list[str]) -> Foreign | None:
     kind = foreign.by_listing(found)
     items = [os.path.join(directory, name) for name in found] if kind is foreign.ORBAX else []
     if ours := [item for item in items if is_file(os.path.join(item, "checkpoint.index"))]:
-        return foreign.OUR_ORBAX._replace(instead=f"open {_some(ours)}".replace("{", "{{"))
+        return foreign.OUR_ORBAX._replace(instead=f"open {_some(ours)}".translate(_BRACES))
     return kind
 
 
@@ -240,7 +242,7 @@ def _near(path: str) -> str:
     prefixes = _prefixes_in(directory, found)
     if prefixes:
         return f"the directory holds {_some(prefixes)}"
-    return _other_name(path)
+    return _other_name(names.index_name(os.path.join(directory, stem))) or _other_name(path)
 
 
 def _data_files_near(prefix: str) -> bool:

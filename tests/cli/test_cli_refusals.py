@@ -51,7 +51,12 @@ REFUSED = {
         "mv 'copied/model.index (1)' copied/model.index",
         "! mv 'copied/model.index (1)' copied/model.index",
     ),
+    "inspect alone/model": (
+        "mv alone/model.index.txt alone/model.index",
+        "! cp alone/model.index.txt copied/model.index",
+    ),
     # directories
+    "inspect {}": ("open '{}/7/default'", "inspect {}/7/default"),
     "inspect orbax": ("open 'orbax/7/default'", "inspect orbax/7/default"),
     "inspect orbax/7": ("open 'orbax/7/default'", "convert orbax/7/default x"),
     "inspect deepspeed": ("zero_to_fp32.py", "inspect model"),
@@ -82,6 +87,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tensors = {"layer/a": np.arange(3.0), "layer/b": np.ones(3), "step": np.int64(7)}
     for prefix in ("model", "saved/variables/variables", "orbax/7/default/checkpoint"):
         ckptfmt.save(prefix, tensors)
+    Path("{}").symlink_to("orbax")
     Path("checkpoint").write_text('model_checkpoint_path: "model"\n', encoding="utf-8")
     Path("saved/saved_model.pb").write_bytes(b"\x08\x01\x12\x00")
     for name in ("model.meta", "flax.msgpack", "net.onnx", "orbax/7/_CHECKPOINT_METADATA"):
@@ -94,6 +100,8 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         Path(folder).mkdir()
         shutil.copy("model.index", f"{folder}/{index}")
         shutil.copy("model.data-00000-of-00001", folder)
+    Path("alone").mkdir()
+    shutil.copy("model.index", "alone/model.index.txt")
     for name in (
         "deepspeed/global_step5/mp_rank_00_model_states.pt",
         "deepspeed/latest",
