@@ -312,7 +312,7 @@ class Reader(Mapping[str, TensorHandle]):
     def table(self, *, reserved: bool = False) -> NDArray[Any]:
         """Return all tensors as one structured array, in key order.
 
-        Fields: name (str), dtype (TensorFlow's name), shape (tuple), nbytes (of the array; of
+        Fields: name (str), dtype (its name), shape (tuple), nbytes (of the array; of
         strings as stored), shard (-1 for a partitioned tensor), offset and stored_nbytes (bytes in
         the data file), crc32c (unmasked), chunk_size (bytes, 0 for none), slices (0 for a tensor
         stored whole), dtype_code. `reserved` includes the names that belong to the format.
