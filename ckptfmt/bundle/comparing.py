@@ -99,16 +99,18 @@ def ratio(norm_change: float, norm_a: float) -> float:
 
 
 def norms(found: Iterable[Difference]) -> tuple[float, float] | None:
-    """Return the norms of A and of the change over all floating-point and complex tensors whose
-    values were compared and differ; None if there are none."""
+    """Return the norms of A and of the change over all floating-point and complex tensors of at
+    least one dimension whose values were compared and differ; None if there are none. Scalars are
+    counters more often than weights."""
     parts = [
         (one.norm_a, one.norm_change)
         for one in found
-        if one.norm_a is not None and one.norm_change is not None and one.a and _is_float(one.a)
+        if one.norm_a is not None and one.norm_change is not None
+        if one.a is not None and one.a.shape and _is_float(one.a)
     ]
-    return (
-        (math.hypot(*(a for a, _ in parts)), math.hypot(*(b for _, b in parts))) if parts else None
-    )
+    if not parts:
+        return None
+    return math.hypot(*(a for a, _ in parts)), math.hypot(*(change for _, change in parts))
 
 
 def changed_metadata(

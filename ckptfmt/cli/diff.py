@@ -30,6 +30,7 @@ from ckptfmt.cli.renaming import renames
 from ckptfmt.cli.values import as_json, few_as_text
 from ckptfmt.errors import masked
 from ckptfmt.naming.graphs import graphs_equal
+from ckptfmt.naming.metadata import renamed_metadata
 from ckptfmt.naming.tensor_names import TensorNames
 from ckptfmt.recipe.opening import open_any
 from ckptfmt.types import TensorHandle
@@ -48,7 +49,9 @@ One line per difference, in byte order of the names in B: of at most 4 elements 
 B; how many elements differ; of numbers the largest absolute difference, the norm of the change
 (L2, of B - A) and, as "relative", its ratio to the norm of A; how many are NaN or infinite, which
 the norms leave out. The last line has the norm over all floating-point and complex tensors that
-differ. Object graphs of TensorFlow are equal if they have the same objects and keys.
+differ and have at least one dimension. Object graphs of TensorFlow are equal if they have the same
+objects and keys. With --rename, graphs and metadata are compared as `ckptfmt edit --rename` leaves
+them.
 
 Tensors of more than 64 MiB are compared in pieces, which cannot be verified at level v2: run
 `ckptfmt verify` first. With --checksums, tensors with the same checksum in both indexes are equal
@@ -139,11 +142,13 @@ def run(options: argparse.Namespace) -> int:
             (one_format or name != OBJECT_GRAPH_KEY)
             and (not passes or any(chosen(name) for chosen in passes))
         )
+        metadata_of_a: Mapping[str, Any] = a.metadata
         if options.rename:
             choice["renamed"] = renames(options.rename, list(a), one.path)
+            metadata_of_a = renamed_metadata(a, choice["renamed"])
         choice["graphs_equal"] = partial(graphs_equal, a, b, choice.get("renamed"))
         with_metadata = one_format and not options.filter
-        metadata = changed_metadata(a.metadata, b.metadata) if with_metadata else {}
+        metadata = changed_metadata(metadata_of_a, b.metadata) if with_metadata else {}
         with Progress("comparing", quiet=options.quiet) as progress:
             meter = Meter(progress.update, min(_bytes_of(a), _bytes_of(b)))
             for difference in compare(a, b, meter.add, **choice):

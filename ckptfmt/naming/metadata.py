@@ -20,6 +20,7 @@ from ckptfmt._base.hints import some
 from ckptfmt._base.renaming import Rename, renamed
 from ckptfmt.bundle import state_tree
 from ckptfmt.bundle.meanings import PRNG_KEYS
+from ckptfmt.bundle.reader import Reader
 from ckptfmt.bundle.state_tree import KEY, OPTIMIZER, Path, below, path_key, stored_name
 from ckptfmt.errors import InvalidError, UnsupportedError, warn
 from ckptfmt.naming.roles import OPTIMIZER_STATES, below_paths
@@ -448,3 +449,14 @@ class _Tree:
             if name is not None and self._new_names.get(name, name) is not None:
                 found[key] = keys.get(key, key)
         return found
+
+
+def renamed_metadata(reader: Reader, new: Callable[[str], str]) -> Mapping[str, Any]:
+    """Return the metadata of a checkpoint after an edit that renames its tensors; as they are
+    stored if an edit refuses that."""
+    try:
+        named = NamedInMetadata(reader, reader.metadata, reader.prefix)
+        edited = named.edited({name: new(name) for name in reader}, cut=False, rename=new)
+    except InvalidError:
+        return reader.metadata
+    return reader.metadata if edited is None else edited

@@ -297,7 +297,7 @@ metadata b: only in B
 metadata long: "xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx... -> ""
 metadata step: 1 -> 1.0
 different: 1 only in A, 1 only in B, 10 with other values, 1 of another shape,
- 1 of another dtype, other metadata, 1 tensor equal; norm of the change 5.38592 (relative 1.87)
+ 1 of another dtype, other metadata, 1 tensor equal; norm of the change 5.38516 (relative 1.87)
 """
 
 

@@ -16,8 +16,12 @@ from support.drawn_edits import Drawn, Expected, drawn_edit, expected_of, named_
 from support.strategies import SEEDS, counted, property_test
 
 import ckptfmt
+from ckptfmt._base.renaming import renamed
+from ckptfmt.bundle.comparing import changed_metadata
 from ckptfmt.bundle.graph import OBJECT_GRAPH_KEY
 from ckptfmt.bundle.graph_keys import graph_of, reachable, wanted_keys
+from ckptfmt.naming.graphs import graphs_equal
+from ckptfmt.naming.metadata import renamed_metadata
 
 
 @property_test(100, 60_000, seed=SEEDS)
@@ -50,6 +54,8 @@ def test_edits_do_what_they_must(seed: int) -> None:
         missing = set() if given.get("drop_missing") else drawn.missing
         assert ckptfmt.verify(target).ok == (not missing)
         check_graph(drawn, target, missing)
+        if "rename" in given and not done.dropped and not drawn.missing and "metadata" not in given:
+            check_rename(source, target, given["rename"])
         check_tree(drawn, target, done)
 
 
@@ -100,6 +106,17 @@ def check_graph(drawn: Drawn, target: Path, missing: set[str]) -> None:
             assert sorted(keys) == sorted(missing.union(reader) - {OBJECT_GRAPH_KEY})
     if not missing:
         ckptfmt.load_tree(target)
+
+
+def check_rename(source: Path, target: Path, rename: Any) -> None:
+    """Graph and metadata differ by the new names alone."""
+
+    def new(name: str) -> str:
+        return renamed([name], rename)[0][0] or name
+
+    with ckptfmt.open(source) as a, ckptfmt.open(target) as b:
+        assert OBJECT_GRAPH_KEY not in a or graphs_equal(a, b, new)
+        assert not changed_metadata(renamed_metadata(a, new), b.metadata)
 
 
 def check_tree(drawn: Drawn, target: Path, done: ckptfmt.types.Edit) -> None:
