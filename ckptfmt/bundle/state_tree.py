@@ -305,6 +305,23 @@ def leaves(state: Any, unknown: list[str] | None = None) -> Iterator[Place]:
             waiting.append((below(path, text), one, name is not None, inside))
 
 
+def values(state: Any) -> Iterator[tuple[str, Any]]:
+    """Yield the path and the value of what is no tensor in a state, in its order; of a list or set
+    without tensors and dicts the whole. The numbers of parameters of optimizers are left out."""
+    waiting: list[tuple[Path, Any, str]] = [(None, state, "")]
+    while waiting:
+        path, node, where = waiting.pop()
+        pairs, kind = children(node, path), tag_of(node, path)[1].kind
+        is_plain = kind in ("list", "set") and all(
+            tag_of(one)[1].kind == "value" for _, one in pairs
+        )
+        if where != "params" and (kind == "value" or is_plain):
+            yield path or "", decode(node, path=path)
+        for key, one in () if kind == "leaf" or is_plain else reversed(pairs):
+            text = path_key(key)
+            waiting.append((below(path, text), one, _where(where, node, text, one)))
+
+
 def _where(where: str, node: Any, key: str, child: Any) -> str:
     """Return where a node is, of which the one above has `where`."""
     if where == "groups":

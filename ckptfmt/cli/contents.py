@@ -23,6 +23,7 @@ from ckptfmt.bundle.reader import Header, Reader
 from ckptfmt.bundle.verify import finding_of
 from ckptfmt.files.places import file_size, names_in
 from ckptfmt.formats.tensors import FileTensor, Unreadable
+from ckptfmt.naming.states import State, state_of
 from ckptfmt.recipe.opening import files_of, open_tensors
 from ckptfmt.recipe.sources import Format
 from ckptfmt.types import Finding, StoredSlice, TensorHandle
@@ -216,6 +217,11 @@ class Contents:
     files: list[DataFile] = field(default_factory=list)
     problems: list[Finding] = field(default_factory=list)
     format: Format = "tensorflow"
+
+    @cached_property
+    def state(self) -> State | None:
+        """The state of `ckptfmt.torch` that the metadata describe."""
+        return state_of(self.metadata)
 
     @property
     def index_path(self) -> str:

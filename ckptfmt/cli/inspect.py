@@ -229,7 +229,10 @@ def _show(
             _show_tree(out, chosen, objects, options)
         else:
             name_of = None if options.raw_names else display
-            inspect_text.show_table(out, chosen, options.limit, name_of, slices=options.slices)
+            owner_of = contents.state.parameter_of if contents.state is not None else None
+            inspect_text.show_table(
+                out, chosen, options.limit, name_of, owner_of, slices=options.slices
+            )
         candidates = None
         if options.filter and contents.tensors is not None:
             candidates = len(_listed(contents.tensors, options))

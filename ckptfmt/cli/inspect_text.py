@@ -5,17 +5,20 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from itertools import islice
 
 from ckptfmt import CkptfmtError
 from ckptfmt.bundle.reader import Reader
+from ckptfmt.bundle.state_tree import KEY as STATE_KEY
 from ckptfmt.cli import text
 from ckptfmt.cli.contents import RESERVED, Contents, Tensors
 from ckptfmt.cli.inspect_graph import Objects
 from ckptfmt.cli.output import Output
 from ckptfmt.naming.roles import ModelRole, model_roles
 
-METADATA_MAX = 400
+# Characters of a value, and how many are printed.
+VALUE_MAX, VALUES_MAX = 200, 20
 LABELS: dict[ModelRole, str] = {
     "weight": "weights",
     "optimizer": "optimizer",
@@ -45,12 +48,30 @@ def show_header(out: Output, contents: Contents) -> None:
         missing = f"{len(contents.files) - len(there)} missing"
         data += f", {out.paint(missing, 'red')}"
     out.line(f"  data      {data}")
-    if contents.metadata:
+    state = contents.state
+    if state is not None:
+        random = f", random states: {', '.join(map(text.printable, state.random))}"
+        out.line(f"  state     of ckptfmt.torch{random if state.random else ''}")
+        shown = {name: text.value(value) for name, value in state.values.items()}
+        _show_lines(out, shown, "`ckptfmt show PATH NAME` prints a value")
+    left = {key: one for key, one in contents.metadata.items() if state is None or key != STATE_KEY}
+    if left:
+        out.line("  metadata")
         # JSON escapes control characters.
-        stored = json.dumps(contents.metadata, ensure_ascii=True)
-        more = f"... ({len(stored):,} characters)" if len(stored) > METADATA_MAX else ""
-        out.line(f"  metadata  {stored[:METADATA_MAX]}{more}")
+        _show_lines(out, {key: json.dumps(one) for key, one in left.items()}, "--json prints all")
     out.line()
+
+
+def _show_lines(out: Output, lines: Mapping[str, str], way: str) -> None:
+    """Print names and texts, short ones of not too many."""
+    some = dict(islice(lines.items(), VALUES_MAX))
+    names = text.printable_all(list(some))
+    width = max(map(len, names), default=0)
+    for name, line in zip(names, some.values(), strict=True):
+        more = f"... ({len(line):,} characters)" if len(line) > VALUE_MAX else ""
+        out.line(f"    {name:{width}}  {line[:VALUE_MAX]}{more}")
+    if len(lines) > len(some):
+        out.line(f"    ... and {len(lines) - len(some):,} more: {way}")
 
 
 def show_files(out: Output, contents: Contents) -> None:
@@ -78,14 +99,19 @@ def show_table(
     tensors: Tensors,
     limit: int | None,
     name_of: Callable[[str], str] | None,
+    parameter_of: Callable[[str], str | None] | None = None,
     *,
     slices: bool,
 ) -> None:
-    """Print one row per tensor, under the name that `name_of` gives it."""
+    """Print one row per tensor, under the name that `name_of` gives it, and beside the parameter
+    to which it belongs."""
     shown = tensors if limit is None else tensors.pick(range(min(limit, len(tensors))))
     names = shown.names if name_of is None else list(map(name_of, shown.names))
     names = text.printable_all(names)
     columns = _with_slices(shown, names) if slices and shown.in_checkpoint else _plain(shown, names)
+    owners = [parameter_of(name) or "" for name in shown.names] if parameter_of else []
+    if any(owners):
+        columns.append(text.Column("of", text.printable_all(owners)))
     out.table(text.table(columns, out.width))
     if len(shown) < len(tensors):
         out.line(f"... and {text.plural(len(tensors) - len(shown), 'tensor')} more")

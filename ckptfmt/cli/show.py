@@ -29,6 +29,7 @@ from ckptfmt.cli.progress import Progress
 from ckptfmt.cli.values import as_json, quoted
 from ckptfmt.errors import masked
 from ckptfmt.formats import npz
+from ckptfmt.naming.states import state_of
 from ckptfmt.naming.tensor_names import TensorNames
 from ckptfmt.recipe.opening import Opened, kind_of, open_any, open_tensors
 from ckptfmt.report.statistics import statistics_of
@@ -120,7 +121,14 @@ def run(options: argparse.Namespace) -> int:
     for given in found:
         with open_any(options.path, given) as opened:
             names = TensorNames(opened.reader)
-            chosen = _chosen(names, given)
+            try:
+                chosen = _chosen(names, given)
+            except TensorNotFoundError:
+                state = None if only_one or options.stats else state_of(opened.reader.metadata)
+                if state is None or given not in state.values:
+                    raise
+                out.line(text.value(state.values[given], everything=options.all))
+                continue
             if only_one and (len(chosen) > 1 or len(found) > 1):
                 raise InvalidError(
                     f"{options.name!r} matches several tensors: give the name of one"

@@ -7,6 +7,7 @@ names only, `ckptfmt.Reader` here those that people use as well.
 reader.py        `ckptfmt.Reader` and `ckptfmt.open`
 tensor_names.py  all names of the tensors of a checkpoint
 roles.py         which tensors are weights, and which the state of an optimizer
+states.py        states of `ckptfmt.torch` as values
 metadata.py      metadata that name tensors, after an edit
 graphs.py        the object graph after an edit
 """

@@ -85,7 +85,7 @@ _OTHER = re.compile(r"(?:.*/)?(?:global_step|save_counter|step)(?:/\.ATTRIBUTES/
 _OF_KERAS = re.compile(rf"^keras_api/metrics/|/{re.escape(ATTRIBUTES)}/{OBJECT_CONFIG_JSON}$")
 # The state of torch's generator of the CPU, and of NumPy's; those of GPUs are known by their names.
 _GENERATORS = {"uint8": (5056,), "uint32": (624,)}
-_RANDOM = re.compile(r"(?:^|[._/])(?:random|rng|cuda)(?:$|[._/])")
+RANDOM = re.compile(r"(?:^|[._/])(?:random|rng|cuda)(?:$|[._/])")
 # How the names of other such tensors end.
 _OTHER_ENDS = ("step", "save_counter", VALUE_SUFFIX, f"/{OBJECT_CONFIG_JSON}", OBJECT_GRAPH_KEY)
 _STRINGS = {"string", "variant", "resource"}
@@ -126,7 +126,7 @@ def model_roles(
         is_candidate = found[name] != "optimizer" and dtypes[row] in _GENERATORS
         if is_candidate and (
             shapes[row] == _GENERATORS[dtypes[row]]
-            or (len(shapes[row]) <= 1 and _RANDOM.search(name))
+            or (len(shapes[row]) <= 1 and RANDOM.search(name))
         ):
             found[name] = "other"
         if found[name] == "optimizer" or not (

@@ -25,7 +25,7 @@ def test_tensor_names_are_not_masked(tmp_path: Path, command: Command) -> None:
     for words in (["inspect"], ["inspect", "--slices"]):
         shown = command(*words, prefix).out
         assert all(name in shown for name in NAMES), words
-        assert f'{{"from": "{NAMES[0]}"}}' in shown
+        assert f'    from  "{NAMES[0]}"\n' in shown
     document = json.loads(command("inspect", "--json", prefix).out)
     assert [one["name"] for one in document["tensors"]] == sorted(NAMES)
     assert document["metadata"] == {"from": NAMES[0]}

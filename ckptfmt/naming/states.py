@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: Apache-2.0
+"""States of `ckptfmt.torch` as values: the numbers and texts beside the tensors."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from ckptfmt.bundle import state_tree
+from ckptfmt.errors import UnsupportedError
+from ckptfmt.naming.roles import RANDOM
+
+_SLOT = re.compile(r"(.*)\.state\.([0-9]{1,9})\.[^.]+")
+
+
+class State(NamedTuple):
+    """What a state has beside its tensors.
+
+    Attributes:
+        values: Python values by path, those of fewer keys first; of a list of numbers or texts the
+            list. Without the states of random number generators.
+        random: paths of these.
+        parameters: by path of an optimizer, the names of its parameters.
+    """
+
+    values: dict[str, Any]
+    random: list[str]
+    parameters: dict[str, list[str]]
+
+    def parameter_of(self, name: str) -> str | None:
+        """Return the parameter to which a tensor of an optimizer's state belongs, if its name is
+        stored."""
+        match = _SLOT.fullmatch(name)
+        found = self.parameters.get(match[1], []) if match else []
+        return found[int(match[2])] if match and int(match[2]) < len(found) else None
+
+
+def state_of(metadata: Mapping[str, Any]) -> State | None:
+    """Return the state that metadata describe; None if there is none that can be read."""
+    try:
+        whole = state_tree.parse(metadata[state_tree.KEY])
+        found = sorted(state_tree.values(whole["state"]), key=lambda pair: pair[0].count("."))
+        names = {
+            path: [str(one[0]) for group in groups for one in group]
+            for path, groups in whole.get(state_tree.PARAMETERS, {}).items()
+        }
+    except (UnsupportedError, IndexError, *state_tree.DAMAGED):
+        return None
+    values, random = dict[str, Any](), dict[str, None]()
+    for path, value in found:
+        if match := RANDOM.search(path):
+            random[path[: match.end()].rstrip("._/")] = None
+        else:
+            values[path] = value
+    return State(values, list(random), names)

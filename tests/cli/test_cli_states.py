@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`inspect` and `show` print a state of `ckptfmt.torch` as values."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import ckptfmt
+from ckptfmt.bundle.state_tree import KEY
+from cli.commands import Command
+
+TENSOR = {"$tensor": True}
+NAMES = ["model.w", "optimizer.state.0.exp_avg", "rng.torch"]
+STATE: dict[str, Any] = {
+    "model": {"$state_dict": [["w", TENSOR]], "versions": {}},
+    "optimizer": {
+        "state": {"$dict": [[0, {"exp_avg": TENSOR}]]},
+        "param_groups": [{"lr": 1e-3, "betas": {"$tuple": [0.9, 0.999]}, "params": [0]}],
+    },
+    "rng": {"torch": TENSOR, "python": {"$tuple": [3, {"$tuple": [*range(625)]}, None]}},
+    "steps": [*range(20)],
+    "step\n": 5,
+    "loss": {"$float": "nan"},
+}
+PARAMETERS = {"optimizer": [[["model.w"]]]}
+# What `show` prints of each value.
+VALUES = {
+    "step\n": "5",
+    "loss": "nan",
+    "steps": "list of 20 elements",
+    "optimizer.param_groups.0.lr": "0.001",
+    "optimizer.param_groups.0.betas": "(0.9, 0.999)",
+}
+
+
+def saved(prefix: Path, **whole: Any) -> Path:
+    metadata = {KEY: json.dumps({"version": 1, "state": STATE, **whole}), "epoch": 3}
+    ckptfmt.save(prefix, {name: np.zeros(4, "f4") for name in NAMES}, metadata=metadata)
+    return prefix
+
+
+def test_values(tmp_path: Path, command: Command) -> None:
+    prefix = saved(tmp_path / "run", parameters=PARAMETERS)
+    rows = [line.split() for line in command("inspect", prefix).out.splitlines()]
+    for name, value in VALUES.items():
+        assert [*name.encode("unicode_escape").decode().split(), *value.split()] in rows
+        assert command("show", prefix, name).out == f"{value}\n"
+    assert ["epoch", "3"] in rows and not any(row[:1] == ["optimizer.state.0.step"] for row in rows)
+    assert sum("rng" in line for line in rows) == 1, "random states are apart"
+    assert [row[-1] for row in rows if row[:1] == NAMES[1:2]] == ["model.w"]
+    assert command("show", "--all", prefix, "steps").out == f"{STATE['steps']}\n"
+    for words in (["--json", prefix, "loss"], [prefix, "rng.python.0"], [prefix, "model"]):
+        assert command("show", *words).status == 2
+
+
+@pytest.mark.parametrize(
+    "whole",
+    [
+        *({"version": 2}, {"state": {"$new": 1}}, {"state": {"$tuple": 5}}),
+        *({"parameters": 5}, {"parameters": {"optimizer": [[[]]]}}),
+    ],
+    ids=str,
+)
+def test_what_cannot_be_read_is_printed_as_it_is(
+    tmp_path: Path, command: Command, whole: dict[str, Any]
+) -> None:
+    ran = command("inspect", saved(tmp_path / "run", **whole))
+    assert ran.status == 0 and f"\n    {KEY}  " in ran.out and "model.w" in ran.out
