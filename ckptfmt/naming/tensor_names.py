@@ -272,23 +272,9 @@ class TensorNames:
         """Return whether an alias of a stored name is a path through a slot of an optimizer."""
         return f"/{OPTIMIZER_SLOT}/" in f"/{alias}" and alias != leaf_name(name)
 
-    def preferring_stored(self, given: Filter, what: str = "filter") -> Callable[[str], object]:
-        """Return a function that says of a stored name whether its tensor passes a filter. A str
-        that is a name means its tensor; a pattern is tried on the names that are shown if no stored
-        one matches. A function gets stored names.
-
-        Raises:
-            InvalidError: not a filter, or a name of several tensors.
-        """
-        if isinstance(given, str) and (stored := self._exact(given)):
-            return stored.__eq__
-        passes = filter_function(given, what=what)
-        assert passes is not None, "None is no filter"
-        if callable(given) or any(map(passes, self.stored)):
-            return passes
-        if isinstance(given, str) and (named := self._found(given)):
-            return self._only(given, named).__eq__
-        return lambda name: passes(self.shown(name))
+    def passing_of_load(self, given: Filter, what: str = "filter") -> Callable[[str], object]:
+        """As `passing`, but that a function gets stored names alone."""
+        return given if callable(given) else self.passing(given, what)
 
     def find(self, given: str) -> str:
         """Return the stored name of the tensor of this name.

@@ -183,7 +183,7 @@ class Changes:
             raise invalid("names", "names has one tensor by two of its names")
         changed = {stored: name for stored, name in asked.items() if stored != name}
         taken = None if self.names is None else tuple(asked)
-        return replace(self, names=taken, asked=changed, passing=names.preferring_stored)
+        return replace(self, names=taken, asked=changed, passing=names.passing_of_load)
 
     @property
     def is_default(self) -> bool:

@@ -223,10 +223,10 @@ def load_into(
         names: the tensors to load, by their stored names or those of `ckptfmt inspect`, which are
             then their names in `targets`; default all. The targets of the others stay unchanged,
             which is not an error. `Reader.keys` selects names by pattern.
-        filter: which tensors to load, by stored name, or if none matches by the name of `ckptfmt
-            inspect`: a glob pattern for the whole name (`*` matches slashes too), `/REGEX/` or a
-            compiled regular expression that is found anywhere in the name; or a function of stored
-            names. The targets of the others stay unchanged.
+        filter: which tensors to load: a glob pattern for the whole name (`*` matches slashes too),
+            `/REGEX/` or a compiled regular expression that is found anywhere in the name, of the
+            stored name or of a path of the variable's object; or a function of stored names. The
+            targets of the others stay unchanged.
         rename: stored name to name in `targets`: a mapping (other names stay), a function (None
             drops the tensor, which then needs no target), or a list of pairs (regular expression,
             replacement) that are applied to every name one after the other, as `re.sub` does; the

@@ -179,8 +179,10 @@ def test_a_name_of_two_tensors(tmp_path: Path, command: Command) -> None:
         assert "of net/w" not in reader and f"net/w{VALUE_SUFFIX}x" not in reader
 
 
-def test_filters_of_loads_prefer_stored_names(tmp_path: Path) -> None:
+def test_filters_of_loads_match_all_names(tmp_path: Path) -> None:
     prefix = keras(tmp_path / "m")
+    found = ckptfmt.load(prefix, filter="/^(model|net)/")
+    assert found.keys() == {STORED, SLOT, f"net/w{VALUE_SUFFIX}"}
     assert ckptfmt.load(prefix, filter="optimizer/_trainable_variables/*").keys() == {STORED}
     assert ckptfmt.load(prefix, filter="model/*").keys() == {STORED}
     assert ckptfmt.load(prefix, filter="/^model.*kernel$/").keys() == {STORED}
