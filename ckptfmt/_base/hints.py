@@ -42,7 +42,8 @@ def near(name: str, present: Collection[str]) -> str:
         return len(start) + len(end)
 
     # The last parts of a path alone are a likely mistake, and the first ones.
-    found = [one for one in short if one.endswith(f"/{name}") or one.startswith(f"{name}/")]
+    ends, starts = (f"/{name}", f".{name}"), (f"{name}/", f"{name}.")
+    found = [one for one in short if one.endswith(ends) or one.startswith(starts)]
     found = found[:COMPARED_IN_FULL]
     if not found:
         likely = heapq.nlargest(COMPARED_IN_FULL, short, shared)

@@ -53,7 +53,7 @@ def show_header(out: Output, contents: Contents) -> None:
         random = f", random states: {', '.join(map(text.printable, state.random))}"
         out.line(f"  state     of ckptfmt.torch{random if state.random else ''}")
         shown = {name: text.value(value) for name, value in state.values.items()}
-        _show_lines(out, shown, "`ckptfmt show PATH NAME` prints a value")
+        _show_lines(out, shown, "`ckptfmt show PATH` lists the names")
     left = {key: one for key, one in contents.metadata.items() if state is None or key != STATE_KEY}
     if left:
         out.line("  metadata")

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 import ckptfmt
 from ckptfmt import CkptfmtError, InvalidError, TensorNotFoundError
 from ckptfmt._base.dtypes import code_of_array, little_endian, plain_quantized
+from ckptfmt._base.hints import near
 from ckptfmt._base.patterns import filter_function
 from ckptfmt._base.progress import Meter
 from ckptfmt.bundle.comparing import pieces
@@ -41,7 +42,8 @@ checkpoint, or a SavedModel directory; or a safetensors, npz or HDF5 file, the i
 several safetensors files, or a directory of torch.distributed.checkpoint (DCP), of which the tensor
 is converted into a temporary directory. NAME is any name of a tensor: as it is stored, as `ckptfmt
 inspect` prints it, or a path of its object that `ckptfmt inspect --tree` prints; or a glob or
-/REGEX/ for the names of several. After it may be an index in brackets as in numpy: integers, slices
+/REGEX/ for the names of several; or the same of values in a state of ckptfmt.torch, which no option
+but --all takes. After it may be an index in brackets as in numpy: integers, slices
 with or without a step, and `...`. Quote it for the shell. Without NAME the names are listed.
 
 Values are printed as NumPy prints them, shortened unless --all is given. Of a tensor of more than
@@ -123,11 +125,16 @@ def run(options: argparse.Namespace) -> int:
             names = TensorNames(opened.reader)
             try:
                 chosen = _chosen(names, given)
-            except TensorNotFoundError:
-                state = None if only_one or options.stats else state_of(opened.reader.metadata)
-                if state is None or given not in state.values:
-                    raise
-                out.line(text.value(state.values[given], everything=options.all))
+            except TensorNotFoundError as missing:
+                values = _values_of_state(names, given, missing)
+                if only_one or options.stats:
+                    raise InvalidError(
+                        f"{given!r} is a value of the state, not a tensor: only `ckptfmt show "
+                        "[--all] PATH NAME` takes it"
+                    ) from None
+                for name, value in values.items():
+                    title = "" if len(values) == 1 else f"{text.printable(name)}  "
+                    out.line(title + text.value(value, everything=options.all))
                 continue
             if only_one and (len(chosen) > 1 or len(found) > 1):
                 raise InvalidError(
@@ -170,12 +177,14 @@ def _show(
 
 
 def names_of(path: str) -> list[str]:
-    """Return the names of all tensors as `inspect` shows them, in their order."""
+    """Return the names of all tensors, and of the values of a state, as `inspect` shows them."""
     kind = kind_of(path)
     if kind == "tensorflow":
         with ckptfmt.open(path) as reader:
             names = TensorNames(reader)
             found = list(map(names.shown, names.stored))
+            state = state_of(reader.metadata)
+            found += state.values if state is not None else ()
     else:
         with open_tensors(kind, path) as (tensors, _):
             found = list(map(leaf_name, tensors))
@@ -222,6 +231,26 @@ def _chosen(names: TensorNames, given: str) -> list[tuple[str, str | None]]:
         if matching and (index is None or index.endswith("]")):
             return [(one, index and index[1:-1]) for one in matching]
     raise error
+
+
+def _values_of_state(
+    names: TensorNames, given: str, missing: TensorNotFoundError
+) -> dict[str, Any]:
+    """Return the values of a state of `ckptfmt.torch` that have a name or match a pattern; raise
+    the error of a missing tensor if there are none."""
+    state = state_of(names.reader.metadata)
+    if state is None:
+        raise missing
+    passes = filter_function(given, state.values)
+    assert passes is not None, "None is no filter"
+    found = {name: one for name, one in state.values.items() if passes(name)}
+    found = found or {n: one for n, one in state.values.items() if text.printable(n) == given}
+    if not found:
+        hint = near(given, [*map(names.shown, names.stored), *state.values])
+        raise TensorNotFoundError(
+            f"not found in checkpoint{hint}", path=missing.path, tensor=given
+        ) from None
+    return found
 
 
 def parse_index(index: str) -> tuple[Any, ...]:

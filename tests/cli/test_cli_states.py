@@ -12,6 +12,7 @@ import pytest
 
 import ckptfmt
 from ckptfmt.bundle.state_tree import KEY
+from ckptfmt.cli import text
 from cli.commands import Command
 
 TENSOR = {"$tensor": True}
@@ -50,10 +51,18 @@ def test_values(tmp_path: Path, command: Command) -> None:
     for name, value in VALUES.items():
         assert [*name.encode("unicode_escape").decode().split(), *value.split()] in rows
         assert command("show", prefix, name).out == f"{value}\n"
+        assert command("show", prefix, text.printable(name)).out == f"{value}\n"
+        assert text.printable(name) in command("show", prefix).out.splitlines()
     assert ["epoch", "3"] in rows and not any(row[:1] == ["optimizer.state.0.step"] for row in rows)
     assert sum("rng" in line for line in rows) == 1, "random states are apart"
     assert [row[-1] for row in rows if row[:1] == NAMES[1:2]] == ["model.w"]
     assert command("show", "--all", prefix, "steps").out == f"{STATE['steps']}\n"
+    ran = command("show", prefix, "optimizer.param_groups.0.[lb]*")
+    assert [line.split("  ")[1] for line in ran.out.splitlines()] == ["0.001", "(0.9, 0.999)"]
+    hints = {"los": "'loss'", "optimizer.param_groups.0.lrs": "param_groups.0.lr'"}
+    hints |= {"param_groups.0.lr": "'optimizer.param_groups.0.lr'", "rng": "'rng.torch'"}
+    for wrong, name in hints.items():
+        assert name in command("show", prefix, wrong).err
     for words in (["--json", prefix, "loss"], [prefix, "rng.python.0"], [prefix, "model"]):
         assert command("show", *words).status == 2
 
