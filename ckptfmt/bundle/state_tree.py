@@ -46,7 +46,9 @@ PLAIN_DTYPES = (
     *("float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz"),
 )
 # What reading a damaged tree raises, besides UnsupportedError for one of a later version.
-DAMAGED = (ValueError, TypeError, KeyError, AttributeError, RecursionError)
+DAMAGED = (ValueError, TypeError, LookupError, AttributeError, OverflowError, RecursionError)
+# Characters of all paths of a state: a key of a megabyte may have a million values below it.
+PATHS_SIZE_MAX = 256 << 20
 
 Kind = Literal["leaf", "list", "set", "dict", "value"]
 Path = str | None  # None is the root
@@ -254,6 +256,21 @@ def below(path: Path, key: str) -> str:
     return key if path is None else f"{path}.{key}"
 
 
+def _below_all() -> Callable[[Path, str], str]:
+    """Return `below` for all nodes of a state, whose paths may not be far longer than the state."""
+    left = PATHS_SIZE_MAX
+
+    def checked(path: Path, key: str) -> str:
+        nonlocal left
+        found = below(path, key)
+        left -= len(found)
+        if left < 0:
+            raise ValueError(f"the paths have more than {PATHS_SIZE_MAX} characters")
+        return found
+
+    return checked
+
+
 def stored_name(node: Any, path: Path) -> str | None:
     """Return the name of the tensor of a leaf; None for other nodes."""
     tag, row = tag_of(node, path)
@@ -288,6 +305,7 @@ def leaves(state: Any, unknown: list[str] | None = None) -> Iterator[Place]:
         unknown: takes the paths of nodes with unknown tags, which are otherwise refused.
     """
     waiting: list[tuple[Path, Any, bool, str]] = [(None, state, False, "")]
+    below = _below_all()
     while waiting:
         path, node, is_part, where = waiting.pop()
         try:
@@ -309,6 +327,7 @@ def values(state: Any) -> Iterator[tuple[str, Any]]:
     """Yield the path and the value of what is no tensor in a state, in its order; of a list or set
     without tensors and dicts the whole. The numbers of parameters of optimizers are left out."""
     waiting: list[tuple[Path, Any, str]] = [(None, state, "")]
+    below = _below_all()
     while waiting:
         path, node, where = waiting.pop()
         pairs, kind = children(node, path), tag_of(node, path)[1].kind
@@ -316,7 +335,7 @@ def values(state: Any) -> Iterator[tuple[str, Any]]:
             tag_of(one)[1].kind == "value" for _, one in pairs
         )
         if where != "params" and (kind == "value" or is_plain):
-            yield path or "", decode(node, path=path)
+            yield path or "", decode(node)
         for key, one in () if kind == "leaf" or is_plain else reversed(pairs):
             text = path_key(key)
             waiting.append((below(path, text), one, _where(where, node, text, one)))

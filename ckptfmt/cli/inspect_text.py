@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from itertools import islice
 
 from ckptfmt import CkptfmtError
+from ckptfmt._base.hints import some
 from ckptfmt.bundle.reader import Reader
 from ckptfmt.bundle.state_tree import KEY as STATE_KEY
 from ckptfmt.cli import text
@@ -50,7 +51,7 @@ def show_header(out: Output, contents: Contents) -> None:
     out.line(f"  data      {data}")
     state = contents.state
     if state is not None:
-        random = f", random states: {', '.join(map(text.printable, state.random))}"
+        random = f", random states: {text.printable(some(state.random, ''))}"
         out.line(f"  state     of ckptfmt.torch{random if state.random else ''}")
         shown = {name: text.value(value) for name, value in state.values.items()}
         _show_lines(out, shown, "`ckptfmt show PATH` lists the names")

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sized
 from typing import Any, NamedTuple
 
 from ckptfmt.bundle import state_tree
@@ -45,11 +45,14 @@ def state_of(metadata: Mapping[str, Any]) -> State | None:
             path: [str(one[0]) for group in groups for one in group]
             for path, groups in whole.get(state_tree.PARAMETERS, {}).items()
         }
-    except (UnsupportedError, IndexError, *state_tree.DAMAGED):
+    except (UnsupportedError, *state_tree.DAMAGED):
         return None
     values, random = dict[str, Any](), dict[str, None]()
     for path, value in found:
-        if match := RANDOM.search(path):
+        match = RANDOM.search(path)
+        # A number or text of such a name, random_seed, is a setting.
+        is_state = isinstance(value, Sized) and not isinstance(value, str)
+        if match and (is_state or "." in path[match.end() - 1 :]):
             random[path[: match.end()].rstrip("._/")] = None
         else:
             values[path] = value

@@ -26,12 +26,16 @@ STATE: dict[str, Any] = {
     "rng": {"torch": TENSOR, "python": {"$tuple": [3, {"$tuple": [*range(625)]}, None]}},
     "steps": [*range(20)],
     "step\n": 5,
+    "random_seed": 42,
+    "args": {"cuda": True},
     "loss": {"$float": "nan"},
 }
 PARAMETERS = {"optimizer": [[["model.w"]]]}
 # What `show` prints of each value.
 VALUES = {
     "step\n": "5",
+    "random_seed": "42",
+    "args.cuda": "True",
     "loss": "nan",
     "steps": "list of 20 elements",
     "optimizer.param_groups.0.lr": "0.001",
@@ -72,8 +76,10 @@ def test_values(tmp_path: Path, command: Command) -> None:
     [
         *({"version": 2}, {"state": {"$new": 1}}, {"state": {"$tuple": 5}}),
         *({"parameters": 5}, {"parameters": {"optimizer": [[[]]]}}),
+        *({"state": {"$float": 10**400}}, {"state": {"$deque": [], "maxlen": 10**30}}),
+        {"state": {"k" * 10**5: dict.fromkeys(map(str, range(3000)), 0)}},
     ],
-    ids=str,
+    ids=lambda whole: str(whole)[:40],
 )
 def test_what_cannot_be_read_is_printed_as_it_is(
     tmp_path: Path, command: Command, whole: dict[str, Any]
