@@ -46,6 +46,7 @@ RESERVED = names.RESERVED.encode()
 SIZE_MAX = 2**64 - 1
 ROWS_SHOWN = 50  # in a notebook
 LISTED_FOR_A_HINT_MAX = 1 << 20  # bytes of an index
+_PART = re.compile(r"(.*)/part_([0-9]{1,9})", re.S)
 TABLE_DTYPE = np.dtype(
     [
         ("name", "O"),
@@ -266,10 +267,11 @@ class Reader(Mapping[str, TensorHandle]):
     def part_hint(self, name: str) -> str:
         """Return a hint for a missing name that TensorFlow gives a part of a partitioned variable,
         for the end of a message; "" for another name."""
-        whole, _, number = name.rpartition("/part_")
-        if not (whole in self and number.isdecimal() and number.isascii()):
+        match = _PART.fullmatch(name)
+        if match is None or match[1] not in self:
             return ""
-        slices = self[whole].slices[int(number) :][:1]
+        whole = match[1]
+        slices = self[whole].slices[int(match[2]) :][:1]
         sides = (
             f"{start}:{start + n}" if n < most else ":"
             for part in slices

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from ckptfmt._base.hints import near, some
-from ckptfmt._base.names import VALUE_SUFFIX, index_name, printable
+from ckptfmt._base.names import RESERVED, VALUE_SUFFIX, index_name, printable
 from ckptfmt._base.patterns import Filter, filter_function
 from ckptfmt._core.remembering import cached_property
 from ckptfmt.bundle.graph import (
@@ -314,6 +314,8 @@ class TensorNames:
 
     def _found(self, given: str) -> list[str]:
         """Return the stored names of the tensors of this name."""
+        if given.startswith(RESERVED):  # of the format, and no object's
+            return [given] if given in self.reader else []
         if exact := self._exact(given):
             return [exact]
         found = list(dict.fromkeys(self._by_path.get(given) or self._at(given)))

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import ckptfmt
-from ckptfmt._base.names import VALUE_SUFFIX
+from ckptfmt._base.names import METADATA, VALUE_SUFFIX
 from ckptfmt.bundle.graph import (
     OBJECT_GRAPH_KEY,
     Attribute,
@@ -275,3 +275,12 @@ def test_filters_take_every_path_through_a_shared_object(tmp_path: Path, command
         assert ran.status == 0 and json.loads(ran.out)["dropped"] == [
             "a/w/.ATTRIBUTES/VARIABLE_VALUE"
         ]
+
+
+def test_names_of_the_format_are_no_paths(tmp_path: Path) -> None:
+    graph = np.array(encode_graph(ObjectGraph([Node([(METADATA, 1)]), variable("w")])), object)
+    ckptfmt.save(tmp_path / "m", {f"w{VALUE_SUFFIX}": np.ones(3), OBJECT_GRAPH_KEY: graph})
+    with ckptfmt.open(tmp_path / "m") as reader:
+        assert METADATA not in reader and reader.metadata == {}
+        with pytest.raises(ckptfmt.TensorNotFoundError):
+            _ = reader["w/part_" + "9" * 5000]
