@@ -25,7 +25,7 @@ that the object graph refers to and that are missing are named on standard error
 --json prints {"schema": 2, "path", "averaged": how many, "taken": [name, ...], "missing":
 [key of the object graph without a tensor, ...], "losses", "zeros": {name: elements that a cast
 changed by more than rounding, or that became 0}, "uncast": [name of a tensor without a dimension,
-...]}.
+...], "dropped": [what the result has no place for, ...]}.
 
 --rename, --keep, --drop and --cast are those of `ckptfmt edit`: the sources may differ in what is
 left out. --dry-run checks the sources but only reads the tensors that would be cast.

@@ -106,7 +106,7 @@ def _warn_losses(done: Edit | Conversion | Average, shown: Callable[[str], str])
     if isinstance(done, Edit):
         why = "which may be weights or the state of an optimizer"
         _warn(f"kept {{}}, {why} (--drop FILTER --drop-weights drops them)", done.undecided, shown)
-    elif isinstance(done, Conversion):
+    else:
         _warn("left out {} of the source", done.dropped, text.printable, "part")
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -53,7 +53,7 @@ from ckptfmt.recipe.convert import files_in, most_of
 from ckptfmt.recipe.edit import edited
 from ckptfmt.recipe.export import Export
 from ckptfmt.recipe.plan import new_names
-from ckptfmt.recipe.sources import Made, Taken, format_of, opened, take
+from ckptfmt.recipe.sources import Made, Taken, format_of, opened, refuse_unreadable, take
 from ckptfmt.recipe.values import (
     STEP_BYTES,
     Piece,
@@ -81,6 +81,8 @@ class Average:
         losses: by name, how many elements casts changed by more than rounding (`allow_loss`).
         zeros: by name, how many elements casts rounded to 0.
         uncast: 0-d tensors of the kind of `cast=DTYPE`, which leaves them.
+        dropped: what the first source has and the result has no place for, in words; only if one
+            of them is a file of another format.
     """
 
     path: str
@@ -90,6 +92,7 @@ class Average:
     losses: dict[str, int] = field(default_factory=dict)
     zeros: dict[str, int] = field(default_factory=dict)
     uncast: tuple[str, ...] = ()
+    dropped: tuple[str, ...] = ()
 
     __repr__ = masked_repr
 
@@ -230,26 +233,28 @@ def average(
             done_casts["losses"],
             done_casts["zeros"],
             taken.uncast,
+            tuple(taken.dropped),
         )
 
 
 def _check_alike(
     changes: Changes,
-    columns: Sequence[tuple[Mapping[str, tuple[Any, ...]], str, Passing]],
+    columns: Sequence[tuple[Collection[str], Callable[[str], tuple[Any, ...]], str, Passing]],
 ) -> list[str]:
     """Return the names of the tensors that changes leave of several sources; refuse a source that
     has other names, dtypes or shapes than the first.
 
     Args:
-        columns: of each source the dtypes and shapes by name, its path, and its names for filters.
+        columns: of each source the names, what returns dtype and shape of one, its path, and its
+            names for filters.
     """
-    first, path, _ = columns[0]
+    _, first, path, _ = columns[0]
     ours: dict[str, None] = {}
-    for kinds, own_path, passing in columns:
-        names, _ = new_names(changes, list(kinds), passing, own_path)
-        theirs = {old: None for old, new in zip(kinds, names, strict=True) if new is not None}
+    for stored, kind_of_one, own_path, passing in columns:
+        names, _ = new_names(changes, list(stored), passing, own_path)
+        theirs = {old: None for old, new in zip(stored, names, strict=True) if new is not None}
         theirs.pop(OBJECT_GRAPH_KEY, None)
-        ours = ours if kinds is not first else theirs
+        ours = ours if kind_of_one is not first else theirs
         for missing, what in (
             (ours.keys() - theirs.keys(), "lacks"),
             (theirs.keys() - ours.keys(), "also has"),
@@ -261,10 +266,10 @@ def _check_alike(
                     path=own_path,
                 )
         for name in ours:
-            if first[name] != kinds[name]:
+            if (one := kind_of_one(name)) != (wanted := first(name)):
                 raise InvalidError(
                     "only checkpoints with the same tensors can be averaged: it is "
-                    f"{_text(kinds[name])}, and {_text(first[name])} in {path}",
+                    f"{_text(one)}, and {_text(wanted)} in {path}",
                     path=own_path,
                     tensor=name,
                 )
@@ -292,7 +297,12 @@ class _Mean:
         self._names = _check_alike(
             changes,
             [
-                (dict(zip(one, kinds, strict=True)), one.prefix, TensorNames(one).passing)
+                (
+                    list(one),
+                    dict(zip(one, kinds, strict=True)).__getitem__,
+                    one.prefix,
+                    TensorNames(one).passing,
+                )
                 for one, kinds in zip(readers, rows, strict=True)
             ],
         )
@@ -370,8 +380,7 @@ def _take_means(every: list[Taken], changes: Changes) -> tuple[int, list[str]]:
     """Replace tensors of the first source by means. Return how many, and the names of others that
     differ between the sources."""
     columns = [
-        ({name: _kind_of(tensor) for name, tensor in one.tensors.items()}, one.path, one.passing)
-        for one in every
+        (one.tensors, partial(_kind_of, one.tensors), one.path, one.passing) for one in every
     ]
     averaged, differ, first = 0, list[str](), every[0].tensors
     for name in _check_alike(changes, columns):
@@ -393,17 +402,24 @@ def _dtype_of(tensor: Any) -> np.dtype[Any] | None:
     return tensor.dtype if getattr(tensor, "left_out", None) is None else None
 
 
-def _kind_of(tensor: Any) -> tuple[str, tuple[int, ...]]:
+def _kind_of(tensors: Mapping[str, Any], name: str) -> tuple[str, tuple[int, ...]]:
+    tensor = tensors[name]
+    refuse_unreadable({name: tensor})
     dtype = _dtype_of(tensor)
     return tensor.left_out if dtype is None else dtype_text(dtype), tuple(tensor.shape)
 
 
 class _Averaged:
-    """The mean of the tensors of several sources."""
+    """The mean of the tensors of several sources.
+
+    Attributes:
+        meaning: the dtype of torch that the tensor of the first source is the bits of, or None.
+    """
 
     def __init__(self, tensors: Sequence[Any]) -> None:
         self._tensors, first = tensors, tensors[0]
         self.name, self.dtype, self.shape = first.name, first.dtype, first.shape
+        self.meaning = getattr(first, "meaning", None)
 
     def read(self, box: Box = ()) -> NDArray[Any]:
         """Return a box of the mean."""

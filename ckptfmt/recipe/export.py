@@ -90,16 +90,10 @@ class Export:
                 path=destination,
             )
 
-    def check(self, taken: Taken, most: int) -> list[Kind]:
-        """Return what the tensors become, as `kinds_of`."""
-        return kinds_of(taken, self._module.holds, self._format, most)
-
-    def write(
-        self, taken: Taken, check_result: bool, progress: Progress | None, most: int
-    ) -> tuple[str, list[Kind]]:
-        """Write all files, then make them visible, the index last. Return the path, and what the
-        tensors have become."""
-        kinds = self.check(taken, most)
+    def check(self, taken: Taken, most: int) -> tuple[list[Kind], dict[str, str]]:
+        """Return what the tensors become, as `kinds_of`, and the metadata; add what has no place in
+        the result to `taken.dropped`."""
+        kinds = kinds_of(taken, self._module.holds, self._format, most)
         exported, lost = torch_state.exported(
             taken.tensors, taken.described(), taken.changes.rename
         )
@@ -114,6 +108,14 @@ class Export:
         is_keras = named is not None and named[0] is foreign.KERAS_WEIGHTS
         if is_keras and self._format == "hdf5":
             self._check_keras_names(kinds)
+        return kinds, texts
+
+    def write(
+        self, taken: Taken, check_result: bool, progress: Progress | None, most: int
+    ) -> tuple[str, list[Kind]]:
+        """Write all files, then make them visible, the index last. Return the path, and what the
+        tensors have become."""
+        kinds, texts = self.check(taken, most)
         meter = Meter(progress, sum(kind.nbytes for kind in kinds))
 
         def read(name: str, box: Box) -> NDArray[Any]:

@@ -199,7 +199,7 @@ def take(every: Taken, changes: Changes) -> Taken:
         edited = described.edited(new_names, cut=False, rename=rename)
         every.metadata = every.metadata if edited is None else edited
     taken = {new: tensors[old] for old, new in new_names.items() if new is not None}
-    _refuse_unreadable(taken)
+    refuse_unreadable(taken)
     every.dropped += _take_unread(taken, every.metadata)
     every.casts = _complex(taken)
     for old, (before, to) in found.casts.items():
@@ -217,7 +217,7 @@ def take(every: Taken, changes: Changes) -> Taken:
     return every
 
 
-def _refuse_unreadable(tensors: Mapping[str, Any]) -> None:
+def refuse_unreadable(tensors: Mapping[str, Any]) -> None:
     """Raise the error of the first tensor that cannot be read, with what leaves all of them out."""
     found = {name: one.error for name, one in tensors.items() if isinstance(one, Unreadable)}
     for error in found.values():

@@ -12,7 +12,8 @@ import pytest
 from support.files import contents, flip
 
 import ckptfmt
-from ckptfmt import CorruptError, InvalidError
+from ckptfmt import CorruptError, InvalidError, UnsupportedError
+from ckptfmt._base.names import VALUE_SUFFIX
 
 TINY, MAX, INF, NAN = 5e-324, np.finfo("f8").max, np.inf, np.nan
 # Elements of the sources, and their mean.
@@ -141,3 +142,21 @@ def test_mistakes(tmp_path: Path) -> None:
         ckptfmt.editing.average([tmp_path / "a"], tmp_path / "m")
     with pytest.raises(InvalidError, match="list of checkpoints"):
         ckptfmt.editing.average(tmp_path / "a", tmp_path / "m")  # type: ignore[arg-type]
+
+
+def test_what_one_format_lacks(tmp_path: Path) -> None:
+    """Members that cannot be read may be left out; what has no place in the result is named."""
+    sources = [tmp_path / name for name in ("a.npz", "b.npz", "c")]
+    for number, path in enumerate(sources[:2]):
+        np.savez(path, w=np.full(2, number, "f4"), x=np.array([{}], object))
+    with pytest.raises(UnsupportedError, match=r"drop=\['x'\]"):
+        ckptfmt.editing.average(sources[:2], tmp_path / "m")
+    assert ckptfmt.editing.average(sources[:2], tmp_path / "m", drop="x").dropped == ()
+    assert ckptfmt.load(tmp_path / "m")["w"].tolist() == [0.5, 0.5]
+    ckptfmt.Checkpoint(w=np.ones(2, "f4")).write(sources[2])
+    rename = {f"w{VALUE_SUFFIX}": "w"}
+    for dry_run in (True, False):
+        done = ckptfmt.editing.average(
+            [sources[2], sources[2]], tmp_path / "m.npz", rename=rename, dry_run=dry_run
+        )
+        assert done.dropped == ("TensorFlow's object graph",)

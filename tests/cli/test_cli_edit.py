@@ -178,7 +178,7 @@ def test_average(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert np.array_equal(ckptfmt.load("m")["bert/layer_1/w"], [2, 2, 2])
     assert main(["average", "--json", "--overwrite", "a", "b", "m"]) == 0
     document = json.loads(capsys.readouterr().out)
-    more = {"missing": [], "losses": {}, "zeros": {}, "uncast": []}
+    more = {"missing": [], "losses": {}, "zeros": {}, "uncast": [], "dropped": []}
     assert document == {"schema": 2, "path": "m", "averaged": 4, "taken": ["step"], **more}
     assert main(["average", "a", "b"]) == 2  # DESTINATION is forgotten
     assert "DESTINATION already holds a checkpoint" in capsys.readouterr().err

@@ -401,6 +401,9 @@ def test_averages(tmp_path: Path, kind: str) -> None:
     average([one, other], mean)
     wide = ALL[kind].to(torch.complex128) + second.to(torch.complex128)
     assert bytes_of(ct.load(mean)["s"]) == bytes_of((wide / 2).to(torch.complex32))
+    ckptfmt.convert(other, tmp_path / "b.safetensors")
+    average([one, tmp_path / "b.safetensors"], mean)
+    assert bytes_of(ct.load(mean)["s"]) == bytes_of((wide / 2).to(torch.complex64))
 
 
 def test_quantizers_are_not_averaged(tmp_path: Path) -> None:
