@@ -385,14 +385,16 @@ class Reader(Mapping[str, TensorHandle]):
         as none from then on; return whether they do.
 
         Raises:
-            CorruptError, ShardMissingError: they are damaged and needed; `way_out` is in the hint.
+            CorruptError, ShardMissingError: they are damaged and needed; `way_out` is in the hint,
+                unless it is empty.
         """
         try:
             _ = self.metadata
         except (CorruptError, ShardMissingError) as error:
             if not replaced:
-                error.hint(f" ({way_out} leaves the metadata out)")
-                error.argument = way_out.partition("=")[0]
+                if way_out:
+                    error.hint(f" ({way_out} leaves the metadata out)")
+                    error.argument = way_out.partition("=")[0]
                 raise
             self._forgot_metadata = True
             self.__dict__.pop("_noted", None)

@@ -204,6 +204,7 @@ def average(
                     limits,
                     keeps=result in ("safetensors", "tensorflow"),
                     as_state=result == "tensorflow",
+                    way_out="",
                 )
             )
             for kind, path in zip(kinds, paths, strict=True)

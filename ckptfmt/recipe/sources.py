@@ -129,12 +129,14 @@ def opened(
     *,
     keeps: bool,
     forgets: bool = False,
+    way_out: str = WAY_OUT,
     as_state: bool = False,
 ) -> Iterator[Taken]:
     """Give all that a source has, with its metadata if `keeps`.
 
     Args:
         forgets: whether damaged metadata of a checkpoint count as none.
+        way_out: the argument that makes it so, for errors; "" if the caller has none.
         as_state: whether a DCP directory becomes a state of `ckptfmt.torch`.
 
     Raises:
@@ -158,7 +160,7 @@ def opened(
             passing: Passing = functools.partial(filter_function, present=frozenset(tensors))
         else:
             reader = stack.enter_context(Reader(locate(source), limits=limits))
-            if reader._settle_metadata(replaced=forgets, way_out=WAY_OUT):
+            if reader._settle_metadata(replaced=forgets, way_out=way_out):
                 dropped.append("the metadata")
             missing, metadata = missing_tensors(reader), reader.metadata
             passing = TensorNames(reader).passing

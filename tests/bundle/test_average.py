@@ -160,3 +160,9 @@ def test_what_one_format_lacks(tmp_path: Path) -> None:
             [sources[2], sources[2]], tmp_path / "m.npz", rename=rename, dry_run=dry_run
         )
         assert done.dropped == ("TensorFlow's object graph",)
+    ckptfmt.save(tmp_path / "d", {"w": np.ones(2)}, metadata={"a": "xyz"})
+    data = tmp_path / "d.data-00000-of-00001"
+    flip(data, data.read_bytes().index(b"xyz"))
+    with pytest.raises(CorruptError) as caught:
+        ckptfmt.editing.average([tmp_path / "d"] * 2, tmp_path / "m.npz")
+    assert caught.value.argument is None and "drop_metadata" not in caught.value.message
