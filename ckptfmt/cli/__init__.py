@@ -182,13 +182,14 @@ def _with_options(message: str, actions: Iterable[argparse.Action]) -> str:
                 ("(?=[ ,])", ""),
             ):
                 message = re.sub(argument + value, option + words, message)
-            message = re.sub(rf"{argument}\[('.*')\]", partial(_repeated, option), message)
+            texts = r"\[('[^']*'(, '[^']*')*)\]"
+            message = re.sub(argument + texts, partial(_repeated, option), message)
     return message
 
 
 def _repeated(option: str, found: re.Match[str]) -> str:
     """Return an option once for each of the texts that its argument lists."""
-    return " ".join(f"{option} {one}" for one in found[1].split(", "))
+    return " ".join(f"{option} {one}" for one in re.findall("'[^']*'", found[1]))
 
 
 def _complain(message: str, status: int) -> int:
