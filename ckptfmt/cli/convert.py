@@ -22,6 +22,7 @@ from ckptfmt.cli.results import changed, listed, print_result
 from ckptfmt.files.locate import locate
 from ckptfmt.files.outputs import checkpoint_files
 from ckptfmt.formats.safetensors import INDEX
+from ckptfmt.naming.tensor_names import TensorNames
 from ckptfmt.recipe.opening import open_tensors
 from ckptfmt.recipe.sources import Format, format_of
 
@@ -177,7 +178,7 @@ def rename_of(given: list[str], kind: Format, source: str) -> Rename | None:
         return None
     if kind == "tensorflow":
         with ckptfmt.open(source) as reader:
-            return renames(given, list(reader), reader.prefix)
+            return renames(given, list(reader), reader.prefix, TensorNames(reader).shown)
     with open_tensors(kind, source) as (tensors, _):
         return renames(given, list(tensors), source)
 

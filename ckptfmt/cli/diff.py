@@ -144,7 +144,7 @@ def run(options: argparse.Namespace) -> int:
         )
         metadata_of_a: Mapping[str, Any] = a.metadata
         if options.rename:
-            choice["renamed"] = renames(options.rename, list(a), one.path)
+            choice["renamed"] = renames(options.rename, list(a), one.path, names[0].shown)
             metadata_of_a = renamed_metadata(a, choice["renamed"])
         choice["graphs_equal"] = partial(graphs_equal, a, b, choice.get("renamed"))
         with_metadata = one_format and not options.filter

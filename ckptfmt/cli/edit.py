@@ -18,6 +18,7 @@ from ckptfmt.cli.progress import Progress
 from ckptfmt.cli.renaming import renames
 from ckptfmt.cli.results import changed, listed, names_of, print_result
 from ckptfmt.files.locate import locate
+from ckptfmt.naming.tensor_names import TensorNames
 from ckptfmt.types import Edit
 
 EPILOG = """
@@ -125,7 +126,9 @@ def run(options: argparse.Namespace) -> int:
     if options.rename or options.metadata:
         with ckptfmt.open(source) as reader:
             if options.rename:
-                rename = renames(options.rename, list(reader), reader.prefix)
+                rename = renames(
+                    options.rename, list(reader), reader.prefix, TensorNames(reader).shown
+                )
             if options.metadata:
                 stored = reader.metadata if metadata is None else metadata
                 metadata = _metadata(options.metadata, stored)
@@ -199,7 +202,8 @@ _ROLES = {
 
 
 def _renamed(shown: Callable[[str], str], both: tuple[str, str]) -> str:
-    return f"{shown(both[0])} to {text.name(both[1])}"
+    before, after = shown(both[0]), text.name(both[1])
+    return f"{before if before != after else text.name(both[0])} to {after}"
 
 
 def _roles(done: Edit) -> list[str]:

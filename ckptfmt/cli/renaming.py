@@ -10,13 +10,16 @@ from collections.abc import Callable
 from ckptfmt import InvalidError, TensorNotFoundError
 from ckptfmt._base.hints import near
 from ckptfmt._base.names import VALUE_SUFFIX
-from ckptfmt.bundle.graph import OBJECT_GRAPH_KEY
+from ckptfmt.bundle.graph import OBJECT_GRAPH_KEY, leaf_name
 
 
-def renames(given: list[str], stored: list[str], prefix: str) -> Callable[[str], str]:
-    """Return a function that gives a name its new one. All rules refer to the stored names, or
-    where a rule matches none, to those of variables without the suffix that all of them have. A
-    name that is not stored, of a tied tensor of torch, is renamed by the first rule that matches.
+def renames(
+    given: list[str], stored: list[str], prefix: str, shown: Callable[[str], str] = leaf_name
+) -> Callable[[str], str]:
+    """Return a function that gives a name its new one. A rule refers to the stored name, or where
+    it does not match that, to the name without the suffix that all variables have, or to the one
+    that `shown` returns. A name that is not stored, of a tied tensor of torch, is renamed by the
+    first rule that matches.
 
     Raises:
         TensorNotFoundError: a rule matches no name.
@@ -28,13 +31,15 @@ def renames(given: list[str], stored: list[str], prefix: str) -> Callable[[str],
     rules = [_compiled(rule) for rule in given]
     for rule, (pattern, replacement) in zip(given, rules, strict=True):
         matched: dict[str, str] = {}
-        for suffix in ("", VALUE_SUFFIX):
-            for name in names if not matched else ():
-                new, count = pattern.subn(replacement, name.removesuffix(suffix))
-                if count and name.endswith(suffix):
-                    matched[name] = new + suffix
+        for name in names:
+            suffix = VALUE_SUFFIX if name.endswith(VALUE_SUFFIX) else ""
+            for form, end in ((name, ""), (leaf_name(name), suffix), (shown(name), suffix)):
+                new, count = pattern.subn(replacement, form)
+                if count:
+                    matched[name] = new + end
+                    break
         if not matched:
-            hint = near(rule.partition("=")[0], names)
+            hint = near(rule.partition("=")[0], list(map(shown, names)))
             raise TensorNotFoundError(
                 f"--rename {rule!r} matches none of the {len(names)} tensors{hint}", path=prefix
             )

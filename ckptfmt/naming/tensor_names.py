@@ -254,11 +254,8 @@ class TensorNames:
         """
         passes = filter_function(given, what=what)
         assert passes is not None, "None is no filter"
-        if isinstance(given, str):
-            named = {given} if given in self.reader else set(self._at(given))
-            named = named or {name for name in self.stored if given in self.all_of(name)}
-            if named:
-                return named.__contains__
+        if isinstance(given, str) and (named := set(self._found(given))):
+            return named.__contains__
 
         def passes_any(name: str) -> bool:
             if passes(name):

@@ -396,9 +396,10 @@ def _glob(undecided: Sequence[str], roles: Mapping[str, ModelRole]) -> str | Non
 def _check_weights(reader: Reader, dropped: Sequence[str], roles: Mapping[str, ModelRole]) -> None:
     weights = [name for name in dropped if roles[name] in ("weight", "unknown")]
     if weights:
+        shown = TensorNames(reader).shown
         raise InvalidError(
             f"{len(weights)} of the {len(dropped)} tensors that would be dropped are weights, "
-            f"or may be: {some(weights)}; drop_weights=True drops them",
+            f"or may be: {some(list(map(shown, weights)))}; drop_weights=True drops them",
             path=reader.prefix,
         )
 

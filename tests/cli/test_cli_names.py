@@ -19,6 +19,7 @@ from ckptfmt.bundle.graph import (
     ObjectGraph,
     SlotVariable,
     encode_graph,
+    leaf_name,
 )
 from ckptfmt.naming.tensor_names import ObjectPaths, TensorNames
 from cli.commands import Command
@@ -233,11 +234,27 @@ def test_near_names(typed: str, hint: str, tmp_path: Path, command: Command) -> 
     assert ran.status == 2 and f"the nearest are '{hint}'" in ran.err
 
 
-def test_rename_takes_short_names(tmp_path: Path, command: Command) -> None:
-    ran = command("edit", keras(tmp_path / "m"), tmp_path / "o", "--rename", "net/w=net/v")
-    assert ran.status == 0
+@pytest.mark.parametrize(("old", "new"), [("net/w", "net/v"), (SHOWN, "k"), ("model/*", "*")])
+def test_rename_takes_the_names_that_are_printed(
+    old: str, new: str, tmp_path: Path, command: Command
+) -> None:
+    prefix, rule = keras(tmp_path / "m"), f"{old}={new}"
+    ran = command("edit", prefix, tmp_path / "o", "--rename", rule)
+    before = old.replace("model/*", SHOWN)
+    after = new.replace("*", "dense/kernel")
+    assert ran.out.startswith(f"renamed 1 tensor\n  {before} to {after}\n")
     with ckptfmt.open(tmp_path / "o") as reader:
-        assert f"net/v{VALUE_SUFFIX}" in reader
+        assert f"{after}{VALUE_SUFFIX}" in reader
+    command("convert", "-q", prefix, tmp_path / "o.npz", "--keep", old, "--rename", rule)
+    assert [leaf_name(name) for name in np.load(tmp_path / "o.npz")] == [after]
+    assert command("diff", prefix, tmp_path / "o", "--rename", rule, "--filter", after).status == 0
+
+
+def test_filters_take_names_as_they_are_printed(tmp_path: Path, command: Command) -> None:
+    ckptfmt.save(tmp_path / "m", {name: np.zeros(1, "f4") for name in ("a\n", "b")})
+    words = ["edit", "-q", tmp_path / "m", tmp_path / "o", "--drop-weights"]
+    assert command(*words, "--drop", "a\\n").status == 0
+    assert [*ckptfmt.load(tmp_path / "o")] == ["b"]
 
 
 @pytest.mark.parametrize("optimizers", [set[int](), {1}, set(range(0, 300, 7))])
