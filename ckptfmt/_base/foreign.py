@@ -116,6 +116,10 @@ DCP = Foreign(
     f"torch.distributed.checkpoint.load reads it, and {CONVERT}",
     convertible="dcp",
 )
+DCP_FILE = Foreign(
+    "a file of a directory of torch.distributed.checkpoint (DCP)",
+    instead="open its directory, '{directory}'",
+)
 UNFINISHED_DCP = Foreign(
     "a directory of torch.distributed.checkpoint (DCP) without its .metadata: a save that did not "
     "finish"
@@ -260,6 +264,9 @@ def by_head(path: str, head: bytes, tail: bytes) -> Foreign:
     kind = next((kind for magic, kind in _MAGIC if head.startswith(magic)), None) or _by_text(head)
     if kind is ZIP:
         kind = _zip(head)
+    name = os.path.basename(path)
+    if kind in (TORCH, PICKLE) and (name == ".metadata" or name.endswith(".distcp")):
+        return DCP_FILE
     named = by_name(path)
     if named is not None and (kind, named[0]) in _NAMED:
         return named[0]

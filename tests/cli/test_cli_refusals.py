@@ -9,6 +9,7 @@ import pickle
 import shlex
 import shutil
 import subprocess
+import zipfile
 from pathlib import Path
 
 import h5py
@@ -57,6 +58,8 @@ REFUSED = {
     ),
     # directories
     "inspect {}": ("open '{}/7/default'", "inspect {}/7/default"),
+    "inspect ranks/.metadata": ("open its directory, 'ranks'", "inspect model"),
+    "inspect ranks/__0_0.distcp": ("open its directory, 'ranks'", "inspect model"),
     "inspect orbax": ("open 'orbax/7/default'", "inspect orbax/7/default"),
     "inspect orbax/7": ("open 'orbax/7/default'", "convert orbax/7/default x"),
     "inspect deepspeed": ("zero_to_fp32.py", "inspect model"),
@@ -110,6 +113,10 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ):
         os.makedirs(os.path.dirname(name), exist_ok=True)
         Path(name).touch()
+    Path("ranks").mkdir()
+    Path("ranks/.metadata").write_bytes(pickle.dumps(0))
+    with zipfile.ZipFile("ranks/__0_0.distcp", "w") as archive:
+        archive.writestr("archive/data.pkl", b"")
     Path("diffusers/unet").mkdir()
     shutil.copy("w.safetensors", "diffusers/unet/diffusion_pytorch_model.safetensors")
     rows = np.arange(12.0).reshape(4, 3)
