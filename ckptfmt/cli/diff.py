@@ -6,11 +6,11 @@ from __future__ import annotations
 import argparse
 import json
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from ckptfmt import TensorNotFoundError
+from ckptfmt import TensorNotFoundError, UnsupportedError
 from ckptfmt._base.progress import Meter
 from ckptfmt.bundle.comparing import (
     Difference,
@@ -31,6 +31,7 @@ from ckptfmt.cli.values import as_json, few_as_text
 from ckptfmt.errors import masked
 from ckptfmt.naming.graphs import graphs_equal
 from ckptfmt.naming.metadata import renamed_metadata
+from ckptfmt.naming.states import state_of
 from ckptfmt.naming.tensor_names import TensorNames
 from ckptfmt.recipe.opening import open_any
 from ckptfmt.types import TensorHandle
@@ -64,8 +65,9 @@ is a glob for the whole name (* also matches /), or /REGEX/ found anywhere in it
 or of a path of the object; with a filter, metadata are not compared.
 
 --json prints {"schema": 2, "a", "b": paths, "equal", "metadata_equal", "metadata": {name: [value in
-A, in B], ...} of those that differ, null where it is missing, "tensors_equal": how many, "norm_a",
-"norm_change": over all, "differences": [{"name", "kind", "a", "b": {"dtype", "shape"} or null,
+A, in B], ...} of those that differ, null where it is missing, "values": {path: [in A, in B], ...}
+of two states of ckptfmt.torch as text, "tensors_equal": how many, "norm_a", "norm_change": over
+all, "differences": [{"name", "kind", "a", "b": {"dtype", "shape"} or null,
 "elements", "elements_within_tolerance", "max_abs_difference", "norm_a", "norm_change", "nan_a",
 "nan_b", "infinite_a", "infinite_b", "values_a", "values_b"}, ...]}; kind is "only in A", "only in
 B", "dtype", "shape" or "values"; numbers are null where values were not compared or are not
@@ -136,6 +138,10 @@ def run(options: argparse.Namespace) -> int:
         choice["tolerance"] = Tolerance(options.rtol or 0.0, options.atol or 0.0)
     with open_any(options.a) as one, open_any(options.b) as other:
         a, b, one_format = one.reader, other.reader, one.format == other.format
+        if (one.left_out or other.left_out) and not options.filter:
+            raise UnsupportedError(
+                "what is left out cannot be compared: --filter '*' compares the rest"
+            )
         names = TensorNames(a), TensorNames(b)
         passes = [one.passing(given) for one in names for given in options.filter or ()]
         choice["chosen"] = lambda name: (
@@ -149,6 +155,7 @@ def run(options: argparse.Namespace) -> int:
         choice["graphs_equal"] = partial(graphs_equal, a, b, choice.get("renamed"))
         with_metadata = one_format and not options.filter
         metadata = changed_metadata(metadata_of_a, b.metadata) if with_metadata else {}
+        state = _changed_values(metadata_of_a, b.metadata) if metadata else {}
         with Progress("comparing", quiet=options.quiet) as progress:
             meter = Meter(progress.update, min(_bytes_of(a), _bytes_of(b)))
             for difference in compare(a, b, meter.add, **choice):
@@ -163,23 +170,47 @@ def run(options: argparse.Namespace) -> int:
             raise TensorNotFoundError(f"filter {given!r} matches no tensor of A and B")
         same = not metadata and all(difference.is_near for difference in found)
         if options.json and not options.quiet:
-            out.document(_document(options, found, equal, metadata, same=same))
+            out.document(_document(options, found, equal, metadata, state, same=same))
         elif not options.quiet:
-            for difference in [] if options.summary else found:
-                name = difference.name
-                if not options.raw_names:
-                    name = names[difference.b is not None].shown(name)
-                if not difference.is_near or difference.kind == "dtype":
-                    out.line(_line(out, text.printable(name), difference))
-            for member in [] if options.summary else metadata.items():
-                out.line(_metadata_line(out, *member))
+            if not options.summary:
+                _show(out, found, [] if options.raw_names else names, metadata, state)
             out.line(_last_line(out, found, equal, metadata=bool(metadata), same=same))
     out.flush()
     return 0 if same else 1
 
 
+def _changed_values(a: Mapping[str, Any], b: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
+    """Return the values that two states of `ckptfmt.torch` both have, and that differ, by path."""
+    one, other = state_of(a), state_of(b)
+    if one is None or other is None:
+        return {}
+    both = {
+        path: (old, other.values[path]) for path, old in one.values.items() if path in other.values
+    }
+    return {path: values for path, values in both.items() if repr(values[0]) != repr(values[1])}
+
+
 def _bytes_of(reader: Reader) -> int:
     return sum(reader.table()["nbytes"].tolist())
+
+
+def _show(
+    out: Output,
+    found: list[Difference],
+    names: Sequence[TensorNames],
+    metadata: Mapping[str, tuple[str | None, str | None]],
+    state: Mapping[str, tuple[Any, Any]],
+) -> None:
+    for difference in found:
+        name = difference.name
+        name = names[difference.b is not None].shown(name) if names else name
+        if not difference.is_near or difference.kind == "dtype":
+            out.line(_line(out, text.printable(name), difference))
+    for member in metadata.items():
+        out.line(_metadata_line(out, *member))
+    for path, values in state.items():
+        old, new = (_cut(text.value(one)) for one in values)
+        out.line(f"{out.paint('value', 'yellow')} {text.printable(path)}: {old} -> {new}")
 
 
 def _line(out: Output, name: str, difference: Difference) -> str:
@@ -271,6 +302,7 @@ def _document(
     found: list[Difference],
     equal: int,
     metadata: Mapping[str, tuple[str | None, str | None]],
+    state: Mapping[str, tuple[Any, Any]],
     *,
     same: bool,
 ) -> dict[str, Any]:
@@ -284,6 +316,7 @@ def _document(
             name: [None if one is None else json.loads(one) for one in values]
             for name, values in metadata.items()
         },
+        "values": {path: [*map(text.value, values)] for path, values in state.items()},
         "tensors_equal": equal,
         "norm_a": norm_a,
         "norm_change": norm_change,

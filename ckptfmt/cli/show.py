@@ -157,7 +157,7 @@ def _show(
     stored: str,
     index: str | None,
 ) -> None:
-    reader, path, _ = opened
+    reader, path, *_ = opened
     handle = meant(reader[stored])
     if options.json:
         _show_json(out, options.path, path, display, handle, index)

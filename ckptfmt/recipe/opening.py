@@ -30,11 +30,13 @@ class Opened(NamedTuple):
         reader: of the checkpoint, or of a temporary one that the file was converted to.
         path: the prefix of the checkpoint, or the path of the file.
         format: the format of what is at `path`.
+        left_out: in words, what of the file could not be read.
     """
 
     reader: Reader
     path: str
     format: Format
+    left_out: tuple[str, ...] = ()
 
 
 def kind_of(path: str) -> Format:
@@ -104,12 +106,11 @@ def open_any(path: str, tensor: str | None = None) -> Iterator[Opened]:
                 durability="none",
                 check_result=False,
             )
-            for what in done.dropped if kind == "dcp" else ():
-                warn(f"left out of the DCP directory: {what}")
-            for error in unread:
-                warn(f"left out: {error}")
+            left_out = [*(done.dropped if kind == "dcp" else ()), *map(str, unread)]
+            for what in left_out:
+                warn(f"left out: {what}")
             with open_checkpoint(prefix) as reader:
-                yield Opened(reader, path, kind)
+                yield Opened(reader, path, kind, tuple(left_out))
         except CkptfmtError as error:
             if (error.path or "").startswith(directory):
                 error.path = masked(path)

@@ -156,8 +156,9 @@ def test_what_cannot_be_read_is_listed(path: str, unreadable: list[str], command
     problems = [(one["severity"], one["tensor"]) for one in document["problems"]]
     assert problems == [("note", name) for name in unreadable]
     assert command("verify", path).status == 1
-    for words in ("inspect", "report", f"diff {path}"):
+    for words in ("inspect", "report", f"diff --filter * {path}"):
         assert command(*words.split(), path).status == 0
+    assert command("diff", path, path).status == 2
 
 
 def test_a_damaged_value_is_listed(command: Command, tmp_path: Path) -> None:

@@ -71,6 +71,14 @@ def test_values(tmp_path: Path, command: Command) -> None:
         assert command("show", *words).status == 2
 
 
+def test_changed_values(tmp_path: Path, command: Command) -> None:
+    one, other = saved(tmp_path / "a"), saved(tmp_path / "b", state=STATE | {"loss": 1.5, "new": 2})
+    ran = command("diff", one, other)
+    assert ran.status == 1 and "value loss: nan -> 1.5\n" in ran.out and "new" not in ran.out
+    document = json.loads(command("diff", "--json", one, other).out)
+    assert document["values"] == {"loss": ["nan", "1.5"]} and not document["equal"]
+
+
 @pytest.mark.parametrize(
     "whole",
     [

@@ -231,6 +231,7 @@ def test_diff_equal(command: Command, tmp_path: Path) -> None:
         "equal": True,
         "metadata_equal": True,
         "metadata": {},
+        "values": {},
         "tensors_equal": 3,
         "norm_a": None,
         "norm_change": None,
