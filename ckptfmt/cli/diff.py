@@ -60,9 +60,10 @@ and not read; damage of their data is not noticed.
 
 A or B may also be a safetensors, npz or HDF5 file or a directory of torch.distributed.checkpoint,
 which is converted into a temporary directory first. If A and B are of different formats, the object
-graph of TensorFlow and the metadata are not compared: most formats have no place for them. A filter
-is a glob for the whole name (* also matches /), or /REGEX/ found anywhere in it, of the stored name
-or of a path of the object; with a filter, metadata are not compared.
+graph of TensorFlow and the metadata are not compared: most formats have no place for them; but the
+values that two states of torch (ckptfmt.torch, DCP) both have are, apart from random states. A
+filter is a glob for the whole name (* also matches /), or /REGEX/ found anywhere in it, of the
+stored name or of a path of the object; with a filter, metadata are not compared.
 
 --json prints {"schema": 2, "a", "b": paths, "equal", "metadata_equal", "metadata": {name: [value in
 A, in B], ...} of those that differ, null where it is missing, "values": {path: [in A, in B], ...}
@@ -155,7 +156,8 @@ def run(options: argparse.Namespace) -> int:
         choice["graphs_equal"] = partial(graphs_equal, a, b, choice.get("renamed"))
         with_metadata = one_format and not options.filter
         metadata = changed_metadata(metadata_of_a, b.metadata) if with_metadata else {}
-        state = _changed_values(metadata_of_a, b.metadata) if metadata else {}
+        with_values = bool(metadata) or not (one_format or options.filter)
+        state = _changed_values(metadata_of_a, b.metadata) if with_values else {}
         with Progress("comparing", quiet=options.quiet) as progress:
             meter = Meter(progress.update, min(_bytes_of(a), _bytes_of(b)))
             for difference in compare(a, b, meter.add, **choice):
@@ -168,13 +170,13 @@ def run(options: argparse.Namespace) -> int:
         if options.filter and not equal and not found:
             given = " or ".join(options.filter)
             raise TensorNotFoundError(f"filter {given!r} matches no tensor of A and B")
-        same = not metadata and all(difference.is_near for difference in found)
+        same = not (metadata or state) and all(difference.is_near for difference in found)
         if options.json and not options.quiet:
             out.document(_document(options, found, equal, metadata, state, same=same))
         elif not options.quiet:
             if not options.summary:
                 _show(out, found, [] if options.raw_names else names, metadata, state)
-            out.line(_last_line(out, found, equal, metadata=bool(metadata), same=same))
+            out.line(_last_line(out, found, equal, metadata=bool(metadata or state), same=same))
     out.flush()
     return 0 if same else 1
 

@@ -287,8 +287,25 @@ def test_every_kind_of_value(tmp_path: Path, capsys: pytest.CaptureFixture[str])
         assert (error["status"], error["tensor"]) == ("UNSUPPORTED", name)
         assert kind in error["message"]
     assert main(["verify", path]) == 0
-    assert main(["diff", path, path]) == 0
+    assert main(["diff", path, path]) == 2
+    capsys.readouterr()
+    assert main(["diff", path, path, "--filter", "*"]) == 0
     assert capsys.readouterr().err.count("left out") == 2 * len(UNREAD)
+
+
+def test_diff_compares_the_values_of_states(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    paths = [str(tmp_path / name) for name in ("a", "b")]
+    for path, lr in zip(paths, (0.5, 0.25), strict=True):
+        save({"w": torch.ones(2), "group": {"lr": lr, "betas": (0.9, 0.99)}}, Path(path))
+    ckptfmt.convert(paths[0], tmp_path / "ck")
+    for other, status, line in (
+        (paths[0], 0, "equal: 1 tensor"),
+        (paths[1], 1, "value group.lr: 0.5 -> 0.25"),
+    ):
+        assert main(["diff", str(tmp_path / "ck"), other]) == status
+        assert line in capsys.readouterr().out
 
 
 def test_chunks_that_overlap(tmp_path: Path) -> None:
