@@ -46,8 +46,8 @@ Values are compared bit by bit: 0.0 and -0.0 differ, and a NaN equals a NaN of t
 bfloat16, are compared as well. What is equal within the tolerance is counted, and is not a
 difference; of another dtype it is printed.
 
-One line per difference, in byte order of the names in B: of at most 4 elements the values in A and
-B; how many elements differ; of numbers the largest absolute difference, the norm of the change
+One line per difference, in the order of `ckptfmt inspect`: of at most 4 elements the values in A
+and B; how many elements differ; of numbers the largest absolute difference, the norm of the change
 (L2, of B - A) and, as "relative", its ratio to the norm of A; how many are NaN or infinite, which
 the norms leave out. The last line has the norm over all floating-point and complex tensors that
 differ and have at least one dimension. Object graphs of TensorFlow are equal if they have the same
@@ -203,11 +203,10 @@ def _show(
     metadata: Mapping[str, tuple[str | None, str | None]],
     state: Mapping[str, tuple[Any, Any]],
 ) -> None:
-    for difference in found:
-        name = difference.name
-        name = names[difference.b is not None].shown(name) if names else name
-        if not difference.is_near or difference.kind == "dtype":
-            out.line(_line(out, text.printable(name), difference))
+    shown = [names[one.b is not None].shown(one.name) if names else one.name for one in found]
+    for at in text.in_order(shown) if names else range(len(found)):
+        if not found[at].is_near or found[at].kind == "dtype":
+            out.line(_line(out, text.printable(shown[at]), found[at]))
     for member in metadata.items():
         out.line(_metadata_line(out, *member))
     for path, values in state.items():

@@ -189,8 +189,9 @@ def _chosen(tensors: Tensors, names: TensorNames | None, options: argparse.Names
         else:
             keys = tensors.dtypes
         rows = sorted(rows, key=keys.__getitem__)
-    elif names and not (options.tree or options.json or options.raw_names):
-        shown = [names.shown(tensors.names[row]) for row in rows]
+    elif not (options.tree or options.json or options.raw_names):
+        name_of = leaf_name if names is None else names.shown
+        shown = [name_of(tensors.names[row]) for row in rows]
         rows = [rows[at] for at in text.in_order(shown)]
     return tensors.pick(rows)
 

@@ -30,6 +30,7 @@ from ckptfmt._base.renaming import Rename, Transform, transformed, transformed_k
 from ckptfmt._base.save_options import SaveOptions, of_part, shared
 from ckptfmt.bundle import reader as reading
 from ckptfmt.bundle.batch import BATCH_BYTES, select_batch
+from ckptfmt.bundle.meanings import PRNG_KEYS
 from ckptfmt.bundle.snapshot import Snapshot
 from ckptfmt.bundle.writer import metadata_json, write_sources
 from ckptfmt.errors import CorruptError, InvalidError, about
@@ -37,7 +38,7 @@ from ckptfmt.files.locate import locate
 from ckptfmt.files.places import opened
 from ckptfmt.jax.coordinator import JaxCoordinator
 from ckptfmt.jax.pytrees import Box, Wanted, check_pytree, check_shardings, named_leaves, wanted
-from ckptfmt.jax.saving import IMPLS, compare_contents, content_of
+from ckptfmt.jax.saving import compare_contents, content_of
 from ckptfmt.naming.roles import OPTIMIZER_STATES
 from ckptfmt.recipe.changes import Cast, Changes, Names
 from ckptfmt.recipe.load import MatchReport, Mismatch, refuse, without_bookkeeping
@@ -190,7 +191,7 @@ class _Save:
         level, noted = self._options.level, dict[str, Any]()
         if self._team.rank == 0 and level != "v2":
             if self.content.impls:
-                noted[IMPLS] = [list(pair) for pair in self.content.impls.items()]
+                noted[PRNG_KEYS] = [list(pair) for pair in self.content.impls.items()]
             if self.content.states:
                 noted[OPTIMIZER_STATES] = self.content.states
         text = metadata_json({**given, **noted} if given else noted or None, level)
@@ -358,10 +359,10 @@ class _Source(NamedTuple):
 def _impls_of(reader: reading.Reader) -> dict[str, str]:
     """Return the implementations of PRNG keys by name. The metadata are not trusted."""
     try:
-        pairs = {str(name): str(impl) for name, impl in reader.metadata.get(IMPLS, [])}
+        pairs = {str(name): str(impl) for name, impl in reader.metadata.get(PRNG_KEYS, [])}
     except (TypeError, ValueError):
         raise CorruptError(
-            f"the metadata {IMPLS!r} are not pairs of names",
+            f"the metadata {PRNG_KEYS!r} are not pairs of names",
             failure="BAD_ENTRY",
             path=reader.prefix,
         ) from None

@@ -26,8 +26,6 @@ from ckptfmt.jax.pytrees import Box, box_of, is_key, key_impl, named_leaves, opt
 from ckptfmt.saving.replicas import COMPARED_BYTES
 from ckptfmt.sharded.rounds import compare_all, unpacked
 
-# Metadata: names and implementations of the tensors that are typed PRNG keys.
-IMPLS = "jax_prng_impls"
 # Leaves other than arrays, and what objects have that are arrays.
 _LEAVES = (bool, int, float, complex, str, bytes, bytearray, memoryview)
 _EXPORTS = ("__array__", "__array_interface__", "__dlpack__", "__buffer__")

@@ -34,6 +34,7 @@ from ckptfmt.bundle.graph import (
     ObjectGraph,
 )
 from ckptfmt.bundle.graph_keys import graph_of, key_groups, reached
+from ckptfmt.bundle.meanings import PRNG_KEYS
 from ckptfmt.bundle.reader import Reader
 from ckptfmt.errors import UnsupportedError
 
@@ -122,6 +123,10 @@ def model_roles(
         for name, dtype in zip(names, dtypes, strict=True):
             if found[name] == "weight" and dtype in _STRINGS:
                 found[name] = "unknown"
+    listed = reader.metadata.get(PRNG_KEYS)
+    for pair in listed if isinstance(listed, list) else ():
+        if isinstance(pair, list) and pair and str(pair[0]) in found:
+            found[str(pair[0])] = "other"
     for row, name in enumerate(names):
         is_candidate = found[name] != "optimizer" and dtypes[row] in _GENERATORS
         if is_candidate and (

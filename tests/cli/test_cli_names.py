@@ -193,6 +193,23 @@ def test_filters_of_loads_match_all_names(tmp_path: Path) -> None:
         ckptfmt.load(prefix, [STORED, SHOWN])
 
 
+def test_the_order_is_that_in_which_people_count(tmp_path: Path, command: Command) -> None:
+    """In text: 2 before 10. JSON is in byte order."""
+    names = ["w1", "w02", "w2", "w10", "x"]
+    arrays = {name: np.ones(5) for name in names}
+    ckptfmt.save(tmp_path / "a", arrays)
+    ckptfmt.save(tmp_path / "b", {name: array + 1 for name, array in arrays.items()})
+    np.savez(tmp_path / "a.npz", **arrays)
+    for path in (tmp_path / "a", tmp_path / "a.npz"):
+        rows = [line.split()[:1] for line in command("inspect", path).out.splitlines()]
+        assert [row[0] for row in rows if row and row[0] in names] == names
+        assert command("show", path).out.split() == names
+        document = json.loads(command("inspect", "--json", path).out)
+        assert [one["name"] for one in document["tensors"]] == sorted(names)
+    lines = command("diff", tmp_path / "a", tmp_path / "b").out.splitlines()
+    assert [line.split()[1] for line in lines[:-1]] == names
+
+
 CORPUS = os.environ.get("CKPTFMT_CORPUS", "")
 CASES = sorted(Path(CORPUS).glob("*/expected.json")) if CORPUS else []
 

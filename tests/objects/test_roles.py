@@ -393,13 +393,15 @@ def test_states_of_random_numbers(tmp_path: Path) -> None:
         "r.cuda.0": np.zeros(16, np.uint8),
         "rng_state": np.zeros(7, np.uint8),
         "rng": np.zeros(100, np.uint32),
+        "dropout": np.zeros(2, np.uint32),  # a key of JAX, by the metadata
         "model.codes": np.zeros(16, np.uint8),
         "model.random.table": np.zeros((2, 3), np.uint8),
         "model.random.weight": np.zeros(3, np.float32),
         "model.orange": np.zeros(3, np.uint8),
     }
-    ckptfmt.save(tmp_path / "a", tensors)
+    pairs = [["dropout", "threefry2x32"], ["no", ""], ["model.codes"][:0]]
+    ckptfmt.save(tmp_path / "a", tensors, metadata={"jax_prng_impls": pairs})
     with ckptfmt.open(tmp_path / "a") as reader:
         roles = model_roles(reader)
-    assert {name for name in roles if roles[name] == "weight"} == set(list(tensors)[5:])
-    assert {roles[name] for name in list(tensors)[:5]} == {"other"}
+    assert {name for name in roles if roles[name] == "weight"} == set(list(tensors)[6:])
+    assert {roles[name] for name in list(tensors)[:6]} == {"other"}
