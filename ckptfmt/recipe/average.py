@@ -122,8 +122,8 @@ def average(
     as steps, bools, strings, the object graph, the metadata, the level of the format, the division
     of tensors into slices) is that of the first source. Dtypes of torch that are stored as bits of
     others must have equal bits and quantizers in all sources, but for complex32; of files of other
-    formats, and for such a result, their values are averaged. Every checkpoint is verified. Memory is bounded: values above 256 MiB go through unnamed temporary files beside
-    the destination.
+    formats, and for such a result, their values are averaged. Every checkpoint is verified. Memory
+    is bounded: values above 256 MiB go through unnamed temporary files beside the destination.
 
     The sources and the destination may also be files of the formats of `ckptfmt.convert`, each by
     its extension; the result has then what a conversion of the first source has.
