@@ -6,7 +6,7 @@ from __future__ import annotations
 import argparse
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
@@ -68,7 +68,7 @@ stored name or of a path of the object; with a filter, metadata are not compared
 --json prints {"schema": 2, "a", "b": paths, "equal", "metadata_equal", "metadata": {name: [value in
 A, in B], ...} of those that differ, null where it is missing, "values": {path: [in A, in B], ...}
 of two states of ckptfmt.torch as text, "tensors_equal": how many, "norm_a", "norm_change": over
-all, "differences": [{"name", "kind", "a", "b": {"dtype", "shape"} or null,
+all, "differences": [{"name", "display", "kind", "a", "b": {"dtype", "shape"} or null,
 "elements", "elements_within_tolerance", "max_abs_difference", "norm_a", "norm_change", "nan_a",
 "nan_b", "infinite_a", "infinite_b", "values_a", "values_b"}, ...]}; kind is "only in A", "only in
 B", "dtype", "shape" or "values"; numbers are null where values were not compared or are not
@@ -171,11 +171,12 @@ def run(options: argparse.Namespace) -> int:
             given = " or ".join(options.filter)
             raise TensorNotFoundError(f"filter {given!r} matches no tensor of A and B")
         same = not (metadata or state) and all(difference.is_near for difference in found)
+        shown = [names[one.b is not None].shown(one.name) for one in found]
         if options.json and not options.quiet:
-            out.document(_document(options, found, equal, metadata, state, same=same))
+            out.document(_document(options, found, shown, equal, metadata, state, same=same))
         elif not options.quiet:
             if not options.summary:
-                _show(out, found, [] if options.raw_names else names, metadata, state)
+                _show(out, found, None if options.raw_names else shown, metadata, state)
             out.line(_last_line(out, found, equal, metadata=bool(metadata or state), same=same))
     out.flush()
     return 0 if same else 1
@@ -199,14 +200,14 @@ def _bytes_of(reader: Reader) -> int:
 def _show(
     out: Output,
     found: list[Difference],
-    names: Sequence[TensorNames],
+    shown: list[str] | None,
     metadata: Mapping[str, tuple[str | None, str | None]],
     state: Mapping[str, tuple[Any, Any]],
 ) -> None:
-    shown = [names[one.b is not None].shown(one.name) if names else one.name for one in found]
-    for at in text.in_order(shown) if names else range(len(found)):
+    for at in range(len(found)) if shown is None else text.in_order(shown):
+        name = found[at].name if shown is None else shown[at]
         if not found[at].is_near or found[at].kind == "dtype":
-            out.line(_line(out, text.printable(shown[at]), found[at]))
+            out.line(_line(out, text.printable(name), found[at]))
     for member in metadata.items():
         out.line(_metadata_line(out, *member))
     for path, values in state.items():
@@ -301,6 +302,7 @@ _VERDICTS = {
 def _document(
     options: argparse.Namespace,
     found: list[Difference],
+    shown: list[str],
     equal: int,
     metadata: Mapping[str, tuple[str | None, str | None]],
     state: Mapping[str, tuple[Any, Any]],
@@ -321,14 +323,16 @@ def _document(
         "tensors_equal": equal,
         "norm_a": norm_a,
         "norm_change": norm_change,
-        "differences": [_as_json(difference) for difference in found],
+        "differences": [
+            {"name": one.name, "display": name, **_as_json(one)}
+            for one, name in zip(found, shown, strict=True)
+        ],
     }
 
 
 def _as_json(difference: Difference) -> dict[str, Any]:
     values = difference.values()
     return {
-        "name": difference.name,
         "kind": difference.kind,
         "a": _handle_json(difference.a),
         "b": _handle_json(difference.b),

@@ -319,6 +319,7 @@ def test_diff(command: Command, tmp_path: Path) -> None:
     assert found["b"]["b"] == {"dtype": "float16", "shape": []}
     assert found["c"] == {
         "name": "c",
+        "display": "c",
         "kind": "values",
         "a": {"dtype": "complex128", "shape": [2]},
         "b": {"dtype": "complex128", "shape": [2]},
