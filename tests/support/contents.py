@@ -88,7 +88,10 @@ def mean(one: Any, other: Any) -> Any:
         return one
     wide = np.complex128 if "complex" in kind else np.float64
     with np.errstate(all="ignore"):
-        return ((one.astype(wide) + other.astype(wide)) / 2).astype(one.dtype)
+        total = one.astype(wide) + other.astype(wide)
+        # A quotient of complex numbers is NaN where one part is.
+        parts = (np.ascontiguousarray(total).view(np.float64) / 2).view(wide)
+        return parts.reshape(total.shape).astype(one.dtype)
 
 
 # ---- what is drawn -------------------------------------------------------------------------------
