@@ -331,8 +331,8 @@ _MODEL_FILES = [
 
 
 def beside(name: str, found: Iterable[str]) -> tuple[str, Foreign] | None:
-    """Return a name of a directory that a browser gave to a file of another name, and what it is;
-    None if there is none."""
+    """Return a name in a directory that a browser gave to the file `name`, and what it is, or
+    None."""
     for other in sorted(found):
         is_download = other.lower().endswith(_DOWNLOADS)
         if (os.path.splitext(other)[0] if is_download else _COPY.sub("", other)) == name != other:

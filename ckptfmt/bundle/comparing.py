@@ -100,8 +100,8 @@ def ratio(norm_change: float, norm_a: float) -> float:
 
 def norms(found: Iterable[Difference]) -> tuple[float, float] | None:
     """Return the norms of A and of the change over all floating-point and complex tensors of at
-    least one dimension whose values were compared and differ; None if there are none. Scalars are
-    counters more often than weights."""
+    least one dimension whose values were compared and differ, or None without such tensors. Most
+    scalars are counters."""
     parts = [
         (one.norm_a, one.norm_change)
         for one in found

@@ -102,21 +102,7 @@ def _no_number(name: str) -> Any:
 
 
 class Reader(Mapping[str, TensorHandle]):
-    """An open checkpoint: a mapping from stored names to handles, in key order.
-
-    Names are str, bytes that are not UTF-8 as surrogate escapes; bytes are taken everywhere. Names
-    that begin with `_CKPTFMT_` belong to the format: they are left out of listings, and found when
-    asked for. Any number of threads may use a reader; it can be pickled (by path), and must be
-    opened anew after a fork.
-
-    Args:
-        prefix: its path without extension.
-        verify, limits, follow_symlinks: as in `open`, which also finds checkpoints by other paths.
-
-    Attributes:
-        prefix: its path without extension.
-        header: the header of the index.
-    """
+    """A `ckptfmt.Reader` that finds tensors by their stored names alone."""
 
     def __init__(
         self,

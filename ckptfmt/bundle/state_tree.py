@@ -324,8 +324,8 @@ def leaves(state: Any, unknown: list[str] | None = None) -> Iterator[Place]:
 
 
 def values(state: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the path and the value of what is no tensor in a state, in its order; of a list or set
-    without tensors and dicts the whole. The numbers of parameters of optimizers are left out."""
+    """Yield the paths and Python values of a state, without its tensors, in its order. A list or
+    set of values is one value. The indices of an optimizer's parameters are left out."""
     waiting: list[tuple[Path, Any, str]] = [(None, state, "")]
     below = _below_all()
     while waiting:

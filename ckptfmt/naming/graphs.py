@@ -107,7 +107,7 @@ def graphs_equal(a: Reader, b: Reader, renamed: Callable[[str], str] | None = No
 
 
 def _unordered(graph: ObjectGraph) -> list[Any]:
-    """Return what a graph says, whatever the order of nodes, and of what a node lists."""
+    """Return the contents of a graph, independent of the order of its nodes and their lists."""
     numbers: dict[int, int] = {}
 
     def visit(number: int) -> None:

@@ -37,7 +37,7 @@ class State(NamedTuple):
 
 
 def state_of(metadata: Mapping[str, Any]) -> State | None:
-    """Return the state that metadata describe; None if there is none that can be read."""
+    """Return the state that metadata describe; None if missing or unreadable."""
     try:
         whole = state_tree.parse(metadata[state_tree.KEY])
         found = sorted(state_tree.values(whole["state"]), key=lambda pair: pair[0].count("."))

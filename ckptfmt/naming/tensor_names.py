@@ -211,7 +211,7 @@ class TensorNames:
 
     @property
     def elsewhere(self) -> Mapping[str, str]:
-        """The names of tensors that are not shown under their stored name, nor its beginning."""
+        """The shown names of tensors by stored name, where `leaf_name` does not give them."""
         return self._paths.shown
 
     def shown(self, name: str) -> str:
@@ -270,7 +270,7 @@ class TensorNames:
         return f"/{OPTIMIZER_SLOT}/" in f"/{alias}" and alias != leaf_name(name)
 
     def passing_of_load(self, given: Filter, what: str = "filter") -> Callable[[str], object]:
-        """As `passing`, but that a function gets stored names alone."""
+        """Return the function of a filter as `passing`; a function is called with stored names."""
         return given if callable(given) else self.passing(given, what)
 
     def find(self, given: str) -> str:
