@@ -304,6 +304,9 @@ def drawn_recipe(chance: random.Random, source: Source, outlet: str) -> Recipe:
         recipe.rename = Form({name: (name, third)}, lambda old: (old, [third] * (old == name)))
         to = chance.choice([BFLOAT16, np.dtype("f2"), np.dtype("f4")])
         recipe.cast = [(Form(name, lambda given: given == name), to)]
+    if chance.random() < 0.04:  # nothing but a name that is missing
+        pairs = {names[0]: f"{names[0]}2", "zzz": "y"}
+        return Recipe(rename=Form(pairs, lambda name: as_pair(pairs.get(name, name))))
     if outlet == "edit" and (recipe == Recipe() or chance.random() < 0.15):
         recipe.more = {"metadata": chance.choice([{"edited": True}, {}])}
     if outlet == "edit" and chance.random() < 0.3:
