@@ -101,7 +101,8 @@ def newest_sound(directory: str, progress: Progress | None = None) -> str | None
 def _look(directory: str, latest_filename: Path | None) -> tuple[str | None, str | None]:
     """Return the newest complete checkpoint, and why it is not the one that the state file names.
 
-    If the state file changes meanwhile, the search is repeated: what it named may be removed.
+    If the state file changes meanwhile, what it named may be removed for a later one, which is
+    taken; the search is repeated if that is removed as well.
     """
     path = state_path(directory, latest_filename)
     for _ in range(LOOKS_MAX):
@@ -110,9 +111,8 @@ def _look(directory: str, latest_filename: Path | None) -> tuple[str | None, str
         prefix, problem = newest_complete(directory, state)
         if (unreadable is None and problem is None) or identity(path) == before:
             break
-    else:
-        if prefix is not None:
-            return prefix, None  # saves are faster than looks, and what is wrong has passed
+        if state is not None and (later := _later(directory, state)) is not None:
+            return later, None
     problems = [one for one in (unreadable, problem) if one is not None]
     if state is None and unreadable is None and (prefix or problem):
         problems.insert(0, "there is no state file")
@@ -120,6 +120,20 @@ def _look(directory: str, latest_filename: Path | None) -> tuple[str | None, str
         return prefix, None
     end = f"'{prefix}' is taken" if prefix else "no checkpoint is complete"
     return prefix, f"{path}: {'; '.join([*problems, end])}"
+
+
+def _later(directory: str, state: CheckpointState) -> str | None:
+    """Return the newest complete checkpoint of the base name of the newest that the state file
+    names, with a higher number."""
+    base, last = _split(StatePaths(directory, state).name(state.model_checkpoint_path) or "")
+
+    def follows(name: str) -> bool:
+        of, number = _split(name)
+        return of == base and number is not None and last is not None and number > last
+
+    begin = len(os.path.join(directory, ""))
+    found = (one for one in candidates(directory, state, follows) if follows(one[begin:]))
+    return next((one for one in found if why_incomplete(one) is None), None)
 
 
 def _read_state(path: str) -> tuple[CheckpointState | None, str | None]:

@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import itertools
 import os
 import random
 import warnings
@@ -429,23 +431,30 @@ def test_order(tmp_path: Path, written: dict[str, int], expected: list[str]) -> 
     assert order(tmp_path) == expected
 
 
-def test_saves_that_are_faster_than_looks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the state file named is always gone: the newest is returned without a warning."""
-    taken = save(tmp_path, "ckpt-1", 1)
+@pytest.mark.parametrize("later", [False, True])
+def test_saves_that_are_faster_than_looks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, later: bool
+) -> None:
+    """What the state file named is always gone. A later one of its name is taken without a warning,
+    another checkpoint only with one."""
+    save(tmp_path, "ckpt-1", 1)
+    taken = save(tmp_path, "ckpt-200" if later else "other-200", 2)
+    save(tmp_path, "other", 3 if later else 1)
     monkeypatch.setattr(latest, "LOOKS_MAX", 3)
     read = latest._read_state
+    number = itertools.count(100)
 
     def changing(path: str) -> Any:
         found = read(path)
-        changing.count += 1  # type: ignore[attr-defined]
-        name = f"ckpt-{changing.count}"  # type: ignore[attr-defined]
-        (tmp_path / "checkpoint").write_bytes(format_state(CheckpointState(name, [name])))
+        name = f"ckpt-{next(number)}"
+        (tmp_path / "checkpoint").write_bytes(format_state(CheckpointState(name, (name,))))
         return found
 
-    changing.count = 99  # type: ignore[attr-defined]
     changing(str(tmp_path / "checkpoint"))
     monkeypatch.setattr(latest, "_read_state", changing)
-    assert ckptfmt.latest_checkpoint(tmp_path) == taken
+    with contextlib.nullcontext() if later else pytest.warns(ckptfmt.CkptfmtWarning, match="taken"):
+        assert ckptfmt.latest_checkpoint(tmp_path) == taken
+    assert next(number) == (102 if later else 104)
 
 
 def test_what_is_no_checkpoint(tmp_path: Path) -> None:
