@@ -2,7 +2,8 @@
 """Reports with pictures: one HTML file that needs nothing else.
 
 html.py        report
-collect.py     what a report shows, as JSON values
+collect.py     what a report shows of a checkpoint, as JSON values
+comparison.py  what it shows of two
 measuring.py   what is read of a checkpoint, within a limit
 statistics.py  statistics and a histogram
 """

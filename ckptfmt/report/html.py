@@ -19,7 +19,8 @@ from ckptfmt.bundle.reader import Reader
 from ckptfmt.errors import about, masked
 from ckptfmt.files.outputs import checkpoint_files, output_path, writing_file
 from ckptfmt.recipe.opening import open_any
-from ckptfmt.report.collect import WARNED_MAX, Progress, checkpoint_data, comparison_data
+from ckptfmt.report.collect import WARNED_MAX, Progress, checkpoint_data
+from ckptfmt.report.comparison import comparison_data
 from ckptfmt.report.measuring import Budget
 
 # How long values are read, and how many bytes of a URL.

@@ -74,6 +74,15 @@ def number_text(value: Number) -> str:
     return str(value) if isinstance(value, int) else f"{value:.7g}"
 
 
+def json_number(value: Number | None) -> float | str | None:
+    """Return the value; as text an integer, which JavaScript would round, and what JSON lacks."""
+    if isinstance(value, int):
+        return str(value)
+    if value is None or math.isfinite(value):
+        return value
+    return None if math.isnan(value) else f"{'-' * (value < 0)}Infinity"
+
+
 def statistics_of(
     pieces: Callable[[], Iterable[NDArray[np.generic]]],
 ) -> Statistics | None:

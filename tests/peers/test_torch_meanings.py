@@ -27,7 +27,8 @@ import ckptfmt.torch as ct
 from ckptfmt.bundle.comparing import compare
 from ckptfmt.cli import main
 from ckptfmt.editing import average, edit
-from ckptfmt.report.collect import checkpoint_data, comparison_data
+from ckptfmt.report.collect import checkpoint_data
+from ckptfmt.report.comparison import comparison_data
 from ckptfmt.report.measuring import Budget
 from ckptfmt.safetensors import load_file
 
