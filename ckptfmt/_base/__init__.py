@@ -9,6 +9,7 @@ arguments.py   checks of arguments
 save_options.py  how a checkpoint is written: SaveOptions
 dtypes.py      TensorFlow's codes and names, numpy's dtypes
 casting.py     what a cast may change, and what it loses
+values.py      values of arrays as text and as JSON
 slices.py      slices of tensors as text
 arrays.py      the array seam of saving: what an array is
 targets.py     the array seam of loading: which memory may be written

@@ -19,7 +19,6 @@ inspect_graph.py  inspect --tree of an object graph
 inspect_json.py   inspect --json
 results.py        what edit, convert and average print
 text.py           escaped names, sizes, tables
-values.py         values as text and as JSON
 output.py         standard output
 progress.py       the progress bar
 """

@@ -12,6 +12,7 @@ from typing import Any
 
 from ckptfmt import TensorNotFoundError, UnsupportedError
 from ckptfmt._base.progress import Meter
+from ckptfmt._base.values import as_json, few_as_text
 from ckptfmt.bundle.comparing import (
     Difference,
     Tolerance,
@@ -27,7 +28,6 @@ from ckptfmt.cli.options import name_filter, number
 from ckptfmt.cli.output import COLORS, Output
 from ckptfmt.cli.progress import Progress
 from ckptfmt.cli.renaming import renames
-from ckptfmt.cli.values import as_json, few_as_text
 from ckptfmt.errors import masked
 from ckptfmt.naming.graphs import graphs_equal
 from ckptfmt.naming.metadata import renamed_metadata

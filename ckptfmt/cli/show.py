@@ -20,6 +20,7 @@ from ckptfmt._base.dtypes import code_of_array, little_endian, plain_quantized
 from ckptfmt._base.hints import near
 from ckptfmt._base.patterns import filter_function
 from ckptfmt._base.progress import Meter
+from ckptfmt._base.values import as_json, quoted
 from ckptfmt.bundle.comparing import pieces
 from ckptfmt.bundle.graph import leaf_name
 from ckptfmt.bundle.meanings import meant
@@ -27,7 +28,6 @@ from ckptfmt.cli import text
 from ckptfmt.cli.destination import writing_output
 from ckptfmt.cli.output import Output
 from ckptfmt.cli.progress import Progress
-from ckptfmt.cli.values import as_json, quoted
 from ckptfmt.errors import masked
 from ckptfmt.formats import npz
 from ckptfmt.naming.states import state_of

@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ckptfmt.cli import text
+from ckptfmt._base.names import printable
 
 
 def quoted(value: bytes, limit: int | None = None) -> str:
     """Return a string as text; a longer one than `limit` is cut."""
-    shown = text.printable(value[:limit].decode("utf-8", "surrogateescape"))
+    shown = printable(value[:limit].decode("utf-8", "surrogateescape"))
     shown = "'" + shown.replace("'", "\\'") + "'"
     return shown if limit is None or len(value) <= limit else f"{shown}... ({len(value):,} bytes)"
 
