@@ -6,7 +6,7 @@ from __future__ import annotations
 import operator
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from ckptfmt._base import foreign
@@ -34,6 +34,7 @@ _NUMBER = "([0-9]{5}|[1-9][0-9]{5,9})"
 _DATA_NAME = re.compile(rf"(?s)(.*)\.data-{_NUMBER}-of-{_NUMBER}")
 
 
+_DIGITS = re.compile(r"([0-9]+)")
 _SHORT = {"\\": "\\\\", "\n": "\\n", "\r": "\\r", "\t": "\\t"}
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
 _SQUEEZED = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/(?!/)")
@@ -268,6 +269,19 @@ def check_saved(given: Iterable[str | None]) -> None:
 
 def _reserved(name: str, argument: str | None) -> InvalidError:
     return invalid(argument, f"names beginning with {RESERVED} are reserved", tensor=name)
+
+
+def in_order(names: Sequence[str]) -> list[int]:
+    """Return the positions of names in the order in which people count: 2 before 10."""
+
+    def key(at: int) -> list[Any]:
+        parts: list[Any] = _DIGITS.split(names[at])
+        for odd in range(1, len(parts), 2):
+            digits = parts[odd].lstrip("0")
+            parts[odd] = len(digits), digits
+        return parts
+
+    return sorted(range(len(names)), key=key)
 
 
 def printable(text: str) -> str:

@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any
 
 from ckptfmt import TensorNotFoundError, UnsupportedError
+from ckptfmt._base.names import in_order
 from ckptfmt._base.progress import Meter
 from ckptfmt._base.values import as_json, few_as_text
 from ckptfmt.bundle.comparing import (
@@ -31,7 +32,7 @@ from ckptfmt.cli.renaming import renames
 from ckptfmt.errors import masked
 from ckptfmt.naming.graphs import graphs_equal
 from ckptfmt.naming.metadata import renamed_metadata
-from ckptfmt.naming.states import state_of
+from ckptfmt.naming.states import state_of, value_text
 from ckptfmt.naming.tensor_names import TensorNames
 from ckptfmt.recipe.opening import open_any
 from ckptfmt.types import TensorHandle
@@ -204,14 +205,14 @@ def _show(
     metadata: Mapping[str, tuple[str | None, str | None]],
     state: Mapping[str, tuple[Any, Any]],
 ) -> None:
-    for at in range(len(found)) if shown is None else text.in_order(shown):
+    for at in range(len(found)) if shown is None else in_order(shown):
         name = found[at].name if shown is None else shown[at]
         if not found[at].is_near or found[at].kind == "dtype":
             out.line(_line(out, text.printable(name), found[at]))
     for member in metadata.items():
         out.line(_metadata_line(out, *member))
     for path, values in state.items():
-        old, new = (_cut(text.value(one)) for one in values)
+        old, new = (_cut(value_text(one)) for one in values)
         out.line(f"{out.paint('value', 'yellow')} {text.printable(path)}: {old} -> {new}")
 
 
@@ -319,7 +320,7 @@ def _document(
             name: [None if one is None else json.loads(one) for one in values]
             for name, values in metadata.items()
         },
-        "values": {path: [*map(text.value, values)] for path, values in state.items()},
+        "values": {path: [*map(value_text, values)] for path, values in state.items()},
         "tensors_equal": equal,
         "norm_a": norm_a,
         "norm_change": norm_change,

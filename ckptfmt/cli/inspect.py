@@ -18,10 +18,11 @@ from numpy.typing import NDArray
 
 import ckptfmt
 from ckptfmt import InvalidError
+from ckptfmt._base.names import in_order
 from ckptfmt._base.patterns import filter_function, no_match
 from ckptfmt.bundle.graph import leaf_name
 from ckptfmt.bundle.verify import finding_of
-from ckptfmt.cli import DAMAGE, inspect_graph, inspect_json, inspect_text, inspect_tree, text
+from ckptfmt.cli import DAMAGE, inspect_graph, inspect_json, inspect_text, inspect_tree
 from ckptfmt.cli.contents import (
     RESERVED,
     Contents,
@@ -192,7 +193,7 @@ def _chosen(tensors: Tensors, names: TensorNames | None, options: argparse.Names
     elif not (options.tree or options.json or options.raw_names):
         name_of = leaf_name if names is None else names.shown
         shown = [name_of(tensors.names[row]) for row in rows]
-        rows = [rows[at] for at in text.in_order(shown)]
+        rows = [rows[at] for at in in_order(shown)]
     return tensors.pick(rows)
 
 

@@ -17,6 +17,7 @@ from ckptfmt.cli.contents import RESERVED, Contents, Tensors
 from ckptfmt.cli.inspect_graph import Objects
 from ckptfmt.cli.output import Output
 from ckptfmt.naming.roles import ModelRole, model_roles
+from ckptfmt.naming.states import value_text
 
 # Characters of a value, and how many are printed.
 VALUE_MAX, VALUES_MAX = 200, 20
@@ -53,7 +54,7 @@ def show_header(out: Output, contents: Contents) -> None:
     if state is not None:
         random = f", random states: {text.printable(some(state.random, ''))}"
         out.line(f"  state     of ckptfmt.torch{random if state.random else ''}")
-        shown = {name: text.value(value) for name, value in state.values.items()}
+        shown = {name: value_text(value) for name, value in state.values.items()}
         _show_lines(out, shown, "`ckptfmt show PATH` lists the names")
     left = {key: one for key, one in contents.metadata.items() if state is None or key != STATE_KEY}
     if left:

@@ -18,6 +18,7 @@ import ckptfmt
 from ckptfmt import CkptfmtError, InvalidError, TensorNotFoundError
 from ckptfmt._base.dtypes import code_of_array, little_endian, plain_quantized
 from ckptfmt._base.hints import near
+from ckptfmt._base.names import in_order
 from ckptfmt._base.patterns import filter_function
 from ckptfmt._base.progress import Meter
 from ckptfmt._base.values import as_json, quoted
@@ -30,7 +31,7 @@ from ckptfmt.cli.output import Output
 from ckptfmt.cli.progress import Progress
 from ckptfmt.errors import masked
 from ckptfmt.formats import npz
-from ckptfmt.naming.states import state_of
+from ckptfmt.naming.states import state_of, value_text
 from ckptfmt.naming.tensor_names import TensorNames
 from ckptfmt.recipe.opening import Opened, kind_of, open_any, open_tensors
 from ckptfmt.report.statistics import statistics_of
@@ -134,7 +135,7 @@ def run(options: argparse.Namespace) -> int:
                     ) from None
                 for name, value in values.items():
                     title = "" if len(values) == 1 else f"{text.printable(name)}  "
-                    out.line(title + text.value(value, everything=options.all))
+                    out.line(title + value_text(value, everything=options.all))
                 continue
             if only_one and (len(chosen) > 1 or len(found) > 1):
                 raise InvalidError(
@@ -188,7 +189,7 @@ def names_of(path: str) -> list[str]:
     else:
         with open_tensors(kind, path) as (tensors, _):
             found = list(map(leaf_name, tensors))
-    return text.printable_all([found[at] for at in text.in_order(found)])
+    return text.printable_all([found[at] for at in in_order(found)])
 
 
 def _splits(given: str) -> list[tuple[str, str | None]]:

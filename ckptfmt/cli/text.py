@@ -7,10 +7,8 @@ fraction of a second.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Iterator, Sequence, Sized
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from ckptfmt._base.names import printable as printable  # noqa: PLC0414 (exported)
 from ckptfmt.bundle.graph import leaf_name
@@ -20,9 +18,6 @@ from ckptfmt.errors import masked
 WIDTH_MAX = 72
 # Where there is no terminal, a longer name shifts its row.
 NAME_MAX = 120
-# Elements of a list in a state that is printed.
-LISTED_MAX = 8
-_NUMBER = re.compile(r"([0-9]+)")
 ROWS_AT_ONCE = 8192
 # Names have so many cells, however narrow the terminal is.
 NAME_MIN = 24
@@ -44,28 +39,6 @@ def printable_all(names: list[str]) -> list[str]:
     if joined.isprintable() and "\\" not in joined:
         return names
     return [printable(name) for name in names]
-
-
-def value(found: Any, *, everything: bool = False) -> str:
-    """Return a Python value of a state in one line; a long list by its length, unless
-    `everything`."""
-    is_list = isinstance(found, Sized) and not isinstance(found, (str, bytes))
-    if is_list and len(found) > LISTED_MAX and not everything:
-        return f"{type(found).__name__} of {plural(len(found), 'element')}"
-    return printable(repr(found))
-
-
-def in_order(names: list[str]) -> list[int]:
-    """Return the positions of names in the order in which people count: 2 before 10."""
-
-    def key(at: int) -> list[Any]:
-        parts: list[Any] = _NUMBER.split(names[at])
-        for odd in range(1, len(parts), 2):
-            digits = parts[odd].lstrip("0")
-            parts[odd] = len(digits), digits
-        return parts
-
-    return sorted(range(len(names)), key=key)
 
 
 def size(count: int) -> str:

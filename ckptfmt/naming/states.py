@@ -7,10 +7,15 @@ import re
 from collections.abc import Mapping, Sized
 from typing import Any, NamedTuple
 
+from ckptfmt._base.names import printable
 from ckptfmt.bundle import state_tree
 from ckptfmt.errors import UnsupportedError
 from ckptfmt.naming.roles import RANDOM
 
+# Elements of a list that is printed.
+LISTED_MAX = 8
+# The names that a group of an optimizer has if its parameters were given with names.
+_NAMES = re.compile(r"(.*)\.param_groups\.[0-9]{1,9}\.param_names")
 _SLOT = re.compile(r"(.*)\.state\.([0-9]{1,9})\.[^.]+")
 
 
@@ -36,6 +41,25 @@ class State(NamedTuple):
         return found[int(match[2])] if match and int(match[2]) < len(found) else None
 
 
+def value_text(value: Any, *, everything: bool = False) -> str:
+    """Return a Python value of a state in one line; a long list by its length, unless
+    `everything`."""
+    is_list = isinstance(value, Sized) and not isinstance(value, (str, bytes))
+    if is_list and len(value) > LISTED_MAX and not everything:
+        return f"{type(value).__name__} of {len(value):,} elements"
+    return printable(repr(value))
+
+
+def order_of(metadata: Mapping[str, Any]) -> list[str]:
+    """Return the names of the tensors of the state that metadata describe, in its order; none if
+    missing or unreadable."""
+    try:
+        state = state_tree.parse(metadata[state_tree.KEY])["state"]
+        return [one.name for one in state_tree.leaves(state, [])]
+    except (UnsupportedError, *state_tree.DAMAGED):
+        return []
+
+
 def state_of(metadata: Mapping[str, Any]) -> State | None:
     """Return the state that metadata describe; None if missing or unreadable."""
     try:
@@ -56,4 +80,11 @@ def state_of(metadata: Mapping[str, Any]) -> State | None:
             random[path[: match.end()].rstrip("._/")] = None
         else:
             values[path] = value
+        named = _NAMES.fullmatch(path)
+        if (
+            named
+            and isinstance(value, list)
+            and named[1] not in whole.get(state_tree.PARAMETERS, {})
+        ):
+            names.setdefault(named[1], []).extend(map(str, value))
     return State(values, list(random), names)

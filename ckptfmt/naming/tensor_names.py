@@ -210,6 +210,11 @@ class TensorNames:
         return found
 
     @property
+    def nodes(self) -> list[Node]:
+        """The nodes of the object graph; none if there is none, or it is damaged."""
+        return self._paths.nodes
+
+    @property
     def elsewhere(self) -> Mapping[str, str]:
         """The shown names of tensors by stored name, where `leaf_name` does not give them."""
         return self._paths.shown

@@ -4,6 +4,7 @@
 html.py        report
 collect.py     what a report shows of a checkpoint, as JSON values
 comparison.py  what it shows of two
+layers.py      by which modules tensors are summed up
 measuring.py   what is read of a checkpoint, within a limit
 statistics.py  statistics and a histogram
 """

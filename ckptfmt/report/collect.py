@@ -16,6 +16,7 @@ from ckptfmt.bundle.tensor import TensorHandle
 from ckptfmt.errors import CkptfmtError, masked
 from ckptfmt.naming.roles import ModelRole, model_roles
 from ckptfmt.naming.tensor_names import TensorNames
+from ckptfmt.report.layers import Layers, runs, short
 from ckptfmt.report.measuring import Budget, Measured, Measurements, measure
 from ckptfmt.report.statistics import Statistics, json_number
 
@@ -41,15 +42,21 @@ def checkpoint_data(
     """
     table = reader.table()
     stored = table["name"].tolist()
-    shown = _shown_names(reader, stored)
+    people = TensorNames(reader)
+    shown = [printable(people.shown(name)) for name in stored]
     findings: list[str] = []
     roles = _roles(reader, stored, findings)
+    layers = Layers(people, stored, shown, roles)
     groups = group_names(shown)
     results = measure(reader, budget, progress, keep=groups is None)
     errors = _damage(results, stored)
     fields = ("dtype", "shape", "nbytes", "stored_nbytes", "shard")
     columns = zip(shown, stored, roles, *(table[one].tolist() for one in fields), strict=True)
     rows = _Groups(groups)
+    sums: list[dict[str, Any]] = [
+        {"name": short(name), "role": role, "tensors": 0, "elements": 0, "bytes": 0, "dtypes": {}}
+        for name, role in layers.layers
+    ]
     parts: dict[str, list[int]] = {}
     for row, (name, key, role, dtype, shape, nbytes, size, shard) in enumerate(columns):
         if (values := results.meant.get(row)) is not None:
@@ -58,6 +65,8 @@ def checkpoint_data(
         part = parts.setdefault(role, [0, 0, 0])
         for place, more in enumerate((1, elements, nbytes)):
             part[place] += more
+        if (layer := layers.of[row]) is not None:
+            _count(sums[layer], dtype, elements, nbytes)
         if rows.add(row, role, elements, nbytes):
             continue
         data: dict[str, Any] = {
@@ -68,7 +77,10 @@ def checkpoint_data(
             "stored": size,
             "shard": shard if shard >= 0 else None,
             "role": role,
+            "layer": layer,
         }
+        if row in layers.parameters:
+            data["parameter"] = layers.parameters[row]
         if printable(key) != name:
             data["key"] = printable(key)
         if shard < 0:
@@ -86,16 +98,11 @@ def checkpoint_data(
         "metadata": _metadata(reader, findings),
         "count": len(stored),
         "parts": [[role, *numbers] for role, numbers in parts.items()],
+        "layers": sums,
         "grouped": groups is not None,
         "tensors": rows.rows,
         "health": _health(results, budget, shown, findings),
     }
-
-
-def _shown_names(reader: Reader, stored: list[str]) -> list[str]:
-    """Return the names as people know them; two tensors never share one."""
-    name_of = TensorNames(reader).shown
-    return [printable(name_of(name)) for name in stored]
 
 
 def _roles(reader: Reader, stored: list[str], findings: list[str]) -> list[ModelRole]:
@@ -126,6 +133,13 @@ def _metadata(reader: Reader, findings: list[str]) -> str:
         return ""
     text = json.dumps(found) if found else ""
     return text if len(text) <= METADATA_MAX else f"{text[:METADATA_MAX]}..."
+
+
+def _count(layer: dict[str, Any], dtype: str, elements: int, nbytes: int) -> None:
+    layer["tensors"] += 1
+    layer["elements"] += elements
+    layer["bytes"] += nbytes
+    layer["dtypes"][dtype] = layer["dtypes"].get(dtype, 0) + elements
 
 
 def _slices(handle: TensorHandle) -> dict[str, Any]:
@@ -205,22 +219,13 @@ def group_names(names: Sequence[str]) -> list[str] | None:
         found = groups
     if found is not None:
         return found
-    step = -(-len(names) // (ROWS_MAX // 10))
-    return [
-        f"{_short(names[place])} ... {_short(names[min(place + step, len(names)) - 1])}"
-        for first in range(0, len(names), step)
-        for place in [first] * min(step, len(names) - first)
-    ]
+    return runs(names, ROWS_MAX // 10)
 
 
 def _module(name: str, depth: int) -> str:
     """Return the first parts of a name; with a slash if there are more."""
     parts = name.split("/", depth)
     return name.removesuffix(parts[depth]) if len(parts) > depth else name
-
-
-def _short(name: str) -> str:
-    return name if len(name) <= 200 else f"{name[:100]}...{name[-97:]}"
 
 
 class _Groups:

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.files import flip
-from support.reports import data_of, reported
+from support.reports import data_of, measured, reported
 
 import ckptfmt
 from ckptfmt.cli import main
@@ -22,11 +22,6 @@ from ckptfmt.report import collect, measuring, report
 
 HOSTILE = "</script><script>alert(1)</script><!--\u2028&lt;"
 PIECE = measuring.PIECE_BYTES
-
-
-def measured(path: Path, budget: measuring.Budget) -> dict[str, Any]:
-    with ckptfmt.open(path) as reader:
-        return collect.checkpoint_data(reader, budget)
 
 
 def model(prefix: Path) -> Path:
