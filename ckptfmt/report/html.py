@@ -9,19 +9,20 @@ import html
 import itertools
 import json
 import os
+from collections.abc import Iterable
 from importlib.resources import files
 from typing import Any, Protocol, runtime_checkable
 
-from ckptfmt._base.arguments import check_number, check_progress, invalid
+from ckptfmt._base.arguments import check_number, check_progress, invalid, listed
 from ckptfmt._base.names import is_url, path_text, printable
 from ckptfmt.bundle.completeness import missing_data
-from ckptfmt.bundle.reader import Reader
 from ckptfmt.errors import about, masked
 from ckptfmt.files.outputs import checkpoint_files, output_path, writing_file
-from ckptfmt.recipe.opening import open_any
+from ckptfmt.recipe.opening import Opened, open_any
 from ckptfmt.report.collect import WARNED_MAX, Progress, checkpoint_data
 from ckptfmt.report.comparison import comparison_data
 from ckptfmt.report.measuring import Budget
+from ckptfmt.report.series import Series
 
 # How long values are read, and how many bytes of a URL.
 SECONDS, URL_BYTES = 10.0, 64 << 20
@@ -68,11 +69,7 @@ def report(
         CkptfmtError: a checkpoint cannot be read; tensors that are damaged are shown as such.
         StorageError: the file cannot be written.
     """
-    check_progress(progress)
-    if seconds is not None:
-        check_number("seconds", seconds)
-        if not 0 <= seconds < float("inf"):
-            raise invalid("seconds", f"seconds must be a number from 0, or None, not {seconds!r}")
+    _check(seconds, progress)
     with contextlib.ExitStack() as stack:
         first = stack.enter_context(open_any(path_text(path, "path", urls=True)))
         reader, old = first.reader, None
@@ -83,32 +80,98 @@ def report(
             read = [checkpoint_files(one.prefix) for one in (reader, old) if one is not None]
             with about(argument="output"):
                 output = output_path(output, itertools.chain(*read), kind="html")
-        data = checkpoint_data(reader, _budget(seconds, reader), progress)
-        data |= {"path": printable(masked(first.path)), "format": first.format}
+        data = _data(first, seconds, progress)
+        damage = list(data["health"]["findings"])
         if old is not None:
-            budget = _budget(seconds, reader, old)
+            budget = _budget(seconds, reader.prefix, old.prefix)
             data["comparison"] = comparison_data(old, reader, budget, progress)
             data["comparison"]["before"] = printable(masked(second.path))
-        health = data["health"]
-        if not health["findings"]:
-            health["findings"] = [*filter(None, [missing_data(reader.prefix)])]
-        damage = list(health["findings"])
-        if old is not None:
             rows = data["comparison"]["rows"]
             unread = [row["error"] for row in rows if row["change"] == "unreadable"]
             found = filter(None, [missing_data(old.prefix), *unread[:WARNED_MAX]])
             damage += [text for text in found if text not in damage]
+    _write(data, output)
+    return tuple(damage)
+
+
+def report_series(
+    paths: Iterable[str | bytes | os.PathLike[Any]],
+    output: str | bytes | os.PathLike[Any] | Stream,
+    *,
+    seconds: float | None = SECONDS,
+    progress: Progress | None = None,
+) -> tuple[str, ...]:
+    """Write a report of the last of several checkpoints and of how the layers changed on the way:
+    an HTML file as that of `report`.
+
+    The order is that of the steps: the number of `NAME-N`, else a value or a scalar tensor `step`
+    or `global_step`; where a step is not known, that of the arguments. Of more than 50 checkpoints
+    50 are read, evenly spread, with the first and the last. The same elements are sampled in all,
+    at most 4,096 of a tensor, of the tensors that all of them have.
+
+    Args:
+        paths: any paths that `report` takes. A checkpoint that is damaged or missing is shown as
+            such.
+        output: as in `report`.
+        seconds: how long values are read, half of the time those of the last checkpoint; of URLs,
+            at most 64 MiB for each half. 0 reads no values; None samples all checkpoints, and reads
+            all values of the last.
+        progress: as in `report`.
+
+    Returns:
+        What is damaged of the last checkpoint, and why others could not be read.
+
+    Raises:
+        InvalidError: `paths` is empty; `output` as in `report`.
+        CkptfmtError: no checkpoint can be read, or one cannot be read now.
+        StorageError: the file cannot be written.
+    """
+    _check(seconds, progress)
+    given = [path_text(one, "paths", urls=True) for one in listed("paths", paths, "paths")]
+    if not given:
+        raise invalid("paths", "paths must name a checkpoint at least")
+    if not isinstance(output, Stream):
+        with about(argument="output"):
+            output = output_path(output, kind="html")
+    half = None if seconds is None else seconds / 2
+    series = Series(given, progress)
+    with series.last() as last:
+        data = _data(last, half, progress)
+        data["series"] = series.data(last, _budget(half, *series.paths))
+    _write(data, output)
+    return (*data["health"]["findings"], *series.errors.values())
+
+
+def _check(seconds: float | None, progress: Progress | None) -> None:
+    check_progress(progress)
+    if seconds is not None:
+        check_number("seconds", seconds)
+        if not 0 <= seconds < float("inf"):
+            raise invalid("seconds", f"seconds must be a number from 0, or None, not {seconds!r}")
+
+
+def _data(opened: Opened, seconds: float | None, progress: Progress | None) -> dict[str, Any]:
+    """Return the data of a checkpoint, as the page shows it."""
+    reader = opened.reader
+    data = checkpoint_data(reader, _budget(seconds, reader.prefix), progress)
+    data |= {"path": printable(masked(opened.path)), "format": opened.format}
+    health = data["health"]
+    if not health["findings"]:
+        health["findings"] = [*filter(None, [missing_data(reader.prefix)])]
+    return data
+
+
+def _write(data: dict[str, Any], output: str | bytes | os.PathLike[Any] | Stream) -> None:
     text = page(data).encode()
     if isinstance(output, Stream):
         output.write(text)
     else:
-        with writing_file(output) as write:
+        with writing_file(os.fsdecode(output)) as write:
             write(text)
-    return tuple(damage)
 
 
-def _budget(seconds: float | None, *readers: Reader) -> Budget:
-    remote = any(is_url(one.prefix) for one in readers)
+def _budget(seconds: float | None, *paths: str) -> Budget:
+    remote = any(is_url(path) for path in paths)
     return Budget(seconds, URL_BYTES if remote and seconds is not None else None)
 
 

@@ -116,6 +116,7 @@ VALID: dict[str, dict[str, Any]] = {
     "stores.mount": {"url": "memory://x", "store": None},
     "stores.store_for": {"url": "a"},
     "report.report": {"path": "a", "output": "n.html"},
+    "report.report_series": {"paths": ["a"], "output": "n.html"},
 }
 VALID["sharded.save_async"] = VALID["sharded.save"]
 OBJECTS: dict[str, Callable[[], Any]] = {

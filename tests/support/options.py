@@ -47,6 +47,7 @@ OTHERS = {
     ("editing.edit", "level"),
     ("editing.edit", "metadata"),
     ("report.report", "progress"),  # parts of the page
+    ("report.report_series", "progress"),  # the same
 }
 CORE = ("", "sharded", "editing", "tf", "types", "report", "huggingface")
 ADAPTERS = ("torch", "jax", "keras")

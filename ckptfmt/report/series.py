@@ -1,0 +1,421 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a report shows of a series of checkpoints, as JSON values: how the layers change with the
+steps.
+
+Two passes over the checkpoints, of which one is open at a time. The first reads their indexes: the
+steps, and the tensors that all of them have. The second samples the same elements of these in each,
+within a limit; only the samples of one checkpoint are kept, for the change to the next.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ckptfmt._base.casting import kind_of as kind_of_numbers
+from ckptfmt._base.names import (
+    OBJECT_GRAPH_KEY,
+    VALUE_SUFFIX,
+    in_order,
+    parse_data_name,
+    printable,
+)
+from ckptfmt.bundle.comparing import ratio
+from ckptfmt.bundle.completeness import proves_damage
+from ckptfmt.bundle.meanings import has_values, meant
+from ckptfmt.bundle.reader import Reader
+from ckptfmt.bundle.reader import open as open_checkpoint
+from ckptfmt.bundle.tensor import TensorHandle
+from ckptfmt.errors import (
+    CkptfmtError,
+    GenerationGoneError,
+    TensorNotFoundError,
+    UnsupportedError,
+    masked,
+)
+from ckptfmt.files.folder import folder_of
+from ckptfmt.naming.roles import ModelRole, model_roles
+from ckptfmt.naming.states import state_of
+from ckptfmt.naming.tensor_names import TensorNames
+from ckptfmt.recipe.opening import Opened, kind_of, open_any
+from ckptfmt.recipe.sources import opened
+from ckptfmt.report.layers import Layers, short
+from ckptfmt.report.measuring import SAMPLES, Budget, Progress, sample_boxes
+
+# Checkpoints that are read, elements that are sampled of a tensor, and bytes of all, and names of
+# tensors that not all checkpoints have.
+STEPS_MAX, SAMPLED_MAX, BYTES_MAX, MISSING_MAX = 50, 4096, 64 << 20, 200
+# `NAME-N`, which extensions may follow; but not the file of a model in several.
+_NUMBERED = re.compile(r"(?s).*(?<!-of)-([0-9]{1,15})(\.[A-Za-z][A-Za-z0-9]*)*")
+_STEPS = ("global_step", "step")
+# The largest integer that JavaScript does not round.
+STEP_MAX = (1 << 53) - 1
+
+# Dtype and shape of a tensor; the dtype by its name.
+Kind = tuple[str, tuple[int, ...]]
+
+
+class _Open(NamedTuple):
+    """An open checkpoint or file of another format, which is read without a conversion.
+
+    Attributes:
+        metadata: of the file.
+        kinds: returns the dtype and shape of all tensors by name.
+        tensor: returns the tensor of a name; raises TensorNotFoundError.
+    """
+
+    metadata: Mapping[str, Any]
+    kinds: Callable[[], dict[str, Kind]]
+    tensor: Callable[[str], Any]
+
+
+@contextlib.contextmanager
+def _opened(path: str) -> Iterator[_Open]:
+    kind = kind_of(path)
+    if kind == "tensorflow":
+        with open_checkpoint(path) as reader:
+            yield _Open(reader.metadata, lambda: _kinds(reader), lambda name: meant(reader[name]))
+        return
+    with opened(kind, path, None, keeps=True, as_state=True) as taken:
+
+        def tensor(name: str) -> Any:
+            if name not in taken.tensors:
+                raise TensorNotFoundError("not found in the file", path=path, tensor=name)
+            return taken.tensors[name]
+
+        def kinds() -> dict[str, Kind]:
+            return {name: (_dtype_name(one), one.shape) for name, one in taken.tensors.items()}
+
+        yield _Open(taken.metadata, kinds, tensor)
+
+
+def _kinds(reader: Reader) -> dict[str, Kind]:
+    table = reader.table()
+    columns = (table[field].tolist() for field in ("name", "dtype", "shape"))
+    found: dict[str, Kind] = {
+        name: (dtype, shape) for name, dtype, shape in zip(*columns, strict=True)
+    }
+    for name, note in reader._notes.items():
+        if name in found:
+            found[name] = str(note["dtype"]), found[name][1]
+    found.pop(OBJECT_GRAPH_KEY, None)
+    return found
+
+
+def _dtype_name(tensor: Any) -> str:
+    try:
+        return str(tensor.dtype.name)
+    except CkptfmtError:
+        return ""
+
+
+def checkpoints_in(directory: str) -> list[str]:
+    """Return the prefixes of the checkpoints in a directory: those with a number by number, then
+    the others by name; none if there is no directory.
+
+    Raises:
+        StorageError: it cannot be listed now.
+    """
+    names = [name for name, _ in folder_of(directory).indexed()]
+    numbers = {name: _number(name) for name in names}
+    ranks = {names[at]: rank for rank, at in enumerate(in_order(names))}
+    names.sort(key=lambda name: (numbers[name] is None, numbers[name] or 0, ranks[name]))
+    return [os.path.join(directory, name) for name in names]
+
+
+def _number(path: str) -> int | None:
+    """Return the number of `NAME-N`."""
+    data = parse_data_name(path)
+    name = os.path.basename(path.rstrip("/") if data is None else data.prefix)
+    match = _NUMBERED.fullmatch(name)
+    return int(match[1]) if match else None
+
+
+def _step(path: str, one: _Open) -> int | None:
+    """Return the step of a checkpoint: the number of `NAME-N`, else the value, or the scalar
+    tensor, that is named as a step; None if not known."""
+    if (number := _number(path)) is not None:
+        return number
+    state = state_of(one.metadata)
+    for values in (state.values if state is not None else {}, one.metadata):
+        for name in _STEPS:
+            value = values.get(name)
+            if isinstance(value, str) and re.fullmatch("[0-9]{1,15}", value):
+                value = int(value)  # metadata of safetensors are texts
+            if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= STEP_MAX:
+                return value
+    for name in (key + end for key in _STEPS for end in ("", VALUE_SUFFIX)):
+        with contextlib.suppress(TensorNotFoundError):
+            tensor = one.tensor(name)
+            is_step = tensor.shape == () and tensor.dtype is not None
+            if is_step and kind_of_numbers(tensor.dtype) == "i":
+                number = int(tensor.read())
+                return number if 0 <= number <= STEP_MAX else None
+    return None
+
+
+def _reason(error: CkptfmtError) -> str:
+    """Return why a checkpoint is a gap in the series; raise what may be transient."""
+    if not proves_damage(error) and not isinstance(error, (UnsupportedError, TensorNotFoundError)):
+        raise error
+    return str(error)
+
+
+class _Part(NamedTuple):
+    """A tensor that is sampled."""
+
+    name: str
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+
+
+class Series:
+    """Checkpoints in the order of their steps, or as they were given if a step is not known.
+
+    Args:
+        paths: any paths that `open_any` takes.
+        progress: called with the checkpoints done, and of all.
+
+    Attributes:
+        paths: of those that are read: at most STEPS_MAX, the first and the last among them.
+        errors: by place in `paths`, why a checkpoint cannot be read.
+
+    Raises:
+        CkptfmtError: a checkpoint cannot be read now, or none can.
+    """
+
+    def __init__(self, paths: Sequence[str], progress: Progress | None = None) -> None:
+        self.paths = list(paths)
+        numbers = {path: _number(path) for path in paths}
+        if None not in numbers.values():
+            self.paths.sort(key=lambda path: numbers[path] or 0)
+        most = min(len(paths), STEPS_MAX)
+        places = [at * (len(paths) - 1) // max(most - 1, 1) for at in range(most)]
+        self.paths = [self.paths[place] for place in places]
+        self.errors: dict[int, str] = {}
+        self._skipped = len(paths) - most
+        self._progress = progress if progress is not None else lambda done, total: None
+        self._common: dict[str, Kind] | None = None
+        self._missing: set[str] = set()
+        steps = [self._look(place) for place in range(most)]
+        order = list(range(most))
+        self._by_step = None not in steps
+        if self._by_step:
+            order.sort(key=lambda place: steps[place] or 0)
+        self.steps = [steps[place] for place in order]
+        self.paths = [self.paths[place] for place in order]
+        self.errors = {order.index(place): error for place, error in self.errors.items()}
+
+    def _look(self, place: int) -> int | None:
+        """Read the index of a checkpoint; return its step."""
+        path = self.paths[place]
+        self._progress(place, len(self.paths))
+        try:
+            with _opened(path) as one:
+                kinds, step = one.kinds(), None
+                try:
+                    step = _step(path, one)
+                except CkptfmtError as error:  # the sampling reports it
+                    _reason(error)
+        except CkptfmtError as error:
+            self.errors[place] = _reason(error)
+            return _number(path)
+        common = kinds if self._common is None else self._common
+        self._missing |= common.keys() ^ kinds.keys()
+        same = {name: kind for name, kind in common.items() if kinds.get(name) == kind}
+        self._missing |= common.keys() - same.keys()
+        self._common = same
+        return step
+
+    @contextlib.contextmanager
+    def last(self) -> Iterator[Opened]:
+        """Open the last checkpoint that can be opened.
+
+        Raises:
+            CkptfmtError: none can be, or one cannot be read now.
+        """
+        with contextlib.ExitStack() as stack:
+            for place in reversed(range(len(self.paths))):
+                if place in self.errors and len(self.errors) < len(self.paths):
+                    continue
+                try:
+                    found = stack.enter_context(open_any(self.paths[place]))
+                except CkptfmtError as error:
+                    self.errors[place] = _reason(error)
+                    if len(self.errors) == len(self.paths):
+                        raise
+                else:
+                    break
+            yield found
+
+    def data(self, last: Opened, budget: Budget) -> dict[str, Any]:
+        """Return the data of the series.
+
+        Args:
+            last: the checkpoint whose layers are those of the series.
+            budget: how much may be read of all checkpoints, each of which has an equal share.
+        """
+        people = TensorNames(last.reader)
+        layers = self._layers(last.path, people)
+        count, previous = len(self.paths), dict[str, NDArray[Any]]()
+        rows: list[dict[str, Any]] = [
+            {"name": short(name), "role": role}
+            | {field: [None] * count for field in ("norm", "ratio", "zeros", "bad")}
+            for name, role, _ in layers
+        ]
+        most = _most([one for *_, parts in layers for one in parts])
+        partial = set[int]()
+        for place, path in enumerate(self.paths):
+            self._progress(place, count)
+            if place in self.errors:
+                continue
+            left, nbytes = max(budget.left(), 0.0), budget.nbytes
+            share = Budget(
+                None if math.isinf(left) else left / (count - place),
+                None if nbytes is None else nbytes // count,
+            )
+            try:
+                with _opened(path) as one:
+                    for row, (*_, parts) in zip(rows, layers, strict=True):
+                        found = _sampled(one, parts, most, share)
+                        if found is None:
+                            partial.add(place)
+                            break
+                        for field, value in _numbers(parts, found, previous).items():
+                            row[field][place] = value
+                        previous.update(zip((part.name for part in parts), found, strict=True))
+            except CkptfmtError as error:
+                self.errors[place] = _reason(error)
+        self._progress(count, count)
+        steps: list[dict[str, Any]] = [
+            {"path": printable(masked(path)), "step": step, "error": self.errors.get(place)}
+            for place, (path, step) in enumerate(zip(self.paths, self.steps, strict=True))
+        ]
+        for place in partial:
+            steps[place]["partial"] = True
+        missing = sorted(self._missing)
+        return {
+            "axis": "step" if self._by_step else "place",
+            "steps": steps,
+            "skipped": self._skipped,
+            "layers": rows,
+            "missing": [printable(people.shown(name)) for name in missing[:MISSING_MAX]],
+            "missing_count": len(missing),
+        }
+
+    def _layers(self, path: str, people: TensorNames) -> list[tuple[str, ModelRole, list[_Part]]]:
+        """Return name, role and tensors of the layers that have numbers in all checkpoints."""
+        stored = list(people.reader)
+        roles: Mapping[str, ModelRole] = {}
+        with contextlib.suppress(CkptfmtError):  # the page reports it
+            roles = model_roles(people.reader)
+        shown = [printable(people.shown(name)) for name in stored]
+        layers = Layers(people, stored, shown, [roles.get(name, "unknown") for name in stored])
+        parts: list[list[_Part]] = [[] for _ in layers.layers]
+        common = self._common or {}
+        with _opened(path) as one:
+            for name, layer in zip(stored, layers.of, strict=True):
+                if layer is None or name not in common:
+                    continue
+                try:
+                    tensor = one.tensor(name)
+                    dtype = tensor.dtype
+                except CkptfmtError:
+                    continue
+                is_number = dtype is not None and kind_of_numbers(dtype) in ("f", "c")
+                if is_number and has_values(tensor) and 0 not in tensor.shape:
+                    parts[layer].append(_Part(name, dtype, tensor.shape))
+        return [(*layer, some) for layer, some in zip(layers.layers, parts, strict=True) if some]
+
+
+def _most(parts: Sequence[_Part]) -> int:
+    """Return how many elements are sampled of a tensor, so that all samples fit into memory."""
+    sizes = np.array([math.prod(part.shape) for part in parts], np.float64)
+    itemsizes = np.array([part.dtype.itemsize for part in parts], np.float64)
+    most = SAMPLED_MAX
+    while most > SAMPLES and np.minimum(sizes, most) @ itemsizes > BYTES_MAX:
+        most //= 2
+    return most
+
+
+def _sampled(
+    one: _Open, parts: Sequence[_Part], most: int, budget: Budget
+) -> list[NDArray[Any]] | None:
+    """Return the samples of the tensors of a layer; None if the budget is used up.
+
+    Raises:
+        CkptfmtError: one cannot be read, or is not what it was.
+    """
+    found = []
+    for part in parts:
+        itemsize = part.dtype.itemsize
+        if not budget.allows(itemsize * min(math.prod(part.shape), most)):
+            return None
+        tensor = one.tensor(part.name)
+        if (tensor.dtype, tensor.shape) != (part.dtype, part.shape):
+            raise GenerationGoneError("it was replaced while the report was made", tensor=part.name)
+        if math.prod(part.shape) <= most:
+            found.append(tensor.read().reshape(-1))
+            continue
+        boxes = sample_boxes(tensor, most * itemsize)
+        is_ours = isinstance(tensor, TensorHandle)
+        pieces = [tensor[box] if is_ours else tensor.read(box) for box in boxes]
+        found.append(np.concatenate([piece.reshape(-1) for piece in pieces]))
+    return found
+
+
+def _numbers(
+    parts: Sequence[_Part], samples: Sequence[NDArray[Any]], previous: Mapping[str, NDArray[Any]]
+) -> dict[str, float | None]:
+    """Return the numbers of a layer. What was sampled stands for the whole tensor."""
+    norm, change, before = list[float](), list[float](), list[float]()
+    zeros, elements, bad = 0.0, 0, 0
+    for part, sample in zip(parts, samples, strict=True):
+        size = math.prod(part.shape)
+        values = _wide(sample)
+        is_finite = np.isfinite(values)
+        elements += size
+        zeros += size * (int((values == 0).sum()) / values.size)
+        bad += values.size - int(is_finite.sum())
+        norm += _norms(values[is_finite], size)
+        if part.name in previous:
+            old = _wide(previous[part.name])
+            both = is_finite & np.isfinite(old)
+            with np.errstate(over="ignore"):
+                change += _norms(values[both] - old[both], size)
+            before += _norms(old[both], size)
+    whole, moved = math.hypot(*before), math.hypot(*change)
+    return {
+        "norm": _finite(math.hypot(*norm)) if norm else None,
+        "ratio": _finite(ratio(moved, whole)) if before else None,
+        "zeros": zeros / elements,
+        "bad": bad,
+    }
+
+
+def _wide(sample: NDArray[Any]) -> NDArray[Any]:
+    return sample.astype(np.complex128 if sample.dtype.kind == "c" else np.float64)
+
+
+def _norms(values: NDArray[Any], size: int) -> list[float]:
+    """Return the norm of so many elements of which these are some, or nothing without any."""
+    if not values.size:
+        return []
+    with np.errstate(over="ignore", invalid="ignore"):
+        absolute = np.abs(values)
+        largest = float(absolute.max())
+        if not largest or math.isinf(largest):
+            return [largest]
+        scaled = absolute / largest  # whose squares do not overflow
+        return [largest * math.sqrt(float(scaled @ scaled) / values.size * size)]
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
