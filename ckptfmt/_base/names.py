@@ -271,17 +271,18 @@ def _reserved(name: str, argument: str | None) -> InvalidError:
     return invalid(argument, f"names beginning with {RESERVED} are reserved", tensor=name)
 
 
+def natural_key(name: str) -> list[Any]:
+    """Return a key for the order in which people count: 2 before 10."""
+    parts: list[Any] = _DIGITS.split(name)
+    for odd in range(1, len(parts), 2):
+        digits = parts[odd].lstrip("0")
+        parts[odd] = len(digits), digits
+    return parts
+
+
 def in_order(names: Sequence[str]) -> list[int]:
-    """Return the positions of names in the order in which people count: 2 before 10."""
-
-    def key(at: int) -> list[Any]:
-        parts: list[Any] = _DIGITS.split(names[at])
-        for odd in range(1, len(parts), 2):
-            digits = parts[odd].lstrip("0")
-            parts[odd] = len(digits), digits
-        return parts
-
-    return sorted(range(len(names)), key=key)
+    """Return the positions of names in the order in which people count."""
+    return sorted(range(len(names)), key=lambda at: natural_key(names[at]))
 
 
 def printable(text: str) -> str:

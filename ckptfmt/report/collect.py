@@ -5,27 +5,27 @@ from __future__ import annotations
 
 import json
 import math
-from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from ckptfmt._base.names import printable
-from ckptfmt.bundle.findings import grouped
 from ckptfmt.bundle.reader import Reader
 from ckptfmt.bundle.tensor import TensorHandle
 from ckptfmt.errors import CkptfmtError, masked
 from ckptfmt.naming.roles import ModelRole, model_roles
 from ckptfmt.naming.tensor_names import TensorNames
-from ckptfmt.report.layers import Layers, runs, short
+from ckptfmt.report.about import about_data
+from ckptfmt.report.health import health_data, outliers
+from ckptfmt.report.layers import Layers, LayerSum, runs
 from ckptfmt.report.measuring import Budget, Measured, Measurements, measure
 from ckptfmt.report.statistics import Statistics, json_number
 
 # More tensors than this, or names of more bytes, are shown as groups.
 ROWS_MAX, NAMES_MAX = 20_000, 4 << 20
 # Slices of one tensor in its map, and bytes of the metadata.
-SLICES_MAX, METADATA_MAX, TEXT_MAX = 2000, 10_000, 500
-# Findings that are alike become one if there are more; tensors with warnings that have a line.
-ALIKE_MAX, WARNED_MAX = 5, 200
+SLICES_MAX, METADATA_MAX = 2000, 10_000
 
 Progress = Callable[[int, int], object]
 
@@ -41,24 +41,34 @@ def checkpoint_data(
         progress: called with the parts done, and of all.
     """
     table = reader.table()
-    stored = table["name"].tolist()
+    stored, shapes = table["name"].tolist(), table["shape"].tolist()
     people = TensorNames(reader)
     shown = [printable(people.shown(name)) for name in stored]
     findings: list[str] = []
     roles = _roles(reader, stored, findings)
+    metadata = _metadata(reader, findings)
     layers = Layers(people, stored, shown, roles)
+    sums = [LayerSum(name, role) for name, role in layers.layers]
     groups = group_names(shown)
-    results = measure(reader, budget, progress, keep=groups is None)
+    rms = np.full(len(stored), np.nan)
+
+    def total(row: int, found: Statistics, elements: int) -> None:
+        layer = layers.of[row]
+        if layer is not None and not found.is_exact:
+            sums[layer].add(found, elements)
+            if roles[row] == "weight":
+                rms[row] = found.rms
+
+    results = measure(reader, budget, total, progress, keep=groups is None)
+    tall = outliers(rms, shown, shapes, layers.mark)
     errors = _damage(results, stored)
-    fields = ("dtype", "shape", "nbytes", "stored_nbytes", "shard")
-    columns = zip(shown, stored, roles, *(table[one].tolist() for one in fields), strict=True)
+    fields = ("dtype", "nbytes", "stored_nbytes", "shard")
+    columns = zip(
+        shown, stored, roles, shapes, *(table[one].tolist() for one in fields), strict=True
+    )
     rows = _Groups(groups)
-    sums: list[dict[str, Any]] = [
-        {"name": short(name), "role": role, "tensors": 0, "elements": 0, "bytes": 0, "dtypes": {}}
-        for name, role in layers.layers
-    ]
     parts: dict[str, list[int]] = {}
-    for row, (name, key, role, dtype, shape, nbytes, size, shard) in enumerate(columns):
+    for row, (name, key, role, shape, dtype, nbytes, size, shard) in enumerate(columns):
         if (values := results.meant.get(row)) is not None:
             dtype, shape, nbytes = values.dtype_name, values.shape, values.nbytes  # noqa: PLW2901
         elements = math.prod(shape)
@@ -66,7 +76,7 @@ def checkpoint_data(
         for place, more in enumerate((1, elements, nbytes)):
             part[place] += more
         if (layer := layers.of[row]) is not None:
-            _count(sums[layer], dtype, elements, nbytes)
+            sums[layer].count(dtype, elements, nbytes)
         if rows.add(row, role, elements, nbytes):
             continue
         data: dict[str, Any] = {
@@ -86,7 +96,9 @@ def checkpoint_data(
         if shard < 0:
             data |= _slices(reader[key])
         if (found := results.found.get(row)) is not None:
-            data |= _values(found)
+            data |= _values(found, elements)
+        if row in tall:
+            data.setdefault("warnings", []).append(tall[row])
         if row in errors:
             data["error"] = errors[row]
         rows.rows.append(data)
@@ -95,13 +107,14 @@ def checkpoint_data(
         "format": "tensorflow",
         "level": reader.level,
         "files": reader.header.num_shards,
-        "metadata": _metadata(reader, findings),
+        "about": about_data(people, metadata),
+        "metadata": _metadata_text(metadata),
         "count": len(stored),
         "parts": [[role, *numbers] for role, numbers in parts.items()],
-        "layers": sums,
+        "layers": [one.data() for one in sums],
         "grouped": groups is not None,
         "tensors": rows.rows,
-        "health": _health(results, budget, shown, findings),
+        "health": health_data(results, budget, shown, roles, layers, errors, tall, findings),
     }
 
 
@@ -125,21 +138,17 @@ def _damage(results: Measurements, stored: list[str]) -> dict[int, str]:
     return damage | results.errors
 
 
-def _metadata(reader: Reader, findings: list[str]) -> str:
+def _metadata(reader: Reader, findings: list[str]) -> Mapping[str, Any]:
     try:
-        found = reader.metadata
+        return reader.metadata
     except CkptfmtError as error:
         findings.append(str(error))
-        return ""
+        return {}
+
+
+def _metadata_text(found: Mapping[str, Any]) -> str:
     text = json.dumps(found) if found else ""
     return text if len(text) <= METADATA_MAX else f"{text[:METADATA_MAX]}..."
-
-
-def _count(layer: dict[str, Any], dtype: str, elements: int, nbytes: int) -> None:
-    layer["tensors"] += 1
-    layer["elements"] += elements
-    layer["bytes"] += nbytes
-    layer["dtypes"][dtype] = layer["dtypes"].get(dtype, 0) + elements
 
 
 def _slices(handle: TensorHandle) -> dict[str, Any]:
@@ -150,55 +159,37 @@ def _slices(handle: TensorHandle) -> dict[str, Any]:
     }
 
 
-def _values(found: Measured) -> dict[str, Any]:
-    data: dict[str, Any] = {"stats": _numbers(found.statistics), "sampled": found.sampled}
-    histogram = found.histogram
-    if histogram.counts and histogram.low != histogram.high:
-        data["histogram"] = {
-            "low": json_number(histogram.low),
-            "high": json_number(histogram.high),
-            "counts": list(histogram.counts),
-            "elements": sum(histogram.counts),
-        }
+def _values(found: Measured, elements: int) -> dict[str, Any]:
+    data: dict[str, Any] = {"stats": _numbers(found.statistics, elements), "sampled": found.sampled}
+    if found.sample is not None:
+        finite, few, bins, counts = found.sample
+        data["percentiles"] = list(map(json_number, few))
+        if bins is not None:
+            data["histogram"] = {
+                "low": bins.low,
+                "high": bins.high,
+                "scale": bins.scale,
+                "counts": counts,
+                "elements": sum(counts),
+            }
+            if bins.is_log:
+                left_out = {"zeros": finite - sum(counts), "negative": bins.is_negative}
+                data["histogram"] |= left_out
+    if found.grids is not None:
+        data["places"] = found.grids
+    if found.first is not None:
+        data["first_nan"] = found.first
     if found.warnings:
-        data["warnings"] = found.warnings
+        data["warnings"] = [text for _, text in found.warnings]
     return data
 
 
-def _numbers(found: Statistics) -> dict[str, Any]:
-    fields = ("count", "zeros", "infinite", "nans", "low", "high", "mean", "deviation")
-    numbers = {name: getattr(found, name) for name in fields}
-    counts = {name: numbers.pop(name) for name in fields[:4]}
+def _numbers(found: Statistics, elements: int) -> dict[str, Any]:
+    numbers = {name: getattr(found, name) for name in ("low", "high", "mean", "deviation")}
+    # Of a sample, scaled to all elements.
+    numbers["norm"] = found.rms * math.sqrt(found.finite / max(found.count, 1) * elements)
+    counts = {name: getattr(found, name) for name in ("count", "zeros", "infinite", "nans")}
     return counts | {name: json_number(value) for name, value in numbers.items()}
-
-
-def _health(
-    results: Measurements, budget: Budget, shown: list[str], findings: list[str]
-) -> dict[str, Any]:
-    report = results.report
-    if report is not None:
-        found = [
-            str(group).removeprefix("problem: ") for group in grouped(report.problems, ALIKE_MAX)
-        ]
-        findings = found or findings
-    else:
-        findings += list(results.errors.values())[:WARNED_MAX]
-    warned = [(shown[row], one.warnings) for row, one in results.found.items() if one.warnings]
-    kinds = Counter(text.lstrip("0123456789, ") for _, texts in warned for text in texts)
-    return {
-        "findings": findings,
-        "damaged": results.damaged,
-        "complete": report is not None,
-        "verified": report.tensors_checked if report is not None else results.verified,
-        "numbers": results.numbers,
-        "whole": results.whole,
-        "sampled": len(results.sampled),
-        "seconds": budget.seconds,
-        "limit": budget.nbytes,
-        "warned": len(warned),
-        "warnings": [[name, ", ".join(texts)] for name, texts in warned[:WARNED_MAX]],
-        "kinds": kinds.most_common(),
-    }
 
 
 # ---- groups --------------------------------------------------------------------------------------

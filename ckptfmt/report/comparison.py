@@ -20,7 +20,8 @@ from ckptfmt.bundle.reader import Reader
 from ckptfmt.bundle.tensor import TensorHandle
 from ckptfmt.errors import CkptfmtError, masked
 from ckptfmt.naming.tensor_names import TensorNames
-from ckptfmt.report.collect import NAMES_MAX, ROWS_MAX, TEXT_MAX, Progress
+from ckptfmt.report.about import TEXT_MAX
+from ckptfmt.report.collect import NAMES_MAX, ROWS_MAX, Progress
 from ckptfmt.report.measuring import Budget, OutOfBudget
 from ckptfmt.report.statistics import json_number
 

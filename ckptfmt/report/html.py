@@ -16,11 +16,12 @@ from typing import Any, Protocol, runtime_checkable
 from ckptfmt._base.arguments import check_number, check_progress, invalid, listed
 from ckptfmt._base.names import is_url, path_text, printable
 from ckptfmt.bundle.completeness import missing_data
-from ckptfmt.errors import about, masked
+from ckptfmt.errors import CkptfmtError, about, masked
 from ckptfmt.files.outputs import checkpoint_files, output_path, writing_file
 from ckptfmt.recipe.opening import Opened, open_any
-from ckptfmt.report.collect import WARNED_MAX, Progress, checkpoint_data
+from ckptfmt.report.collect import Progress, checkpoint_data
 from ckptfmt.report.comparison import comparison_data
+from ckptfmt.report.health import WARNED_MAX
 from ckptfmt.report.measuring import Budget
 from ckptfmt.report.series import Series
 
@@ -155,6 +156,11 @@ def _data(opened: Opened, seconds: float | None, progress: Progress | None) -> d
     reader = opened.reader
     data = checkpoint_data(reader, _budget(seconds, reader.prefix), progress)
     data |= {"path": printable(masked(opened.path)), "format": opened.format}
+    if opened.format != "tensorflow":
+        data["about"]["written"] = None  # the copy was, just now
+    elif seconds is None:
+        with contextlib.suppress(CkptfmtError):  # of damage, which is a finding
+            data["about"]["digest"] = reader.digest()
     health = data["health"]
     if not health["findings"]:
         health["findings"] = [*filter(None, [missing_data(reader.prefix)])]

@@ -10,8 +10,11 @@ layer of its parameter.
 from __future__ import annotations
 
 import contextlib
+import math
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
 from ckptfmt._base.names import OBJECT_GRAPH_KEY, in_order
 from ckptfmt.bundle.graph import OPTIMIZER_SLOT, Node
@@ -20,6 +23,7 @@ from ckptfmt.errors import CkptfmtError
 from ckptfmt.naming.roles import ModelRole
 from ckptfmt.naming.states import order_of, state_of
 from ckptfmt.naming.tensor_names import TensorNames
+from ckptfmt.report.statistics import Statistics, json_number
 
 ROLES: tuple[ModelRole, ...] = ("weight", "optimizer", "other", "unknown")
 # Layers of one role, and the fewest that are two levels above.
@@ -44,6 +48,7 @@ class Layers:
             stored, else in natural order.
         of: of each tensor the place of its layer in `layers`; None of the object graph.
         parameters: of moments, by their place in `stored`, the shown name of the parameter.
+        mark: what is between the parts of names: a slash, or a dot if no name has a slash.
     """
 
     def __init__(
@@ -60,7 +65,7 @@ class Layers:
         weights = {shown[row]: row for row in rows["weight"]} if rows["optimizer"] else {}
         moments = {row: stored[row] for row in rows["optimizer"]}
         self.parameters = dict(_parameters(people, moments, shown, weights))
-        mark = "/" if any("/" in name for name in shown) else "."
+        self.mark = mark = "/" if any("/" in name for name in shown) else "."
         names: list[str | None] = [None] * len(stored)
         for role in ROLES:
             own = []
@@ -78,6 +83,80 @@ class Layers:
             None if name is None else numbers[name, role]
             for name, role in zip(names, roles, strict=True)
         ]
+
+
+@dataclass(slots=True)
+class LayerSum:
+    """What a report shows of a layer: sums over its tensors, and the statistics of all measured
+    elements of floating point and complex tensors together.
+
+    Attributes:
+        name, role: of the layer.
+        tensors, elements, nbytes: of all of its tensors.
+        dtypes: elements by dtype.
+        measured: how many elements are in the statistics.
+        sampled: whether these stand for more.
+        zeros, nans, infinite, low, high, mean, deviation: as in `Statistics`.
+    """
+
+    name: str
+    role: ModelRole
+    tensors: int = 0
+    elements: int = 0
+    nbytes: int = 0
+    dtypes: dict[str, int] = field(default_factory=dict)
+    measured: int = 0
+    sampled: bool = False
+    zeros: int = 0
+    nans: int = 0
+    infinite: int = 0
+    low: float = math.nan
+    high: float = math.nan
+    mean: float = math.nan
+    deviation: float = math.nan
+    # How many finite elements the mean and the deviation are of; samples count as all.
+    _finite: float = 0.0
+
+    def count(self, dtype: str, elements: int, nbytes: int) -> None:
+        """Count a tensor."""
+        self.tensors += 1
+        self.elements += elements
+        self.nbytes += nbytes
+        self.dtypes[dtype] = self.dtypes.get(dtype, 0) + elements
+
+    def add(self, found: Statistics, elements: int) -> None:
+        """Add the statistics of a tensor, or of a sample of so many elements."""
+        self.measured += found.count
+        self.sampled = self.sampled or found.count < elements
+        self.zeros += found.zeros
+        self.nans += found.nans
+        self.infinite += found.infinite
+        if not found.finite:
+            return
+        if not self._finite:
+            self.low, self.high, self.mean, self.deviation = found.low, found.high, 0.0, 0.0
+        more = found.finite * elements / found.count
+        together = self._finite + more
+        old, new = self._finite / together, more / together
+        apart = (found.mean - self.mean) * math.sqrt(old * new)
+        self.low, self.high = min(self.low, found.low), max(self.high, found.high)
+        self.mean = self.mean * old + found.mean * new
+        parts = self.deviation * math.sqrt(old), found.deviation * math.sqrt(new), apart
+        self.deviation, self._finite = math.hypot(*parts), together
+
+    def data(self) -> dict[str, Any]:
+        """Return the JSON values."""
+        rms = math.hypot(self.mean, self.deviation)
+        numbers = {name: getattr(self, name) for name in ("low", "high", "mean", "deviation")}
+        numbers |= {"rms": rms, "norm": rms * math.sqrt(self._finite)}
+        counts = ("role", "tensors", "elements", "dtypes", "measured", "sampled", "zeros", "nans")
+        return {
+            "name": short(self.name),
+            "bytes": self.nbytes,
+            "infinite": self.infinite,
+            **{name: getattr(self, name) for name in counts},
+            **{name: json_number(value) for name, value in numbers.items()},
+        }
 
 
 def _sorted(
@@ -172,7 +251,8 @@ def _modules(names: Sequence[str], mark: str) -> list[str]:
     for level in range(2, LEVELS_MAX):
         shorter = {one: above(one) if len(above(one)) > same else one for one in known}
         after = {one: one for one in shorter.values()}
-        if len(known) <= LAYERS_MAX and (level > 2 or len(after) < LAYERS_MIN):
+        is_few = len(known) <= LAYERS_MAX and (level > 2 or len(after) < LAYERS_MIN)
+        if is_few or after.keys() == known.keys():
             break
         known = after
         found = [after[shorter[one]] for one in found]

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,7 +24,8 @@ from ckptfmt.bundle.reader import Reader
 from ckptfmt.bundle.tensor import TensorHandle
 from ckptfmt.bundle.verify import Report, verify_all
 from ckptfmt.errors import CkptfmtError
-from ckptfmt.report.statistics import Statistics, gathered, statistics_of
+from ckptfmt.report.places import Places
+from ckptfmt.report.statistics import Bins, Gathered, Statistics, bins_of, percentiles
 
 # Values are read in pieces of so many bytes. Of a larger tensor the first step reads about so many,
 # in SAMPLES boxes.
@@ -36,6 +37,7 @@ SAMPLING, VERIFYING = 0.4, 0.8
 RATE_SECONDS = 0.2
 
 Progress = Callable[[int, int], object]
+Total = Callable[[int, Statistics, int], object]
 
 
 class Budget:
@@ -63,6 +65,21 @@ class Budget:
         return True
 
 
+class Sample(NamedTuple):
+    """What is shown of the finite elements that the first look reads.
+
+    Attributes:
+        percentiles: the PERCENTILES.
+        bins, counts: the histogram; None and empty if all are equal.
+        elements: how many they are.
+    """
+
+    elements: int
+    percentiles: list[float]
+    bins: Bins | None
+    counts: list[int]
+
+
 @dataclass(slots=True)
 class Measured:
     """What was found in the values of a tensor.
@@ -70,14 +87,18 @@ class Measured:
     Attributes:
         statistics: of all elements, or of a sample.
         sampled: whether they are of a sample.
-        histogram: the statistics that have the histogram, which is of a sample of a large tensor.
-        warnings: what may be wrong with the values, in words.
+        sample: None if there are no finite elements, or it is not kept.
+        warnings: kinds and texts of what may be wrong with the values.
+        first: the index of the first NaN or infinity that was read.
+        grids: where NaN, infinities and zeros are.
     """
 
     statistics: Statistics
     sampled: bool
-    histogram: Statistics
-    warnings: list[str]
+    sample: Sample | None
+    warnings: list[tuple[str, str]]
+    first: list[int] | None
+    grids: dict[str, Any] | None
 
 
 @dataclass
@@ -85,41 +106,51 @@ class Measurements:
     """What was read of a checkpoint.
 
     Attributes:
+        total, keep: as in `measure`.
         found: by the tensor's place in the index; without the tensors that could not be read, that
             are not numbers, and that there was no time for.
         errors: why a tensor could not be read.
         meant: tensors whose bits stand for values of another dtype.
         numbers: how many tensors are numbers.
         whole: how many of these were measured whole.
-        sampled: the places of those of which only a sample was.
+        sampled: the statistics of those of which only a sample was, by their places.
         damaged: how many of them could not be read.
         verified: how many tensors were read whole against their checksums.
         report: of `verify`, if there was time for all bytes.
     """
 
+    total: Total
+    keep: bool
     found: dict[int, Measured] = field(default_factory=dict)
     errors: dict[int, str] = field(default_factory=dict)
     meant: dict[int, TensorHandle] = field(default_factory=dict)
     numbers: int = 0
     whole: int = 0
-    sampled: set[int] = field(default_factory=set)
+    sampled: dict[int, Statistics] = field(default_factory=dict)
     damaged: int = 0
     verified: int = 0
     report: Report | None = None
 
 
 def measure(
-    reader: Reader, budget: Budget, progress: Progress | None = None, *, keep: bool = True
+    reader: Reader,
+    budget: Budget,
+    total: Total,
+    progress: Progress | None = None,
+    *,
+    keep: bool = True,
 ) -> Measurements:
     """Read what the budget allows.
 
     Args:
         reader: the checkpoint.
         budget: how much.
+        total: called with the place in the index, the statistics and the number of elements of each
+            tensor that was measured.
         progress: called with the parts done, and of all.
         keep: whether the statistics of tensors without warnings are kept.
     """
-    results = Measurements()
+    results = Measurements(total, keep)
     large: list[tuple[int, int, TensorHandle]] = []
     count = len(reader)
     told = progress if progress is not None else lambda done, total: None
@@ -139,14 +170,17 @@ def measure(
         if budget.allows(min(handle.nbytes, PIECE_BYTES), SAMPLING) and (
             is_numbers or not is_large
         ):
-            _first_look(handle, row, results, is_numbers=is_numbers, is_large=is_large, keep=keep)
+            _first_look(handle, row, results, is_numbers=is_numbers, is_large=is_large)
         if is_large and is_numbers:
             large.append((handle.nbytes, row, handle))
     results.report = _verify(reader, budget, lambda done, total: told(count + done, 3 * count))
     for number, (_, row, handle) in enumerate(sorted(large, key=lambda one: one[:2])):
         told(2 * count + number * count // len(large), 3 * count)
-        if row not in results.errors and not _whole(handle, row, budget, results, keep=keep):
+        if row not in results.errors and not _whole(handle, row, budget, results):
             break
+    for _, row, handle in large:
+        if row in results.sampled:
+            total(row, results.sampled[row], handle.size)
     told(3 * count, 3 * count)
     return results
 
@@ -158,70 +192,83 @@ def _first_look(
     *,
     is_numbers: bool,
     is_large: bool,
-    keep: bool,
 ) -> None:
-    rows = _Rows(handle.shape, whole=not is_large)
-    parts: list[NDArray[Any]] = []
+    gathered, places = Gathered(), Places(handle.shape, whole=not is_large)
+    finite: list[NDArray[np.float64]] = []
     try:
         for box in sample_boxes(handle, PIECE_BYTES) if is_large else [()]:
             part = handle[box] if is_large else handle.read()
             if is_numbers:
-                parts.append(plain_quantized(part))
-                rows.add(box, parts[-1])
+                finite.append(_add(gathered, places, box, plain_quantized(part)))
     except CkptfmtError as error:
         results.errors[row] = str(error)
         results.damaged += is_numbers
         return
     results.verified += not is_large
-    found = statistics_of(lambda: parts) if is_numbers else None
-    if found is not None:
-        warnings = list(_warnings(found, rows, whole=not is_large))
-        _keep(results, row, Measured(found, is_large, found, warnings), keep=keep)
+    if is_numbers:
+        sample = _sample(finite) if results.keep else None
+        _keep(results, row, gathered, places, sample, whole=not is_large)
 
 
-def _whole(
-    handle: TensorHandle, row: int, budget: Budget, results: Measurements, *, keep: bool
-) -> bool:
+def _sample(finite: list[NDArray[np.float64]]) -> Sample | None:
+    ordered = np.sort(finite[0] if len(finite) == 1 else np.concatenate(finite))
+    if not ordered.size:
+        return None
+    bins = bins_of(ordered)
+    counts = [] if bins is None else bins.counts(ordered)
+    return Sample(ordered.size, percentiles(ordered), bins, counts)
+
+
+def _add(
+    gathered: Gathered, places: Places, box: tuple[slice, ...], part: NDArray[Any]
+) -> NDArray[np.float64]:
+    finite, zeros, unusual = gathered.add(part)
+    places.add(box, part, zeros, unusual)
+    return finite
+
+
+def _whole(handle: TensorHandle, row: int, budget: Budget, results: Measurements) -> bool:
     """Read a large tensor whole; return whether the budget allowed it."""
-    rows = _Rows(handle.shape, whole=True)
+    gathered, places = Gathered(), Places(handle.shape, whole=True)
     assert handle.dtype is not None
-    itemsize = handle.dtype.itemsize
-
-    def values() -> Iterator[NDArray[Any]]:
-        for box in pieces(handle.shape, itemsize, PIECE_BYTES):
+    try:
+        for box in pieces(handle.shape, handle.dtype.itemsize, PIECE_BYTES):
             part = plain_quantized(handle[box])
             if not budget.allows(part.nbytes):
-                raise OutOfBudget
-            rows.add(box, part)
-            yield part
-
-    try:
-        found = gathered(values())
-    except OutOfBudget:
-        return False
+                return False
+            _add(gathered, places, box, part)
     except CkptfmtError as error:
         results.errors[row] = str(error)
         results.damaged += 1
-        results.sampled.discard(row)
+        results.sampled.pop(row, None)
         return True
-    assert found is not None, "only numbers are measured"
-    rows.end()
-    sample = results.found.get(row)
-    histogram = sample.histogram if sample is not None else found
-    warnings = list(_warnings(found, rows, whole=True))
-    _keep(results, row, Measured(found, False, histogram, warnings), keep=keep)
+    seen = results.found.get(row)
+    _keep(results, row, gathered, places, None if seen is None else seen.sample, whole=True)
     return True
 
 
-def _keep(results: Measurements, row: int, measured: Measured, *, keep: bool) -> None:
+def _keep(
+    results: Measurements,
+    row: int,
+    gathered: Gathered,
+    places: Places,
+    sample: Sample | None,
+    *,
+    whole: bool,
+) -> None:
+    found = gathered.end()
+    warnings = list(places.warnings(found))
     results.found.pop(row, None)
-    results.sampled.discard(row)
-    if measured.sampled:
-        results.sampled.add(row)
-    else:
+    results.sampled.pop(row, None)
+    if whole:
         results.whole += 1
-    if keep or measured.warnings:
-        results.found[row] = measured
+        results.total(row, found, found.count)
+    else:
+        results.sampled[row] = found
+    if results.keep or warnings:
+        grids = places.grids(found) if whole else None
+        one = Measured(found, not whole, sample, warnings, places.first, grids)
+        results.found[row] = one
 
 
 class OutOfBudget(Exception):  # noqa: N818 (it ends reading, and is no error)
@@ -245,53 +292,6 @@ def _verify(reader: Reader, budget: Budget, progress: Progress) -> Report | None
         return verify_all(reader.prefix, progress=step)
     except OutOfBudget:
         return None
-
-
-class _Rows:
-    """Counts rows (boxes of one step in the first dimension), and those that are zero."""
-
-    def __init__(self, shape: tuple[int, ...], *, whole: bool) -> None:
-        self.rows = self.dead = 0
-        self._shape, self._whole = shape, whole
-        # Of a row that is read in several pieces: where it is, and whether all were zero.
-        self._place: int | None = None
-        self._is_zero = True
-
-    def add(self, box: tuple[slice, ...], part: NDArray[Any]) -> None:
-        """Count a piece. Pieces of one row follow each other; of a sample they make no row."""
-        if len(self._shape) < 2 or not part.size:
-            return
-        alive = (part != 0).reshape(len(part), -1).any(axis=1)
-        if part.shape[1:] == self._shape[1:]:
-            self.rows += len(part)
-            self.dead += int((~alive).sum())
-            return
-        if not self._whole:
-            return
-        place = box[0].start
-        if place != self._place:
-            self.end()
-            self._place, self._is_zero = place, True
-        self._is_zero = self._is_zero and not alive.any()
-
-    def end(self) -> None:
-        """Count the last row, if all of its pieces were added."""
-        if self._place is not None:
-            self.rows += 1
-            self.dead += self._is_zero
-            self._place = None
-
-
-def _warnings(found: Statistics, rows: _Rows, *, whole: bool) -> Iterator[str]:
-    of = "" if whole else " in the sample"
-    if found.nans:
-        yield f"{found.nans:,} NaN{of}"
-    if found.infinite:
-        yield f"{found.infinite:,} infinite{of}"
-    if found.zeros == found.count > 1:
-        yield f"all zero{of}"
-    elif rows.dead:
-        yield f"{rows.dead:,} of {rows.rows:,} rows{of} are zero"
 
 
 def sample_boxes(handle: TensorHandle, limit: int) -> list[tuple[slice, ...]]:

@@ -3,10 +3,12 @@
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +18,10 @@ BINS, BAR_CELLS = 16, 40
 SQUARED_MIN, SQUARED_MAX = 1e-120, 1e120
 # Elements of integers that are added at once: the sums of their halves then fit into 64 bits.
 SUMMED = 1 << 30
+
+# How many times p5 is p95 where intervals are logarithmic; the percentiles that are shown.
+WIDE, PERCENTILES = 100.0, (1, 5, 25, 50, 75, 95, 99)
+_PARTS = np.arange(BINS + 1) / BINS
 
 # What a statistic is: an int of integers and booleans.
 Number = float | int
@@ -43,6 +49,21 @@ class Statistics:
     mean: Number = math.nan
     deviation: float = math.nan
     counts: tuple[int, ...] = ()
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether they are integers or booleans."""
+        return isinstance(self.low, int)
+
+    @property
+    def finite(self) -> int:
+        """How many are finite."""
+        return self.count - self.nans - self.infinite
+
+    @property
+    def rms(self) -> float:
+        """The root of the mean square of the finite ones; NaN if there are none."""
+        return math.hypot(self.mean, self.deviation)
 
     def rows(self) -> Iterator[tuple[str, str]]:
         """Yield names and values, as text."""
@@ -91,71 +112,154 @@ def statistics_of(
     Args:
         pieces: returns the pieces. It is called twice: the intervals depend on all values.
     """
-    found = gathered(pieces())
-    if found is not None and not math.isnan(found.low):
+    gathered = Gathered()
+    for piece in pieces():
+        if piece.dtype == np.dtype(object):
+            return None
+        gathered.add(piece)
+    found = gathered.end()
+    if not math.isnan(found.low):
         counts = np.zeros(BINS, np.int64)
         for piece in pieces():
-            flat = _numbers(piece)
+            flat = numbers_of(piece)
             counts += _counts(flat[np.isfinite(flat)], float(found.low), float(found.high))
         found.counts = tuple(counts.tolist())
     return found
 
 
-def gathered(pieces: Iterable[NDArray[np.generic]]) -> Statistics | None:
-    """Return the statistics of all pieces without the histogram; None if they are not numbers."""
-    found = Statistics()
-    known, mean, squares, total, unit = 0, 0.0, 0.0, 0, 1.0
-    exact = False
-    for piece in pieces:
-        if piece.dtype == np.dtype(object):
-            return None
-        exact = _is_exact(piece.dtype)
-        flat = _numbers(piece)
-        found.count += flat.size
-        found.zeros += int((flat == 0).sum())
-        finite = flat
+class Gathered:
+    """The statistics of numbers that are added piece by piece, without the histogram."""
+
+    def __init__(self) -> None:
+        self._found = Statistics()
+        self._known, self._mean, self._squares, self._unit = 0, 0.0, 0.0, 1.0
+        self._total, self._exact = 0, False
+        # Reused: memory that is mapped anew for each piece takes longer than the sum.
+        self._apart: NDArray[np.float64] | None = None
+
+    def add(self, piece: NDArray[np.generic]) -> tuple[NDArray[np.float64], int, int]:
+        """Add a piece; return its finite numbers, how many are zero, and how many not finite."""
+        found = self._found
+        self._exact = exact = _is_exact(piece.dtype)
+        flat = finite = numbers_of(piece)
+        zeros, unusual = flat.size - int(np.count_nonzero(flat)), 0
         if not exact:
             is_finite = np.isfinite(flat)
-            if not is_finite.all():
-                nans = int(np.isnan(flat).sum())
+            unusual = flat.size - int(np.count_nonzero(is_finite))
+            if unusual:
+                nans = int(np.count_nonzero(np.isnan(flat)))
                 found.nans += nans
-                found.infinite += flat.size - int(is_finite.sum()) - nans
+                found.infinite += unusual - nans
                 finite = flat[is_finite]
-        if not finite.size:
-            continue
-        bounds = float(finite.min()), float(finite.max())
-        most = max(map(abs, bounds))
+        found.count += flat.size
+        found.zeros += zeros
+        if finite.size:
+            self._add_finite(piece, finite)
+        return finite, zeros, unusual
+
+    def _add_finite(self, piece: NDArray[np.generic], finite: NDArray[np.float64]) -> None:
+        found, size = self._found, finite.size
+        low: Number = float(np.minimum.reduce(finite))
+        high: Number = float(np.maximum.reduce(finite))
+        most = max(abs(low), abs(high))
         # Where squares would overflow or vanish, all is divided by a power of two.
         is_usual = SQUARED_MIN < most < SQUARED_MAX
-        own = 1.0 if is_usual else math.ldexp(1.0, math.frexp(most)[1] - 1) if most else unit
-        if not (mean or squares):
-            unit = own
-        elif own > unit:
-            mean, squares, unit = mean * (unit / own), squares * (unit / own) ** 2, own
-        scaled = finite if unit == 1 else finite / unit
+        own = 1.0 if is_usual else math.ldexp(1.0, math.frexp(most)[1] - 1) if most else self._unit
+        if not (self._mean or self._squares):
+            self._unit = own
+        elif own > self._unit:
+            part = self._unit / own
+            self._mean, self._squares, self._unit = self._mean * part, self._squares * part**2, own
+        scaled = finite if self._unit == 1 else finite / self._unit
         # The mean and the sum of squared differences of two parts together.
-        own_mean, own_squares = float(scaled.mean()), float(scaled.var()) * finite.size
-        apart, together = own_mean - mean, known + finite.size
-        squares += own_squares + apart * apart * known * finite.size / together
-        mean += apart * finite.size / together
-        known = together
-        low: Number
-        high: Number
-        if exact:
+        own_mean = float(np.add.reduce(scaled)) / size
+        reused = self._apart if self._apart is not None and self._apart.size == size else None
+        self._apart = apart = np.subtract(scaled, own_mean, out=reused)
+        apart *= apart
+        difference, together = own_mean - self._mean, self._known + size
+        self._squares += float(np.add.reduce(apart))
+        self._squares += difference * difference * self._known * size / together
+        self._mean += difference * size / together
+        self._known = together
+        if self._exact:
             whole = piece.reshape(-1)
             if whole.dtype.kind not in "iu":  # booleans, and the narrow ones of ml_dtypes
                 whole = whole.astype(np.int64)
             low, high = int(whole.min()), int(whole.max())
-            total += sum(map(_sum, np.array_split(whole, -(-whole.size // SUMMED))))
-        else:
-            low, high = bounds
+            self._total += sum(map(_sum, np.array_split(whole, -(-whole.size // SUMMED))))
         found.low = low if math.isnan(found.low) else min(found.low, low)
         found.high = high if math.isnan(found.high) else max(found.high, high)
-    if known:
-        found.mean, found.deviation = mean * unit, math.sqrt(squares / known) * unit
-        if exact:
-            exactly = Fraction(total, known)
-            found.mean = total // known if exactly.denominator == 1 else float(exactly)
+
+    def end(self) -> Statistics:
+        """Return the statistics of all that was added."""
+        found = self._found
+        if self._known:
+            found.mean = self._mean * self._unit
+            found.deviation = math.sqrt(self._squares / self._known) * self._unit
+            if self._exact:
+                exactly = Fraction(self._total, self._known)
+                is_whole = exactly.denominator == 1
+                found.mean = exactly.numerator if is_whole else float(exactly)
+        return found
+
+
+class Bins(NamedTuple):
+    """Intervals for a histogram.
+
+    Attributes:
+        low, high: where they begin and end; of logarithmic ones, absolute values.
+        is_log: whether the intervals are equal in the logarithm. 0 is then in none of them.
+        is_negative: whether logarithmic ones are of values that are at most 0.
+    """
+
+    low: float
+    high: float
+    is_log: bool = False
+    is_negative: bool = False
+
+    @property
+    def scale(self) -> str:
+        """What the page calls it."""
+        return "log" if self.is_log else "linear"
+
+    def counts(self, ordered: NDArray[np.float64]) -> list[int]:
+        """Return how many of some finite numbers, which are sorted, are in each interval."""
+        if self.is_log:
+            ordered = _sizes(ordered, is_negative=self.is_negative)
+            edges = np.exp(np.linspace(math.log(self.low), math.log(self.high), BINS + 1))
+        else:
+            edges = self.low * (1 - _PARTS) + self.high * _PARTS  # the difference may overflow
+        places = ordered.searchsorted(edges[1:-1]).tolist()
+        return [b - a for a, b in itertools.pairwise([0, *places, ordered.size])]
+
+
+def bins_of(ordered: NDArray[np.float64]) -> Bins | None:
+    """Return the intervals for some finite numbers, which are sorted; None if they are equal."""
+    if not ordered.size or ordered[0] == ordered[-1]:
+        return None
+    low, high = float(ordered[0]), float(ordered[-1])
+    if low >= 0 or high <= 0:
+        sizes = _sizes(ordered, is_negative=high <= 0)
+        small, large = percentiles(sizes, (5, 95))
+        if large > WIDE * small:
+            return Bins(float(sizes[0]), float(sizes[-1]), True, high <= 0)
+    return Bins(low, high)
+
+
+def _sizes(ordered: NDArray[np.float64], *, is_negative: bool) -> NDArray[np.float64]:
+    """Return the absolute values that are not 0 of numbers of one sign, sorted."""
+    ordered = -ordered[::-1] if is_negative else ordered
+    return ordered[ordered.searchsorted(0, "right") :]
+
+
+def percentiles(ordered: NDArray[np.float64], which: Sequence[float] = PERCENTILES) -> list[float]:
+    """Return percentiles of some finite numbers, which are sorted; between two by their parts."""
+    found = []
+    for one in which:
+        part, first = math.modf((ordered.size - 1) * one / 100)
+        low = float(ordered[int(first)])
+        high = float(ordered[int(first) + 1]) if part else low
+        found.append(low * (1 - part) + high * part)
     return found
 
 
@@ -171,10 +275,11 @@ def _sum(values: NDArray[np.generic]) -> int:
     return (int(high.sum()) << 32) + int(low.sum())
 
 
-def _numbers(piece: NDArray[np.generic]) -> NDArray[np.float64]:
+def numbers_of(piece: NDArray[np.generic]) -> NDArray[np.float64]:
+    """Return the numbers of an array, of complex ones the absolute values."""
     with np.errstate(over="ignore"):
         values = np.abs(piece) if piece.dtype.kind == "c" else piece
-    return values.reshape(-1).astype(np.float64)
+    return values.reshape(-1).astype(np.float64, copy=False)
 
 
 def _counts(values: NDArray[np.float64], low: float, high: float) -> NDArray[np.int64]:

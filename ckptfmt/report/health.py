@@ -1,0 +1,125 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is wrong with a checkpoint, the most serious first."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from heapq import nsmallest
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ckptfmt._base.names import natural_key
+from ckptfmt.bundle.findings import grouped
+from ckptfmt.naming.roles import ModelRole
+from ckptfmt.report.layers import Layers
+from ckptfmt.report.measuring import Budget, Measurements
+
+# The kinds of items in their order, and how many items there are, and of one kind.
+KINDS = ("damaged", "nan", "infinite", "rows", "columns", "outlier", "zero")
+ITEMS_MAX, KIND_MAX = 200, 100
+# Findings that are alike become one if there are more; errors that are findings.
+ALIKE_MAX, WARNED_MAX = 5, 200
+# An outlier is so many times the median of at least so many.
+OUTLIER, PEERS_MIN = 100.0, 4
+
+
+def outliers(
+    rms: NDArray[np.float64],
+    shown: Sequence[str],
+    shapes: Sequence[tuple[int, ...]],
+    mark: str,
+) -> dict[int, str]:
+    """Return what is said of tensors whose values are far larger than those of their peers, which
+    have the same last part of the name and as many dimensions.
+
+    Args:
+        rms: the roots of the mean squares of weights; NaN of other tensors.
+        shown: the names.
+        shapes: the shapes.
+        mark: between the parts of names.
+    """
+    positive = rms[rms > 0]
+    # A median that is not 0 is at least half of the smallest.
+    if not positive.size or positive.max() <= OUTLIER / 2 * positive.min():
+        return {}
+    peers: dict[tuple[str, int], list[int]] = {}
+    for row in np.flatnonzero(rms >= 0).tolist():
+        peers.setdefault((shown[row].rpartition(mark)[2], len(shapes[row])), []).append(row)
+    found: dict[int, str] = {}
+    for rows in peers.values():
+        median = float(np.median(rms[rows])) if len(rows) >= PEERS_MIN else 0.0
+        for row in rows if median else ():
+            if rms[row] > OUTLIER * median:
+                times = float(rms[row]) / median
+                found[row] = f"norm is {times:,.0f} times the median of its peers"
+    return found
+
+
+def health_data(
+    results: Measurements,
+    budget: Budget,
+    shown: Sequence[str],
+    roles: Sequence[ModelRole],
+    layers: Layers,
+    errors: Mapping[int, str],
+    tall: Mapping[int, str],
+    findings: list[str],
+) -> dict[str, Any]:
+    """Return what is wrong, and how much was looked at.
+
+    Args:
+        results: what was read.
+        budget: how much may be read.
+        shown: the names of the tensors.
+        roles: their roles.
+        layers: their layers.
+        errors: what is wrong with the stored bytes of tensors.
+        tall: what is said of outliers.
+        findings: what is wrong with the checkpoint.
+    """
+    report = results.report
+    if report is not None:
+        found = [
+            str(group).removeprefix("problem: ") for group in grouped(report.problems, ALIKE_MAX)
+        ]
+        findings = found or findings
+    else:
+        findings += list(results.errors.values())[:WARNED_MAX]
+    kinds: dict[str, list[tuple[int, str]]] = {kind: [] for kind in KINDS}
+    kinds["damaged"] += errors.items()
+    kinds["outlier"] += tall.items()
+    zero_slots = 0
+    for row, one in results.found.items():
+        for kind, text in one.warnings:
+            if kind == "zero" and roles[row] == "optimizer":
+                zero_slots += 1
+            else:
+                kinds[kind].append((row, text))
+    items = []
+    for kind, several in kinds.items():
+        for row, text in nsmallest(KIND_MAX, several, key=lambda one: natural_key(shown[one[0]])):
+            seen = results.found.get(row) if kind in ("nan", "infinite") else None
+            place = None if seen is None else seen.first
+            item = {"kind": kind, "name": shown[row], "text": text, "place": place}
+            items.append(item | {"layer": layers.of[row]})
+    warned = [(shown[row], one.warnings) for row, one in results.found.items() if one.warnings]
+    return {
+        "findings": findings,
+        "damaged": results.damaged,
+        "complete": report is not None,
+        "verified": report.tensors_checked if report is not None else results.verified,
+        "numbers": results.numbers,
+        "whole": results.whole,
+        "sampled": len(results.sampled),
+        "seconds": budget.seconds,
+        "limit": budget.nbytes,
+        "warned": len(warned),
+        "warnings": [
+            [name, ", ".join(text for _, text in texts)] for name, texts in warned[:WARNED_MAX]
+        ],
+        "items": items[:ITEMS_MAX],
+        "kinds": [[kind, len(several)] for kind, several in kinds.items() if several],
+        "zero_slots": zero_slots,
+    }
