@@ -125,6 +125,12 @@ def test_a_damaged_tensor_is_shown_as_such(
     tensors = {one["name"]: one for one in data["tensors"]}
     assert "DAT-6" in tensors["bad"]["error"]
     assert [name for name, one in tensors.items() if "error" in one] == ["bad"]
+    first = data["health"]["items"][0]
+    assert (first["kind"], first["name"], first["text"]) == (
+        "damaged",
+        "bad",
+        tensors["bad"]["error"],
+    )
     assert len(data["health"]["findings"]) == 1 and data["health"]["damaged"] == 1
 
 
@@ -265,7 +271,13 @@ def test_too_many_tensors_are_shown_as_groups(
     names = [f"t{i:05}" if flat else f"block_{i % 9}/layer_{i}/w" for i in range(500)]
     values = {name: np.full(2, np.nan) if i == 7 else np.ones(2) for i, name in enumerate(names)}
     ckptfmt.save(tmp_path / "m", values)
+    with monkeypatch.context() as limits:
+        limits.setattr(collect, "ROWS_MAX", 500)
+        plain = reported(tmp_path / "m")
     data = reported(tmp_path / "m")
+    assert not plain["grouped"] and data["layers"] == plain["layers"]
+    for field in ("items", "kinds", "whole"):
+        assert data["health"][field] == plain["health"][field]
     assert data["grouped"] and data["count"] == 500 and len(data["tensors"]) <= 50
     assert sum(one["tensors"] for one in data["tensors"]) == 500
     assert sum(one["bytes"] for one in data["tensors"]) == 500 * 16
@@ -315,7 +327,10 @@ def test_a_nan_between_two_samples_is_counted_once(tmp_path: Path) -> None:
     values = np.ones(300_000, np.float32)
     values[280_000] = np.nan
     ckptfmt.save(tmp_path / "m", {"x": values})
-    (one,) = measured(tmp_path / "m", measuring.Budget(None, PIECE))["tensors"]
+    data = measured(tmp_path / "m", measuring.Budget(None, PIECE))
+    (one,), (layer,) = data["tensors"], data["layers"]
+    assert layer["sampled"] and layer["measured"] == PIECE // 4 and layer["elements"] == 300_000
+    assert layer["norm"] == one["stats"]["norm"] == pytest.approx(300_000**0.5, rel=1e-5)
     assert one["sampled"] and one["stats"]["count"] == PIECE // 4
     assert one.get("warnings", ["1 NaN in the sample"]) == ["1 NaN in the sample"]
 
