@@ -106,7 +106,7 @@ def norms(found: Iterable[Difference]) -> tuple[float, float] | None:
         (one.norm_a, one.norm_change)
         for one in found
         if one.norm_a is not None and one.norm_change is not None
-        if one.a is not None and one.a.shape and _is_float(one.a)
+        if one.a is not None and one.a.shape and is_float(one.a)
     ]
     if not parts:
         return None
@@ -163,8 +163,14 @@ def difference(
     *,
     tolerance: Tolerance | None = None,
     by_checksum: bool = False,
+    seen: Callable[[NDArray[Any], NDArray[Any]], object] | None = None,
 ) -> Difference | None:
-    """Compare two tensors, of which one may be missing; arguments as for compare.
+    """Compare two tensors, of which one may be missing.
+
+    Args:
+        one, other, progress, tolerance, by_checksum: as for compare.
+        seen: called with the elements that are read of both, one-dimensional and in row-major
+            order, piece by piece.
 
     Raises:
         CkptfmtError: a value cannot be read.
@@ -176,14 +182,14 @@ def difference(
     if one.shape != other.shape:
         return Difference(one.name, "shape", one, other)
     if not alike(one, other):
-        if tolerance is not None and _is_float(one) and _is_float(other):
-            return _values(one, other, progress, tolerance)
+        if tolerance is not None and is_float(one) and is_float(other):
+            return _values(one, other, progress, tolerance, seen)
         return Difference(one.name, "dtype", one, other)
     if by_checksum and checksums_equal(one, other):
         if progress is not None:
             progress(one.nbytes)
         return None
-    return _values(one, other, progress, tolerance)
+    return _values(one, other, progress, tolerance, seen)
 
 
 def pairs(
@@ -238,7 +244,8 @@ def _kind(handle: TensorHandle) -> str:
     return "" if handle.dtype is None else kind_of(handle.dtype)
 
 
-def _is_float(handle: TensorHandle) -> bool:
+def is_float(handle: TensorHandle) -> bool:
+    """Return whether these are floating-point or complex numbers."""
     return _kind(handle) in ("f", "c")
 
 
@@ -247,6 +254,7 @@ def _values(
     b: TensorHandle,
     progress: Callable[[int], object] | None,
     tolerance: Tolerance | None,
+    seen: Callable[[NDArray[Any], NDArray[Any]], object] | None,
 ) -> Difference | None:
     stored = bits_of(a), bits_of(b)
     if stored[0].dtype is None:  # an unknown dtype has no elements
@@ -255,11 +263,13 @@ def _values(
     # Average size of the strings.
     itemsize = -(-max(a.nbytes, b.nbytes) // max(a.size, 1))
     is_number, retyped = _kind(a) in ("f", "c", "i"), not alike(a, b)
-    sums = _Sums(tolerance if _is_float(a) else None)
+    sums = _Sums(tolerance if is_float(a) else None)
     equal: list[tuple[slice, ...]] = []
     for index in pieces(a.shape, itemsize):
         one, other = (plain_quantized(h[index] if index else h.read()) for h in stored)
         one, other = one.reshape(-1), other.reshape(-1)
+        if seen is not None:
+            seen(one, other)
         differs = None if retyped else _differs(one, other)
         if differs is not None and not differs.any():
             equal.append(index)

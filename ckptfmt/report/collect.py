@@ -45,7 +45,7 @@ def checkpoint_data(
     people = TensorNames(reader)
     shown = [printable(people.shown(name)) for name in stored]
     findings: list[str] = []
-    roles = _roles(reader, stored, findings)
+    roles = roles_of(reader, stored, findings)
     metadata = _metadata(reader, findings)
     layers = Layers(people, stored, shown, roles)
     sums = [LayerSum(name, role) for name, role in layers.layers]
@@ -118,7 +118,7 @@ def checkpoint_data(
     }
 
 
-def _roles(reader: Reader, stored: list[str], findings: list[str]) -> list[ModelRole]:
+def roles_of(reader: Reader, stored: list[str], findings: list[str]) -> list[ModelRole]:
     """Return the roles in the order of the tensors; "unknown" if the graph is damaged."""
     try:
         roles = model_roles(reader)

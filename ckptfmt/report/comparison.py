@@ -1,128 +1,458 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a report shows of two checkpoints, as JSON values. Nothing is formatted here."""
+"""What a report shows of two checkpoints, as JSON values.
+
+Values are compared whole, piece by piece. Of a tensor at most SAMPLE_MAX elements are kept, and
+only if it gets a histogram, or changed so much that it may have been exchanged with another one.
+"""
 
 from __future__ import annotations
 
+import heapq
+import math
 from collections import Counter
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
 
 from ckptfmt._base.names import printable
+from ckptfmt._base.values import few_as_text
+from ckptfmt.bundle import state_tree
 from ckptfmt.bundle.comparing import (
+    FEW,
     Difference,
     changed_metadata,
     checksums_equal,
     difference,
+    is_float,
     pairs,
+    ratio,
 )
+from ckptfmt.bundle.graph import OBJECT_GRAPH_KEY
 from ckptfmt.bundle.meanings import alike
 from ckptfmt.bundle.reader import Reader
 from ckptfmt.bundle.tensor import TensorHandle
 from ckptfmt.errors import CkptfmtError, masked
+from ckptfmt.naming.graphs import graphs_equal
+from ckptfmt.naming.states import state_of, value_text
 from ckptfmt.naming.tensor_names import TensorNames
-from ckptfmt.report.about import TEXT_MAX
-from ckptfmt.report.collect import NAMES_MAX, ROWS_MAX, Progress
+from ckptfmt.report.about import LINES_MAX, cut
+from ckptfmt.report.collect import NAMES_MAX, ROWS_MAX, Progress, roles_of
+from ckptfmt.report.layers import Layers, short
 from ckptfmt.report.measuring import Budget, OutOfBudget
-from ckptfmt.report.statistics import json_number
+from ckptfmt.report.statistics import bins_of, json_number, numbers_of
 
 CHANGES = {"only in A": "removed", "only in B": "added", "values": "changed"}
 # What a training step does not do comes first.
 ORDER = ("unreadable", "removed", "added", "retyped", "changed", "not compared")
+GRAPHS_DIFFER = "The object graphs have other objects, keys or slot variables."
+# Elements of a sample, and how many tensors have a histogram.
+SAMPLE_MAX, HISTOGRAMS_MAX = 4096, 500
+# Longer strings in tensors are cut.
+STRING_MAX = 60
+# Tensors of one shape that may have been exchanged, and elements of the samples of all of them.
+CANDIDATES_MAX, CANDIDATE_ELEMENTS = 256, 4 << 20
+# Tensors that were exchanged changed by more than this part of their norm, and the cosine of their
+# samples says that they are not like before and like the other one. Of fewer numbers than this that
+# are not 0, it may be chance.
+EXCHANGED, UNLIKE, LIKE, NUMBERS_MIN = 0.5, 0.9, 0.99, 8
 
 
 def comparison_data(
-    a: Reader, b: Reader, budget: Budget, progress: Progress | None = None
+    a: Reader,
+    b: Reader,
+    budget: Budget,
+    progress: Progress | None = None,
+    of_b: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Return what became of the tensors from A to B: how many are the "same", and a row for each of
     the others: "changed", "added", "removed", "retyped" (another dtype or shape), "unreadable" or,
     when the budget is used up, "not compared". Values are compared whole, in pieces; tensors that
-    are stored with the same checksum are the same, and "unread"."""
-    every = len({*a, *b})
+    are stored with the same checksum are the same, and "unread". Object graphs are compared as
+    graphs; where both have one, they are not counted.
+
+    Args:
+        a, b: the checkpoints.
+        budget: how much of their values may be read.
+        progress: called with the tensors done, and of all.
+        of_b: what `checkpoint_data` returned of B.
+    """
+    every, by_checksum = len({*a, *b}), a.header.big_endian == b.header.big_endian
     before, after = TensorNames(a), TensorNames(b)
-
-    def shown(name: str) -> str:
-        return (after if name in b else before).shown(name)
-
+    layers, rows, exchanges = _Layers(before, after, of_b or {}), _Rows(), _Exchanges()
     counts: Counter[str] = Counter()
-    rows: list[dict[str, Any]] = []
-    unread, by_checksum = 0, a.header.big_endian == b.header.big_endian
+    graph, unread = None, 0
     for done, (one, other) in enumerate(pairs(a, b), 1):
-        row = _compared(one, other, budget, shown, by_checksum=by_checksum)
-        counts[row["change"]] += 1
-        unread += "unread" in row
-        if row["change"] != "same":
-            rows.append(row)
         if progress is not None:
             progress(done, every)
-    rows.sort(key=lambda row: (ORDER.index(row["change"]), -float(row.get("relative") or 0)))
+        there = other if other is not None else one
+        assert there is not None
+        sample, found, more = _Sample(there.size), None, dict[str, Any]()
+        try:
+            if one and other and there.name == OBJECT_GRAPH_KEY:
+                graph = None if graphs_equal(a, b) else GRAPHS_DIFFER
+                continue
+            is_read, found = _difference(one, other, budget, sample, by_checksum=by_checksum)
+            change = "same" if found is None else CHANGES.get(found.kind, "retyped")
+            unread += not is_read
+            if found is not None:
+                more = _numbers(found, budget)
+        except OutOfBudget:
+            change = "not compared"
+        except CkptfmtError as error:
+            change, found, more = "unreadable", None, {"error": cut(str(error))}
+        counts[change] += 1
+        layer = layers.add(there, change, found)
+        if change != "same":
+            name = printable((before if other is None else after).shown(there.name))
+            row: dict[str, Any] = {"name": name, "change": change, "count": there.size}
+            row |= {"layer": layer, "role": layers.roles[there.name]}
+            for side, handle in (("before", one), ("after", other)):
+                if handle is not None:
+                    row[side] = [handle.dtype_name, list(handle.shape)]
+            rows.add(row | more, found, sample)
+            if found is not None and layer is not None and (found.relative or 0) > EXCHANGED:
+                exchanges.add(name, layer, found, sample)
     return {
         "before": printable(masked(a.prefix)),
-        "metadata": _changed_metadata(a, b),
         "counts": dict(counts),
         "unread": unread,
-        "rows": list(_listed(rows)),
+        **_metadata(a, b),
+        "graph": graph,
+        "rows": rows.listed(budget),
+        "layers": [one.data() for one in layers.sums],
+        "still": layers.still(),
+        "exchanged": exchanges.found(layers.sums)[:LINES_MAX],
     }
 
 
-def _listed(rows: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """Yield the rows, of each kind as many as one checkpoint would have."""
-    count, names = Counter[str](), Counter[str]()
-    for row in rows:
-        change = row["change"]
-        count[change] += 1
-        names[change] += len(row["name"])
-        if count[change] <= ROWS_MAX and names[change] <= NAMES_MAX:
-            yield row
-
-
-def _compared(
+def _difference(
     one: TensorHandle | None,
     other: TensorHandle | None,
     budget: Budget,
-    shown: Callable[[str], str],
+    sample: _Sample,
     *,
     by_checksum: bool,
-) -> dict[str, Any]:
+) -> tuple[bool, Difference | None]:
+    """Return whether the checksums did not say that the tensors are equal, and the difference."""
+
     def check(nbytes: int) -> None:
         if not budget.allows(nbytes):
             raise OutOfBudget
 
-    there = other if other is not None else one
-    assert there is not None
-    row: dict[str, Any] = {"name": printable(shown(there.name))}
-    for place, handle in (("before", one), ("after", other)):
-        if handle is not None:
-            row[place] = [handle.dtype_name, list(handle.shape)]
-    try:
-        if one and other and one.shape == other.shape and alike(one, other):
-            if by_checksum and checksums_equal(one, other):
-                return {"change": "same", "unread": True}
-            check(2 * one.nbytes)  # before the first piece is read
-        found = difference(one, other, lambda _: check(0))
-    except OutOfBudget:
-        return row | {"change": "not compared"}
-    except CkptfmtError as error:
-        return row | {"change": "unreadable", "error": _cut(str(error))}
-    return row | ({"change": "same"} if found is None else _change(found))
+    if one and other and one.shape == other.shape and alike(one, other):
+        if by_checksum and checksums_equal(one, other):
+            return False, None
+        check(2 * one.nbytes)  # before the first piece is read
+    return True, difference(one, other, lambda _: check(0), seen=sample.add)
 
 
-def _change(found: Difference) -> dict[str, Any]:
-    row: dict[str, Any] = {"change": CHANGES.get(found.kind, "retyped")}
+def _numbers(found: Difference, budget: Budget) -> dict[str, Any]:
+    """Return what a row has of the values."""
+    row: dict[str, Any] = {}
     if found.kind == "values":
-        row |= {"elements": found.elements, "nans": list(found.nans)}
-        row |= {"largest": json_number(found.largest), "relative": json_number(found.relative)}
+        row = {
+            "elements": found.elements,
+            "largest": json_number(found.largest),
+            "norm": json_number(found.norm_a),
+            "norm_change": json_number(found.norm_change),
+            "ratio": json_number(found.relative),
+            "relative": json_number(found.relative),
+            "nans": list(found.nans),
+            "infinite": list(found.infinite),
+        }
+    both = [one for one in (found.a, found.b) if one is not None and one.size <= FEW]
+    if len(both) == 2 and budget.allows(sum(one.nbytes for one in both)):
+        values = found.values()
+        if values is not None:
+            row["old"], row["new"] = (few_as_text(one, STRING_MAX) for one in values)
     return row
 
 
-def _changed_metadata(a: Reader, b: Reader) -> list[list[str | None]]:
-    """Return the names of the members that differ, and their values before and after as text."""
+def _metadata(a: Reader, b: Reader) -> dict[str, Any]:
+    """Return what differs in the metadata: "values" of a state by path, and "metadata", other
+    members, before and after as text; None where one is missing. Both are None of members that are
+    not for people."""
     try:
-        before, after = a.metadata, b.metadata
+        both = a.metadata, b.metadata
+        changed = changed_metadata(*both)
     except CkptfmtError:
-        return []
-    changed = changed_metadata(before, after).items()
-    return [[printable(name), _cut(old), _cut(new)] for name, (old, new) in changed][:ROWS_MAX]
+        return {"values": [], "metadata": []}
+    states = [state_of(one) for one in both]
+    old, new = ({} if state is None else state.values for state in states)
+    values = [
+        [
+            printable(path),
+            *(cut(value_text(one[path])) if path in one else None for one in (old, new)),
+        ]
+        for path in {**new, **old}
+        if (path in old, repr(old.get(path))) != (path in new, repr(new.get(path)))
+    ]
+    if values:
+        changed.pop(state_tree.KEY, None)
+    metadata = [
+        [printable(name), *(one and cut(one) for one in pair)]
+        if not name.startswith("ckptfmt.")
+        else [printable(name), None, None]
+        for name, pair in changed.items()
+    ]
+    return {"values": values[:LINES_MAX], "metadata": metadata[:ROWS_MAX]}
 
 
-def _cut(text: str | None) -> str | None:
-    return text if text is None or len(text) <= TEXT_MAX else f"{text[:TEXT_MAX]}..."
+class _Rows:
+    """The tensors that are not the same, of each kind as many as one checkpoint would have."""
+
+    def __init__(self) -> None:
+        self._rows: dict[str, list[tuple[float, int, dict[str, Any]]]] = {one: [] for one in ORDER}
+        self._sampled: list[tuple[float, int, dict[str, Any], _Sample]] = []
+        self._count = 0
+
+    def add(self, row: dict[str, Any], found: Difference | None, sample: _Sample) -> None:
+        """Add a tensor, in the order of their names."""
+        relative = None if found is None else found.relative
+        rank = -1.0 if relative is None or math.isnan(relative) else relative
+        rows = self._rows[row["change"]]
+        self._count += 1
+        rows.append((-rank, self._count, row))
+        if len(rows) > 2 * ROWS_MAX:
+            rows.sort()
+            del rows[ROWS_MAX:]
+        if rank >= 0:
+            one = rank, -self._count, row, sample
+            if len(self._sampled) < HISTOGRAMS_MAX:
+                heapq.heappush(self._sampled, one)
+                sample.take()
+            elif self._sampled[0] < one:
+                heapq.heapreplace(self._sampled, one)
+                sample.take()
+
+    def listed(self, budget: Budget) -> list[dict[str, Any]]:
+        """Return the rows in their order, the first ones that changed with histograms."""
+        for *_, row, sample in self._sampled:
+            if budget.left() > 0 and (histogram := _histogram(*sample.take())) is not None:
+                row["histogram"] = histogram
+        listed = list[dict[str, Any]]()
+        for rows in self._rows.values():
+            names = 0
+            for _, _, row in sorted(rows)[:ROWS_MAX]:
+                names += len(row["name"])
+                if names > NAMES_MAX:
+                    break
+                listed.append(row)
+        return listed
+
+
+# ---- layers --------------------------------------------------------------------------------------
+
+
+class _Sum:
+    """What adds up over the tensors of a layer.
+
+    Attributes:
+        tensors, changed, unknown: how many there are, differ, and could not be compared.
+        numbers: how many of them the norms are of.
+        norm, norm_change: None where that of a tensor is not known.
+    """
+
+    def __init__(self, name: str, role: str) -> None:
+        self.name, self.role = short(name), role
+        self.tensors = self.changed = self.unknown = self.numbers = 0
+        self.norm: float | None = 0.0
+        self.norm_change: float | None = 0.0
+
+    def add(self, norm: float | None, norm_change: float | None) -> None:
+        """Add the norms of a tensor."""
+        self.numbers += 1
+        self.norm = _hypot(self.norm, norm)
+        self.norm_change = _hypot(self.norm_change, norm_change)
+
+    def data(self) -> dict[str, Any]:
+        """Return what the report shows."""
+        norm, norm_change = (self.norm, self.norm_change) if self.numbers else (None, None)
+        relative = None if norm is None or norm_change is None else ratio(norm_change, norm)
+        return {
+            "name": self.name,
+            "role": self.role,
+            "tensors": self.tensors,
+            "changed": self.changed,
+            "norm": json_number(norm),
+            "norm_change": json_number(norm_change),
+            "ratio": json_number(relative),
+        }
+
+
+def _hypot(one: float | None, other: float | None) -> float | None:
+    return None if one is None or other is None else math.hypot(one, other)
+
+
+class _Layers:
+    """The layers of two checkpoints, and what became of them.
+
+    Attributes:
+        roles: of all tensors.
+        sums: the layers, in the order of the model.
+    """
+
+    def __init__(self, before: TensorNames, after: TensorNames, of_b: Mapping[str, Any]) -> None:
+        names, gone = after.stored, [one for one in before.stored if one not in after.reader]
+        self.roles = dict(zip(names, roles_of(after.reader, names, []), strict=True))
+        if gone:
+            roles = zip(before.stored, roles_of(before.reader, before.stored, []), strict=True)
+            self.roles = {**dict(roles), **self.roles}
+        stored = [*names, *gone]
+        shown = [*map(after.shown, names), *map(before.shown, gone)]
+        layers = Layers(
+            after, stored, [*map(printable, shown)], [self.roles[name] for name in stored]
+        )
+        self.sums = [_Sum(*layer) for layer in layers.layers]
+        self._of = dict(zip(stored, layers.of, strict=True))
+        rows = [] if of_b.get("grouped", True) else of_b["tensors"]
+        self._of_b = dict(zip(names, rows, strict=False))
+
+    def add(self, there: TensorHandle, change: str, found: Difference | None) -> int | None:
+        """Add a tensor and return the place of its layer; None of the object graph."""
+        place = self._of[there.name]
+        if place is None:
+            return None
+        one = self.sums[place]
+        one.tensors += 1
+        one.changed += change not in ("same", "unreadable", "not compared")
+        one.unknown += change in ("unreadable", "not compared")
+        # Most scalars are counters, larger than all parameters together.
+        if is_float(there) and there.shape and change not in ("added", "removed"):
+            if change == "same":
+                one.add(self._norm(there), 0.0)
+            elif found is None:
+                one.add(None, None)
+            else:
+                one.add(found.norm_a, found.norm_change)
+        return place
+
+    def _norm(self, there: TensorHandle) -> float | None:
+        """Return the norm of a tensor of B, estimated if only a sample of it was read."""
+        stats = self._of_b.get(there.name, {}).get("stats")
+        if not there.size or stats is None:
+            return None if there.size else 0.0
+        return float(stats["norm"] or 0)
+
+    def still(self) -> list[str]:
+        """Return the layers of weights that did not change, if at least half of them did."""
+        weights = [one for one in self.sums if one.role == "weight" and one.numbers]
+        still = [one.name for one in weights if not (one.changed or one.unknown)]
+        changed = sum(one.changed > 0 for one in weights)
+        return still if 2 * changed >= len(weights) else []
+
+
+# ---- samples -------------------------------------------------------------------------------------
+
+
+@lru_cache(maxsize=64)
+def _places(size: int) -> NDArray[np.int64]:
+    """Return the places of a sample: one in each of SAMPLE_MAX equal parts of a tensor. They are
+    not at equal distances: these might all be in one column."""
+    part = np.arange(SAMPLE_MAX)
+    golden = part * 0.6180339887498949 % 1
+    return ((part + golden) * (size / SAMPLE_MAX)).astype(np.int64)
+
+
+class _Sample:
+    """The elements of two tensors at the same places, at most SAMPLE_MAX of each.
+
+    Args:
+        size: how many elements each has.
+    """
+
+    def __init__(self, size: int) -> None:
+        self._size, self._added = size, 0
+        self._parts: list[tuple[NDArray[Any], NDArray[Any]]] = []
+
+    def add(self, one: NDArray[Any], other: NDArray[Any]) -> None:
+        """Add the next elements of both."""
+        if one.size < self._size:
+            places = _places(self._size) - self._added
+            places = places[(places >= 0) & (places < one.size)]
+            self._added += one.size
+            one, other = one[places], other[places]
+        self._parts.append((one, other))
+
+    def take(self) -> tuple[NDArray[Any], NDArray[Any]]:
+        """Return the sample after all elements were added, and forget the others."""
+        one, other = (np.concatenate(part) for part in zip(*self._parts, strict=True))
+        if one.size > SAMPLE_MAX:
+            one, other = (part[_places(self._size)] for part in (one, other))
+        self._parts = [(one, other)]
+        return one, other
+
+
+def _histogram(one: NDArray[Any], other: NDArray[Any]) -> dict[str, Any] | None:
+    """Return how the finite numbers of a sample are distributed; None if all are equal."""
+    both = [np.sort(numbers[np.isfinite(numbers)]) for numbers in map(numbers_of, (one, other))]
+    bins = bins_of(np.sort(np.concatenate(both)))
+    if bins is None:
+        return None
+    before, after = map(bins.counts, both)
+    data = {"low": bins.low, "high": bins.high, "scale": bins.scale}
+    return data | {"before": before, "after": after}
+
+
+class _Candidate(NamedTuple):
+    """A tensor that may have been exchanged: its sample before and after as unit vectors."""
+
+    name: str
+    layer: int
+    before: NDArray[np.float32]
+    after: NDArray[np.float32]
+
+
+class _Exchanges:
+    """Tensors that changed so much that they may have been exchanged."""
+
+    def __init__(self) -> None:
+        self._groups: dict[tuple[Any, ...], list[_Candidate]] = {}
+        self._left = CANDIDATE_ELEMENTS
+
+    def add(self, name: str, layer: int, found: Difference, sample: _Sample) -> None:
+        """Add a tensor if it is not like before."""
+        assert found.b is not None
+        group = self._groups.setdefault((found.b.dtype_name, *found.b.shape), [])
+        if len(group) >= CANDIDATES_MAX or self._left < min(found.b.size, SAMPLE_MAX):
+            return
+        before, after = map(_unit, sample.take())
+        if before is not None and after is not None and before @ after < UNLIKE:
+            self._left -= before.size
+            group.append(_Candidate(name, layer, before, after))
+
+    def found(self, layers: list[_Sum]) -> list[list[str]]:
+        """Return pairs of tensors; of layers, where all that changed in both was exchanged."""
+        pairs: dict[tuple[int, int], list[tuple[str, str]]] = {}
+        for group in self._groups.values():
+            if len(group) < 2:
+                continue
+            before, after = (np.stack([one[side] for one in group]) for side in (2, 3))
+            like = before @ after.T > LIKE  # of one before and the other after
+            taken = set[int]()
+            for places in np.argwhere(np.triu(like & like.T, 1)).tolist():
+                if taken.isdisjoint(places):
+                    taken.update(places)
+                    a, b = sorted((group[at] for at in places), key=lambda one: one.layer)
+                    pairs.setdefault((a.layer, b.layer), []).append((a.name, b.name))
+        listed = list[tuple[str, str]]()
+        for (one, other), names in sorted(pairs.items()):
+            both = layers[one], layers[other]
+            if one != other and all(len(names) == layer.changed for layer in both):
+                listed.append((both[0].name, both[1].name))
+            else:
+                listed += names
+        return [list(pair) for pair in dict.fromkeys(listed)]
+
+
+def _unit(values: NDArray[Any]) -> NDArray[np.float32] | None:
+    """Return the finite numbers divided by their norm, and 0 for others; None if few are not 0."""
+    wide = values.astype(np.complex128 if values.dtype.kind == "c" else np.float64).view(np.float64)
+    wide[~np.isfinite(wide)] = 0
+    if np.count_nonzero(wide) < NUMBERS_MIN:
+        return None
+    wide /= np.abs(wide).max()
+    return (wide / np.linalg.norm(wide)).astype(np.float32)

@@ -85,7 +85,7 @@ def report(
         damage = list(data["health"]["findings"])
         if old is not None:
             budget = _budget(seconds, reader.prefix, old.prefix)
-            data["comparison"] = comparison_data(old, reader, budget, progress)
+            data["comparison"] = comparison_data(old, reader, budget, progress, data)
             data["comparison"]["before"] = printable(masked(second.path))
             rows = data["comparison"]["rows"]
             unread = [row["error"] for row in rows if row["change"] == "unreadable"]
