@@ -208,7 +208,7 @@ install-man: man ## the man pages of the command in MANDIR below DESTDIR
 
 browser: python ## the report's page in a headless Chromium
 	$(Q)sh tools/need.sh chromium chromedriver
-	$(Q)$(PY) -c 'import selenium' 2>/dev/null || $(PY) -m pip install --quiet -e '.[browser]'
+	$(Q)$(PY) -c 'import selenium, axe_core_python' 2>/dev/null || $(PY) -m pip install --quiet -e '.[browser]'
 	$(Q)$(PY) -m pytest -q -s tests/browser
 
 # A long search must not fail as a hang.

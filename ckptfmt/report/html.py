@@ -27,6 +27,11 @@ from ckptfmt.report.series import Series
 
 # How long values are read, and how many bytes of a URL.
 SECONDS, URL_BYTES = 10.0, 64 << 20
+# The parts of the page's program, in their order.
+SCRIPTS = [
+    *("base.js", "summary.js", "table.js", "tensors.js", "changes.js", "layers.js"),
+    *("series.js", "map.js", "detail.js", "start.js"),
+]
 
 
 @runtime_checkable
@@ -184,15 +189,20 @@ def _budget(seconds: float | None, *paths: str) -> Budget:
 def page(data: dict[str, Any]) -> str:
     """Return the page of these data."""
     here = files(__package__)
+
+    def text_of(name: str) -> str:
+        return here.joinpath("page", name).read_text(encoding="utf-8")
+
     encoded = json.dumps(data, ensure_ascii=True, allow_nan=False).replace("<", "\\u003c")
     parts = {
         "TITLE": html.escape(os.path.basename(data["path"])),
-        "STYLE": here.joinpath("page.css").read_text(encoding="utf-8"),
+        "STYLE": text_of("page.css"),
         "D3": here.joinpath("d3-hierarchy.min.js").read_text(encoding="utf-8"),
-        "SCRIPT": here.joinpath("page.js").read_text(encoding="utf-8"),
+        # One scope, so that no name of one is another's or the window's.
+        "SCRIPT": f"'use strict'; (() => {{\n{''.join(map(text_of, SCRIPTS))}}})();",
         "DATA": encoded,
     }
-    text = here.joinpath("page.html").read_text(encoding="utf-8")
+    text = text_of("page.html")
     # Split first: a value may hold a mark.
     pieces = text.split("@@")
     return "".join(parts[piece] if odd % 2 else piece for odd, piece in enumerate(pieces))

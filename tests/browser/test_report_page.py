@@ -4,13 +4,18 @@ themes. The page may ask for nothing, and Chromium has no network."""
 
 from __future__ import annotations
 
+import csv
+import io
+import json
 import shutil
 from collections.abc import Iterator
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from support.files import flip
 
 import ckptfmt
 from ckptfmt.report import html, report
@@ -34,12 +39,15 @@ HOSTILE = "</script><script>document.title='hacked'</script><img src=x onerror=a
 SHORT = """
 const $ = (id) => document.getElementById(id), seen = {};
 const all = (selector) => [...document.querySelectorAll(selector)];
-const shown = () => all('#rows td:first-child > *').map((one) => one.getAttribute('aria-label'));
+const named = (box) => all(`${box} td:first-child > *`).map((one) => one.title);
+const shown = () => named('#rows');
 const row = (end) => all('#rows button[aria-label]')
   .find((one) => one.getAttribute('aria-label').endsWith(end));
 const cells = () => all('#map button').map((one) => one.getAttribute('aria-label'));
 const press = (end) => { row(end).focus(); row(end).click(); };
 const type = (text) => { $('filter').value = text; $('filter').dispatchEvent(new Event('input')); };
+const inView = (node) => { const box = node.getBoundingClientRect();
+  return box.top >= 0 && box.bottom <= innerHeight && box.width > 0; };
 const wide = () => document.documentElement.scrollWidth - document.documentElement.clientWidth;
 """
 
@@ -134,7 +142,7 @@ def test_it_shows_everything(page: Path, browser: Any) -> None:
     assert len(seen["names"]) == 9 and HOSTILE in seen["names"]
     assert browser.title.startswith("m - ")
     assert seen["count"] == "9 of 9 tensors"
-    assert seen["warnings"] == "head/bias: 1 NaN"
+    assert seen["warnings"] == "head/bias: 1 NaN, the first at [1]"
     assert "Verified: every byte of 9 tensors" in seen["health"]
     assert "9 of 9 tensors of numbers read whole" in seen["health"]
     assert "weights" in seen["share"] and "optimizer" in seen["share"]
@@ -216,12 +224,13 @@ def test_keyboard(page: Path, browser: Any) -> None:
     opened.keys(keys.TAB)
     assert opened.focused == "Filter", "the first stop"
     reached = []
-    for _ in range(40):
+    for _ in range(60):
         opened.keys(keys.TAB)
         reached.append(opened.focused)
         if reached[-1] == "name":
             break
-    assert reached[0] == "Dark" and reached[1] == "head/bias" and reached[-1] == "name"
+    assert reached[:3] == ["CSV", "JSON", "Dark"] and reached[-1] == "name"
+    assert "head/bias" in reached
     assert sum("KiB" in name or " B, " in name for name in reached) == 1, "one stop in the map"
     assert all(reached), "everything that takes the focus has a name"
     opened.act("row('head/bias').focus()")
@@ -257,34 +266,218 @@ def test_a_link_to_a_tensor(page: Path, browser: Any) -> None:
     browser.get("about:blank")
 
 
-def test_comparison(page: Path, browser: Any, tmp_path: Path) -> None:
-    other = tmp_path / "other"
-    many = {f"many/{number}": np.ones(2) for number in range(1500)}
-    ckptfmt.save(tmp_path / "before", many | {"gone": np.ones(1), "same": np.ones(1)})
-    changed = {name: np.full(2, 1.0 + place) for place, name in enumerate(many, 1)}
-    ckptfmt.save(other, changed | {"new": np.ones(2), "same": np.ones(1)}, metadata={"step": 2})
-    report(other, tmp_path / "c.html", before=tmp_path / "before")
-    seen = Page(browser, tmp_path / "c.html").act(
+LAYERS, TRAINED = 8, ("attention/kernel", "mlp/kernel", "mlp/bias")
+
+
+def trained(step: int) -> dict[str, Any]:
+    """A model after some steps, with what Adam keeps of it."""
+    rng, later = np.random.default_rng(0), np.random.default_rng(step)
+    values: dict[str, Any] = {"step": np.int64(step)}
+    for layer in range(LAYERS):
+        for name in TRAINED:
+            shape = (24, 16) if name.endswith("kernel") else (16,)
+            key = f"block_{layer}/{name}"
+            moved = later.normal(0, 0.01 * step, shape)
+            values[key] = (rng.normal(0, 0.5 + layer, shape) + moved).astype(np.float32)
+            values[f"{key}/Adam"] = moved.astype(np.float32)
+    return values
+
+
+@pytest.fixture(scope="module")
+def two(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Checkpoints `a` and `b`, and `b.html` from one to the other: block_5 is stuck, block_2 and
+    block_6 are exchanged, and values are planted."""
+    directory = tmp_path_factory.mktemp("two")
+    before, after = trained(1), trained(2)
+    for name in TRAINED:
+        after[f"block_5/{name}"] = before[f"block_5/{name}"]
+        one, other = f"block_2/{name}", f"block_6/{name}"
+        after[one], after[other] = after[other], after[one]
+    after["block_1/mlp/kernel"][3, 7] = np.nan
+    after["block_3/mlp/kernel"][:, 5] = 0
+    after["block_7/attention/kernel"] *= 1e5
+    before |= {"gone": np.ones(1), "same": np.ones(2)}
+    after |= {"new": np.ones(2), "same": np.ones(2)}
+    ckptfmt.save(directory / "a", before, metadata={"lr": 0.1})
+    ckptfmt.save(directory / "b", after, metadata={"lr": 0.2})
+    report(directory / "b", directory / "b.html", before=directory / "a")
+    report(directory / "b", directory / "one.html")
+    return directory
+
+
+def test_faults_are_on_the_first_screen(two: Path, browser: Any) -> None:
+    seen = Page(browser, two / "one.html").act(
+        "seen.items = all('#warnings li').filter(inView).map((one) => one.textContent);"
+    )
+    nan, column, large = seen["items"]
+    assert nan.startswith("block_1/mlp/kernel: 1 NaN") and "[3, 7]" in nan
+    assert column.startswith("block_3/mlp/kernel: 1 of 16 columns are zero")
+    assert large.startswith("block_7/attention/kernel: ")
+    opened = Page(browser, two / "b.html").act(
+        "seen.items = all('#noticed li').filter(inView).map((one) => one.textContent);"
+    )
+    still, exchanged = opened["items"]
+    assert "block_5" in still and "block_2" not in still
+    assert "block_2" in exchanged and "block_6" in exchanged
+
+
+def cells_of(opened: Page, box: str, name: str) -> dict[str, str]:
+    """The texts of a row by the titles of the columns."""
+    seen = opened.act(
+        f"const at = all('{box} tbody tr').find((one) => one.querySelector('td > *').title === "
+        f"'{name}'); seen.cells = [...at.children].map((one) => one.textContent);"
+        f"seen.heads = all('{box} th').map((one) => one.textContent);"
+    )
+    return dict(zip(seen["heads"], seen["cells"], strict=True))
+
+
+def number_in(text: str) -> float:
+    return float(text.replace(",", "").replace("inf", "Infinity"))
+
+
+def test_numbers_are_those_of_numpy(two: Path, browser: Any) -> None:
+    before, after = ckptfmt.load(two / "a"), ckptfmt.load(two / "b")
+    names = [name for name in after if name.startswith("block_") and "Adam" not in name]
+    opened, compared = 0, 0
+    page = Page(browser, two / "b.html")
+    page.act("type('block_')")
+    for name in names[:10]:
+        page.act(f"type('/^{name.replace('/', '.')}$/')")
+        value = after[name].astype(np.float64)
+        finite = value[np.isfinite(value)]
+        cells = cells_of(page, "#rows", name)
+        expected = {"norm": np.linalg.norm(finite), "mean": finite.mean(), "std": finite.std()}
+        expected |= {"min": finite.min(), "max": finite.max()}
+        for title, exact in expected.items():
+            assert number_in(cells[title]) == pytest.approx(exact, rel=1e-3), (name, title)
+        opened += 1
+        old, change = before[name].astype(np.float64), value - before[name]
+        change = change[np.isfinite(change)]
+        if change.any():
+            row = cells_of(page, "#changes", name)
+            ratio = np.linalg.norm(change) / np.linalg.norm(old)
+            assert number_in(row["change / norm"]) == pytest.approx(ratio, rel=1e-3)
+            assert number_in(row["norm before"]) == pytest.approx(np.linalg.norm(old), rel=1e-3)
+            compared += 1
+    assert (opened, compared) == (10, 10)
+    page.act("type('')")
+    for layer in (0, 2, 4):
+        part = f"block_{layer}"
+        every = np.concatenate([after[one].ravel() for one in names if part in one]).astype(float)
+        cells = cells_of(page, "#layers", part)
+        assert number_in(cells["norm"]) == pytest.approx(np.linalg.norm(every), rel=1e-3)
+        assert number_in(cells["std"]) == pytest.approx(every.std(), rel=1e-3)
+        assert number_in(cells["max"]) == pytest.approx(every.max(), rel=1e-3)
+
+
+def test_comparison(two: Path, browser: Any) -> None:
+    seen = Page(browser, two / "b.html").act(
         "seen.compared = $('compared').textContent; seen.wide = wide();"
-        "const names = () => all('#changes td:first-child > *')"
-        ".map((one) => one.getAttribute('aria-label'));"
-        "seen.first = names().slice(0, 2); seen.metadata = $('metadata').textContent;"
+        "seen.first = named('#changes').slice(0, 2); seen.metadata = $('metadata').textContent;"
         "all('#kinds button').find((one) => one.textContent === 'changed').click();"
-        "seen.largest = names()[0];"
-        "const head = all('#changes th button').find((one) => one.textContent === 'largest');"
-        "head.click(); seen.smallest = names()[0]; type('many/77'); seen.filtered = names();"
-        "all('#colours button')[0].click(); seen.legend = $('colours').textContent;"
-        "seen.cells = cells();"
+        "seen.changed = named('#changes');"
+        "const line = all('#changes tbody tr').find((one) => one.textContent.startsWith('step'));"
+        "seen.step = line.textContent; type('block_2/'); seen.filtered = named('#changes');"
+        "type(''); all('#colours button')[0].click(); seen.legend = $('colours').textContent;"
+        "seen.colours = new Set(all('#map button').map((one) => getComputedStyle(one)"
+        ".backgroundColor)).size; seen.bars = all('#layer-chart g').length;"
     )
-    assert seen["compared"] == (
-        "1 removed, 1 added, 1,500 changed, 1 same (1 not read: equal stored checksums)"
-    )
+    counts = "1 removed, 1 added, 46 changed, 4 same"
+    assert seen["compared"] == f"{counts} (4 not read: equal stored checksums)"
     assert seen["first"] == ["gone", "new"] and seen["wide"] <= 0
-    assert "step" in seen["metadata"] and "2" in seen["metadata"]
-    assert (seen["largest"], seen["smallest"]) == ("many/1499", "many/0")
-    assert seen["filtered"] == ["many/77", *(f"many/77{last}" for last in range(10))]
-    assert seen["legend"].startswith("addedchangedsame")
-    assert any("changed 100%" in label for label in seen["cells"])
+    assert "lr" in seen["metadata"] and "0.2" in seen["metadata"]
+    assert "1 → 2" in seen["step"]
+    assert "Adam" not in "".join(seen["changed"][:20]), "weights come first"
+    assert sorted(seen["filtered"])[0].startswith("block_2/")
+    assert all("block_2/" in name for name in seen["filtered"])
+    assert "changed, below" in seen["legend"] and "same" in seen["legend"]
+    assert seen["colours"] >= 4, "layers differ though nearly everything changed"
+    assert seen["bars"] == 3
+
+
+@pytest.mark.parametrize("size", [(400, 844), (1280, 900), (1920, 1000)])
+def test_what_a_row_opens(size: tuple[int, int], two: Path, browser: Any) -> None:
+    seen = Page(browser, two / "b.html", size).act(
+        "const cell = all('#changes tbody tr').find((one) => one.textContent.includes('block_2'));"
+        "cell.scrollIntoView({block: 'center'}); cell.children[1].click();"
+        "seen.title = $('h-detail').textContent; seen.facts = $('facts').textContent;"
+        "seen.outline = all('#facts path.outline').length; seen.bars = all('#facts .bar').length;"
+        "const box = $('detail').getBoundingClientRect();"
+        "seen.beside = box.left > 0; seen.inside = box.right <= innerWidth;"
+        "seen.wide = wide(); seen.covered = cell.isConnected && box.top < innerHeight / 3;"
+    )
+    assert seen["title"].startswith("block_2/") and "norm before" in seen["facts"]
+    assert (seen["outline"], seen["bars"]) == (1, 16)
+    assert seen["beside"] == (size[0] >= 1400) and seen["inside"]
+    assert seen["wide"] <= 0
+
+
+def test_the_filter_acts_on_all(two: Path, browser: Any) -> None:
+    seen = Page(browser, two / "b.html").act(
+        "type('block_4'); seen.cells = cells(); seen.layers = named('#layers');"
+        "seen.changes = named('#changes'); seen.rows = shown();"
+        "type('no such'); seen.map = $('s-map').hidden; type('');"
+        "all('#layers td button')[0].click(); seen.filter = $('filter').value;"
+    )
+    assert seen["cells"] and seen["map"] is True
+    assert {name.split("/")[0] for name in [*seen["layers"], *seen["changes"]]} == {"block_4"}
+    assert len(seen["rows"]) == 6 and seen["filter"].startswith("block_")
+
+
+def test_files_of_what_is_shown(two: Path, browser: Any) -> None:
+    page = Page(browser, two / "one.html")
+    page.act(
+        "window.files = []; URL.createObjectURL = (blob) => { window.files.push(blob);"
+        "return '#'; }; type('block_4/mlp'); $('csv').click(); $('json').click();"
+    )
+    table, document = browser.execute_async_script(
+        "const [done] = arguments; Promise.all(files.map((one) => one.text())).then(done);"
+    )
+    values = ckptfmt.load(two / "b")
+    listed = {row["name"]: row for row in csv.DictReader(io.StringIO(table))}
+    assert len(listed) == 4
+    for name, row in listed.items():
+        exact = values[name].astype(np.float64)
+        assert float(row["norm"]) == pytest.approx(np.linalg.norm(exact), rel=1e-12)
+        assert row["shape"] == "x".join(map(str, exact.shape))
+    assert {one["name"] for one in json.loads(document)["tensors"]} == set(listed)
+
+
+def test_damage_in_the_map(tmp_path: Path, browser: Any) -> None:
+    ckptfmt.save(tmp_path / "m", {f"layer_{n}/w": np.full(1000, n + 1.0) for n in range(4)})
+    flip(tmp_path / "m.data-00000-of-00001", 100)
+    report(tmp_path / "m", tmp_path / "r.html")
+    seen = Page(browser, tmp_path / "r.html").act(
+        "seen.damaged = all('#map .damaged').map((one) => one.textContent);"
+        "seen.labels = cells().filter((one) => one.includes('1 damaged'));"
+        "seen.health = $('warnings').textContent + $('health').textContent;"
+    )
+    assert len(seen["damaged"]) == len(seen["labels"]) == 1
+    assert seen["damaged"][0].startswith("! layer_0") and "layer_0/w" in seen["health"]
+
+
+def test_print(two: Path, browser: Any) -> None:
+    seen = Page(browser, two / "b.html").act(
+        "const rows = () => all('#rows tbody tr:not(.space)').length; seen.screen = rows();"
+        "dispatchEvent(new Event('beforeprint')); seen.paper = rows();"
+        "seen.map = $('map').clientWidth; dispatchEvent(new Event('afterprint'));"
+        "seen.after = rows(); seen.adjust = [...document.styleSheets[0].cssRules]"
+        ".some((one) => one.cssText.includes('print-color-adjust: exact'));"
+    )
+    assert seen["paper"] == 51 and seen["screen"] == seen["after"] < 51
+    assert seen["map"] == 700 and seen["adjust"]
+
+
+@pytest.mark.parametrize("size", [(400, 844), (1280, 900), (1920, 1000)])
+@pytest.mark.parametrize("which", ["b", "one"])
+def test_accessibility(which: str, size: tuple[int, int], two: Path, browser: Any) -> None:
+    axe = pytest.importorskip("axe_core_python", reason="NOT RUN: needs axe-core-python")
+    page = Page(browser, two / f"{which}.html", size)
+    page.act("type('block_4'); press('block_4/mlp/kernel')")
+    browser.execute_script(files(axe).joinpath("axe.min.js").read_text(encoding="utf-8"))
+    found = browser.execute_async_script("axe.run().then(arguments[0]);")
+    assert len(found["passes"]) > 30
+    assert [(one["id"], one["nodes"][0]["html"]) for one in found["violations"]] == []
 
 
 def test_numbers_are_not_rounded_to_others(tmp_path: Path, browser: Any) -> None:
@@ -297,10 +490,11 @@ def test_numbers_are_not_rounded_to_others(tmp_path: Path, browser: Any) -> None
         "seen.heads = all('#rows th').map((one) => one.textContent);"
         "seen.cut = all('#rows td + td').filter((one) => one.scrollWidth > one.clientWidth)"
         ".map((one) => one.textContent);"
+        "press('big'); seen.exact = $('facts').textContent;"
         "press('c'); seen.facts = $('facts').textContent;"
     )
-    assert {"|x| 5", "1234998.5", "1234567.3", "18446744073709551615"} <= set(seen["cells"])
-    assert seen["cut"] == []
+    assert {"|x| 5", "1234998.5", "1234567.3", "1.845e+19"} <= set(seen["cells"])
+    assert seen["cut"] == [] and "18446744073709551615" in seen["exact"]
     assert "file" not in seen["heads"] and "data file" not in seen["facts"]
 
 

@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the checkpoint is, and whether it is sound.
+$("title").textContent = data.path;
+const sum = (at) => data.parts.reduce((all, part) => all + part[at], 0), total = sum(3);
+{
+  // What tells how far a training is comes first.
+  const leads = /(^|[._/])(step|steps|global_step|iteration|iterations|epoch|lr|learning_rate)$/i;
+  const stored = [...about.values, ...about.metadata], values = [...stored].sort((a, b) => leads.test(b[0]) - leads.test(a[0]));
+  const first = values.slice(0, 6).filter(([, text]) => text.length <= 60), left = (list) => list.filter((one) => !first.includes(one));
+  const others = left(about.values), metadata = left(about.metadata);
+  const weights = (data.parts.find(([role]) => role === "weight") || [0, 0, 0])[2];
+  const facts = [
+    ...(about.framework ? [["framework", about.framework]] : []), ...first, ["tensors", count(data.count)],
+    ["elements", count(sum(2))], ...(weights && weights !== sum(2) ? [["of weights", count(weights)]] : []), ["bytes of tensors", size(total)],
+    ...(isConverted ? [["format", data.format]] : [["level", data.level], ["data files", String(data.files)]]),
+    ...(about.written ? [["index written", about.written.replace("T", " ").replace("Z", " UTC")]] : []),
+    ["read by ckptfmt", about.version], ...(about.digest ? [["digest", about.digest]] : []),
+    ...(comparison ? [["compared with", comparison.before]] : []),
+  ];
+  for (const [name, value] of facts) $("summary").append(make("div", { class: value.length > 40 ? "wide" : null }, make("dt", {}, name), make("dd", {}, value)));
+  const more = $("values"), hidden = about.values_count - about.values.length;
+  if (others.length) {
+    const rows = hidden > 0 ? [...others, [`and ${count(hidden)} more`, ""]] : others;
+    more.append(make("details", {}, make("summary", {}, `${count(others.length + Math.max(hidden, 0))} other values of the state`), plain(null, rows)));
+  }
+  if (about.random.length) more.append(make("p", {}, `States of random numbers: ${about.random.join(", ")}`));
+  if (metadata.length) more.append(folding("metadata value", metadata.length, plain(null, metadata)));
+  const shares = [];
+  for (const role of ROLES) {
+    const [, , parameters, bytes] = data.parts.find((part) => part[0] === role) || [role, 0, 0, 0];
+    if (!bytes) continue;
+    const part = make("div", { class: role });
+    part.style.width = `${100 * bytes / total}%`;
+    $("share").append(part);
+    const text = `${LABELS[role]} ${plural(parameters, "element")}, ${size(bytes)} (${(100 * bytes / total).toFixed(1)}%)`;
+    shares.push(text);
+    $("share-text").append(make("span", { class: "share" }, patch(role), text));
+  }
+  $("share").setAttribute("aria-label", shares.join("; "));
+}
+
+// ---- health
+{
+  const say = (text, warn) => $("health").append(make("li", { class: warn ? "warn" : null }, text));
+  for (const text of health.findings) say(text, true);
+  const KINDS = { damaged: "damaged", nan: "with NaN", infinite: "with infinity", rows: "with dead rows", columns: "with dead columns", outlier: "much larger than their peers", zero: "all zero" };
+  const kinds = health.kinds.map(([kind, times]) => `${count(times)} ${KINDS[kind] || kind}`).join(", ");
+  if (health.items.length) say(`Tensors to look at: ${kinds}.`, true);
+  for (const { name, text, place } of health.items) {
+    const shown = byName.has(name) ? button(name, () => select(name)) : name;
+    $("warnings").append(make("li", {}, shown, `: ${text}${place ? `, the first at ${shape(place)}` : ""}`));
+  }
+  const more = health.kinds.reduce((all, [, times]) => all + times, 0) - health.items.length;
+  if (more > 0) $("warnings").append(make("li", {}, `and ${count(more)} more`));
+  $("warnings").hidden = !health.items.length;
+  const limit = health.seconds === null ? "" : ` within ${health.seconds} s${health.limit === null ? "" : ` and ${size(health.limit)}`} (no limit: --full)`;
+  if (isConverted) say(`Not verified: the values are those of a converted copy of this ${data.format} file. ckptfmt verify compares the file with its checksums, if it has any.`);
+  else if (health.complete) say(health.findings.length ? `Verified: all of ${plural(data.count, "tensor")}, with the problems above.` : `Verified: every byte of ${plural(data.count, "tensor")} was compared with its checksum, no damage was found.`);
+  else say(`Verified: ${count(health.verified)} of ${plural(data.count, "tensor")}${limit}. Damage of the others was not looked for; ckptfmt verify does.`);
+  const unread = health.numbers - health.whole - health.sampled - health.damaged;
+  const read = [`${count(health.whole)} of ${plural(health.numbers, "tensor")} of numbers read whole`];
+  if (health.sampled) read.push(`${count(health.sampled)} of ${count(health.numbers)} sampled (~)`);
+  if (health.damaged) read.push(`${count(health.damaged)} damaged`);
+  if (unread > 0) read.push(`${count(unread)} not read`);
+  say(`Measured: ${read.join(", ")}${health.sampled || unread > 0 ? limit : ""}.`);
+  if (!health.items.length && health.whole + health.sampled) say("No NaN, infinity, outlier, dead row, dead column or tensor of zeros was found in what was measured.");
+  if (health.zero_slots) say(`${plural(health.zero_slots, "optimizer slot")} all zero, as those of variables that were not trained.`);
+}
