@@ -66,6 +66,8 @@ function number(value, digits = 7) {
 const short = (value) => typeof value === "string" && value.length > 12 ? number(Number(value), 4) : number(value, 4);
 const key = (value) => value === null || value === undefined ? null : Number(value);
 const elements = (one) => one.elements !== undefined ? one.elements : one.shape.reduce((all, dim) => all * dim, 1);
+// The parameter of a moment whose own name does not have it.
+const parameterOf = (one) => one.parameter === undefined || one.name.includes(one.parameter) ? undefined : one.parameter;
 // The end of a name tells it from others.
 const ended = (text, room) => text.length <= room ? text : `…${text.slice(text.length - Math.max(room - 1, 4))}`;
 const classOf = (name) => name.replace(" ", "-");

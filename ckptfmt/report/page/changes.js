@@ -2,12 +2,12 @@
 // What became of the tensors since another checkpoint.
 // Ratios of the norm of a change to the norm, in five steps of equally many: they differ also where everything changed.
 const STEPS = 5;
-const bounds = [];
-if (comparison) {
-  const ratios = comparison.rows.map((one) => key(one.ratio)).filter((one) => one > 0).sort((a, b) => a - b);
-  for (let at = 1; at < STEPS; at += 1) bounds.push(ratios[Math.floor(at * ratios.length / STEPS)]);
+function boundsOf(values) {
+  const ratios = values.map(key).filter((one) => one > 0).sort((a, b) => a - b);
+  return Array.from({ length: STEPS - 1 }, (_, at) => ratios[Math.floor((at + 1) * ratios.length / STEPS)]);
 }
-const stepOf = (ratio) => `step-${bounds.filter((one) => ratio >= one).length}`;
+const stepOf = (ratio, of) => `step-${of.filter((one) => ratio >= one).length}`;
+const bounds = boundsOf(comparison ? comparison.rows.map((one) => one.ratio) : []);
 let changes = null, kind = null;
 if (comparison) {
   $("s-comparison").hidden = false;
@@ -43,7 +43,7 @@ if (comparison) {
   const numberIn = (title, field, width = 96) => ({ title, width, right: 1, down: -1, key: (one) => key(one[field]), cell: (one) => one[field] === null || one[field] === undefined ? "" : number(one[field], 4) });
   changes = table($("changes"), [
     { title: "name", key: (one) => one.rank },
-    { ...numberIn("change / norm", "ratio", 132), picture: (one) => key(one.ratio) > 0 ? patch(stepOf(key(one.ratio))) : null },
+    { ...numberIn("change / norm", "ratio", 132), picture: (one) => key(one.ratio) > 0 ? patch(stepOf(key(one.ratio), bounds)) : null },
     { title: "change", width: 100, key: (one) => one.rank, cell: (one) => one.change },
     { title: "what", width: 250, key: what, cell: what },
     numberIn("norm of change", "norm_change", 140), numberIn("norm before", "norm", 118),

@@ -4,7 +4,7 @@ const layerChange = new Map(comparison ? comparison.layers.map((one) => [`${one.
 const changeOfLayer = (one) => layerChange.get(`${one.role} ${one.name}`);
 const ratioOf = (one) => { const change = changeOfLayer(one); return change ? key(change.ratio) : null; };
 const layerRoles = ROLES.filter((role) => layers.some((one) => one.role === role && one.measured));
-let layerRole = layerRoles[0], layersShown = [];
+let layerRole = layerRoles[0], layersShown = [], layerBounds = [];
 const PANEL = 104, LEFT = 62, GAP = 22;
 const measured = layers.filter((one) => one.measured);
 measured.forEach((one, at) => { one.at = at; });
@@ -29,7 +29,7 @@ function chart() {
   if (ratios) panels.push({ title: "change / norm", scale: ratios, mark(one, x, y) {
     const ratio = ratioOf(one);
     if (!(ratio > 0 && Number.isFinite(ratio))) return [];
-    return [draw("rect", { class: stepOf(ratio), x: x - wide / 2, width: wide, y: y(ratio), height: Math.max(PANEL - y(ratio), 1) })];
+    return [draw("rect", { class: stepOf(ratio, layerBounds), x: x - wide / 2, width: wide, y: y(ratio), height: Math.max(PANEL - y(ratio), 1) })];
   } });
   const height = panels.length * (PANEL + GAP) + 14;
   const svg = draw("svg", { viewBox: `0 0 ${width + LEFT + 8} ${height}`, width: width + LEFT + 8, height, role: "img", "aria-label": `${panels.map((one) => one.title).join(", ")} of ${plural(list.length, "layer")}, in their order; the table has the numbers` });
@@ -56,7 +56,7 @@ function chart() {
 const dtypesOf = (one) => Object.entries(one.dtypes).sort((a, b) => b[1] - a[1]).map(([dtype, number]) => number === one.elements ? dtype : `${dtype} ${percent(number, one.elements)}`).join(", ");
 const layerColumns = () => [
   { title: "layer", key: (one) => one.at },
-  ...(comparison ? [{ title: "change / norm", width: 132, right: 1, down: -1, key: ratioOf, picture: (one) => ratioOf(one) > 0 ? patch(stepOf(ratioOf(one))) : null, cell: (one) => { const change = changeOfLayer(one); return !change ? "" : change.changed ? number(key(change.ratio), 3) : "same"; } }] : []),
+  ...(comparison ? [{ title: "change / norm", width: 132, right: 1, down: -1, key: ratioOf, picture: (one) => ratioOf(one) > 0 ? patch(stepOf(ratioOf(one), layerBounds)) : null, cell: (one) => { const change = changeOfLayer(one); return !change ? "" : change.changed ? number(key(change.ratio), 3) : "same"; } }] : []),
   ...[["norm", "norm"], ["rms", "rms"], ["std", "deviation"], ["min", "low"], ["max", "high"]].map(([title, field]) => ({ title, width: 86, right: 1, down: -1, key: (one) => key(one[field]), cell: (one) => about_(one, field) })),
   { title: "tensors", width: 76, right: 1, down: -1, key: (one) => one.tensors, cell: (one) => count(one.tensors) },
   { title: "elements", width: 104, right: 1, down: -1, key: (one) => one.elements, cell: (one) => count(one.elements) },
@@ -68,6 +68,7 @@ let layerTable = null;
 function showLayers() {
   const names = new Set(data.grouped ? [] : tensors.filter(wanted).map((one) => one.layer));
   const has = (one) => $("filter").value === "" || names.has(layers.indexOf(one)) || wanted(one);
+  layerBounds = boundsOf(measured.filter((one) => one.role === layerRole).map(ratioOf));
   layersShown = measured.filter((one) => one.role === layerRole && has(one));
   layerTable.show((one) => one.role === layerRole && has(one));
   chart();

@@ -8,15 +8,21 @@ const STEP = /^step-/;
 function changed(one) {
   const found = changeOf.get(one.name);
   if (!found) return "same";
-  return found.change === "changed" ? found.ratio === null || found.ratio === undefined ? "changed" : stepOf(key(found.ratio)) : found.change;
+  return found.change === "changed" ? found.ratio === null || found.ratio === undefined ? "changed" : stepOf(key(found.ratio), bounds) : found.change;
 }
 const COLOURS = { role: (one) => one.roles || { [one.role]: one.bytes }, change: (one) => ({ [changed(one)]: one.bytes }) };
 let colours = "role", shown = root, leftOut = 0;
+// A moment is drawn at its parameter: its own number says nothing.
+function placeOf(one) {
+  if (parameterOf(one) === undefined) return one.name;
+  const names = one.name.split(mark);
+  return [names[0], one.parameter, names[names.length - 1]].join(mark);
+}
 function grow() {
   Object.assign(root, empty("all", null)); leftOut = 0;
   for (const one of tensors.filter(wanted)) {
     if (one.name === GRAPH) { leftOut = one.bytes; continue; }
-    const parts = one.name.split(mark), shares = Object.entries(COLOURS[colours](one));
+    const parts = placeOf(one).split(mark), shares = Object.entries(COLOURS[colours](one));
     const add = (node) => { node.bytes += one.bytes; node.count += one.tensors || 1; node.damaged += Boolean(one.error); for (const [name, bytes] of shares) node.shares[name] = (node.shares[name] || 0) + bytes; };
     let node = root;
     add(root);

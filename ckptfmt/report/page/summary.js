@@ -3,11 +3,11 @@
 $("title").textContent = data.path;
 const sum = (at) => data.parts.reduce((all, part) => all + part[at], 0), total = sum(3);
 {
-  // What tells how far a training is comes first.
-  const leads = /(^|[._/])(step|steps|global_step|iteration|iterations|epoch|lr|learning_rate)$/i;
-  const stored = [...about.values, ...about.metadata], values = [...stored].sort((a, b) => leads.test(b[0]) - leads.test(a[0]));
-  const first = values.slice(0, 6).filter(([, text]) => text.length <= 60), left = (list) => list.filter((one) => !first.includes(one));
-  const others = left(about.values), metadata = left(about.metadata);
+  // What tells how far a training is, of a state, metadata or a tensor.
+  const leads = /(^|[./])_?(steps?|global_step|iter|iterations?|(last_)?epoch|loss|lr|learning_rate)$/i;
+  const scalars = about.values.length ? [] : tensors.filter((one) => one.stats && one.shape.length === 0).map((one) => [one.name, number(one.stats.mean)]);
+  const first = [...about.values, ...about.metadata, ...scalars].filter(([name, text]) => leads.test(name) && text.length <= 40).slice(0, 8);
+  const left = (list) => list.filter((one) => !first.includes(one)), others = left(about.values), metadata = left(about.metadata);
   const weights = (data.parts.find(([role]) => role === "weight") || [0, 0, 0])[2];
   const facts = [
     ...(about.framework ? [["framework", about.framework]] : []), ...first, ["tensors", count(data.count)],
@@ -41,11 +41,11 @@ const sum = (at) => data.parts.reduce((all, part) => all + part[at], 0), total =
 
 // ---- health
 {
-  const say = (text, warn) => $("health").append(make("li", { class: warn ? "warn" : null }, text));
-  for (const text of health.findings) say(text, true);
+  const say = (text) => $("health").append(make("li", {}, text));
+  for (const text of health.findings) $("findings").append(make("li", {}, text));
   const KINDS = { damaged: "damaged", nan: "with NaN", infinite: "with infinity", rows: "with dead rows", columns: "with dead columns", outlier: "much larger than their peers", zero: "all zero" };
   const kinds = health.kinds.map(([kind, times]) => `${count(times)} ${KINDS[kind] || kind}`).join(", ");
-  if (health.items.length) say(`Tensors to look at: ${kinds}.`, true);
+  if (health.items.length) $("findings").append(make("li", {}, `Tensors to look at: ${kinds}.`));
   for (const { name, text, place } of health.items) {
     const shown = byName.has(name) ? button(name, () => select(name)) : name;
     $("warnings").append(make("li", {}, shown, `: ${text}${place ? `, the first at ${shape(place)}` : ""}`));

@@ -42,7 +42,7 @@ function table(box, columns, source, first, act) {
   function paint(top, whole) {
     if (top) box.scrollTop = 0;
     const room = whole ? Infinity : Math.floor(head.firstChild.clientWidth / character) - 3;
-    const begin = whole ? 0 : Math.max(0, Math.floor(box.scrollTop / ROW) - 10), end = whole ? visible.length : Math.min(visible.length, begin + Math.ceil(box.clientHeight / ROW) + 20);
+    const begin = whole ? 0 : Math.max(0, Math.floor(box.scrollTop / ROW) - 10), end = whole ? visible.length : Math.min(visible.length, begin + Math.ceil(Math.max(box.clientHeight, 440) / ROW) + 20);
     const space = (rows) => { const row = make("tr", { class: "space", "aria-hidden": "true" }, make("td", { colspan: columns.length })); row.firstChild.style.height = `${rows * ROW}px`; return row; };
     const focus = body.contains(document.activeElement) ? document.activeElement.getAttribute("aria-label") : null;
     const list = begin ? [space(begin)] : [];

@@ -33,7 +33,7 @@ let wanted = () => true;
 function filter() {
   let matches;
   try { matches = matcher($("filter").value); $("filter").removeAttribute("aria-invalid"); } catch (error) { $("filter").setAttribute("aria-invalid", "true"); $("count").textContent = "not a regular expression"; return; }
-  wanted = (one) => matches(one.name) || one.key !== undefined && matches(one.key);
+  wanted = (one) => [one.name, one.key, parameterOf(one)].some((name) => name !== undefined && matches(name));
   $("count").textContent = `${count(tensorTable.show(wanted))} of ${plural(tensors.length, data.grouped ? "group" : "tensor")}`;
   listeners.forEach((listener) => listener());
 }
