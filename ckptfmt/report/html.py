@@ -9,6 +9,7 @@ import html
 import itertools
 import json
 import os
+import time
 from collections.abc import Iterable
 from importlib.resources import files
 from typing import Any, Protocol, runtime_checkable
@@ -142,8 +143,10 @@ def report_series(
     half = None if seconds is None else seconds / 2
     series = Series(given, progress)
     with series.last() as last:
+        began = time.monotonic()
         data = _data(last, half, progress)
-        data["series"] = series.data(last, _budget(half, *series.paths))
+        left = None if seconds is None else max(seconds - (time.monotonic() - began), half or 0)
+        data["series"] = series.data(last, _budget(left, *series.paths))
     _write(data, output)
     return (*data["health"]["findings"], *series.errors.values())
 

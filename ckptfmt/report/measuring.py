@@ -294,12 +294,12 @@ def _verify(reader: Reader, budget: Budget, progress: Progress) -> Report | None
         return None
 
 
-def sample_boxes(handle: TensorHandle, limit: int) -> list[tuple[slice, ...]]:
-    """Return boxes of at most `limit` bytes together, spread over the tensor, that have no element
-    in common. The elements of each follow each other in the data file."""
+def sample_boxes(handle: TensorHandle, limit: int, count: int = SAMPLES) -> list[tuple[slice, ...]]:
+    """Return `count` boxes of at most `limit` bytes together, spread over the tensor, that have no
+    element in common. The elements of each follow each other in the data file."""
     assert handle.dtype is not None
     shape = handle.shape
-    lengths, most = [1] * len(shape), max(limit // SAMPLES // handle.dtype.itemsize, 1)
+    lengths, most = [1] * len(shape), max(limit // count // handle.dtype.itemsize, 1)
     for axis in reversed(range(len(shape))):
         lengths[axis] = min(shape[axis], most)
         most //= lengths[axis]
@@ -307,8 +307,8 @@ def sample_boxes(handle: TensorHandle, limit: int) -> list[tuple[slice, ...]]:
             break
     last = math.prod(shape) - math.prod(lengths)
     boxes: dict[tuple[int, ...], tuple[slice, ...]] = {}
-    for part in range(SAMPLES):
-        place, box = last * part // (SAMPLES - 1), list[slice]()
+    for part in range(count):
+        place, box = last * part // (count - 1), list[slice]()
         for dim, length in zip(reversed(shape), reversed(lengths), strict=True):
             place, at = divmod(place, dim)
             at = 0 if length == dim else at

@@ -55,6 +55,8 @@ STEPS_MAX, SAMPLED_MAX, BYTES_MAX, MISSING_MAX = 50, 4096, 64 << 20, 200
 # `NAME-N`, which extensions may follow; but not the file of a model in several.
 _NUMBERED = re.compile(r"(?s).*(?<!-of)-([0-9]{1,15})(\.[A-Za-z][A-Za-z0-9]*)*")
 _STEPS = ("global_step", "step")
+# Of more tensors the boxes are fewer: most of the time is that of a read.
+MANY = 1000
 # The largest integer that JavaScript does not round.
 STEP_MAX = (1 << 53) - 1
 
@@ -270,7 +272,7 @@ class Series:
             | {field: [None] * count for field in ("norm", "ratio", "zeros", "bad")}
             for name, role, _ in layers
         ]
-        most = _most([one for *_, parts in layers for one in parts])
+        boxes = _Boxes([one for *_, parts in layers for one in parts])
         partial = set[int]()
         for place, path in enumerate(self.paths):
             self._progress(place, count)
@@ -284,7 +286,11 @@ class Series:
             try:
                 with _opened(path) as one:
                     for row, (*_, parts) in zip(rows, layers, strict=True):
-                        found = _sampled(one, parts, most, share)
+                        try:
+                            found = boxes.sampled(one, parts, share)
+                        except CkptfmtError as error:  # of other layers there may be values
+                            self.errors.setdefault(place, _reason(error))
+                            continue
                         if found is None:
                             partial.add(place)
                             break
@@ -335,40 +341,47 @@ class Series:
         return [(*layer, some) for layer, some in zip(layers.layers, parts, strict=True) if some]
 
 
-def _most(parts: Sequence[_Part]) -> int:
-    """Return how many elements are sampled of a tensor, so that all samples fit into memory."""
-    sizes = np.array([math.prod(part.shape) for part in parts], np.float64)
-    itemsizes = np.array([part.dtype.itemsize for part in parts], np.float64)
-    most = SAMPLED_MAX
-    while most > SAMPLES and np.minimum(sizes, most) @ itemsizes > BYTES_MAX:
-        most //= 2
-    return most
+class _Boxes:
+    """Which elements are sampled: the same of a tensor in all checkpoints.
 
-
-def _sampled(
-    one: _Open, parts: Sequence[_Part], most: int, budget: Budget
-) -> list[NDArray[Any]] | None:
-    """Return the samples of the tensors of a layer; None if the budget is used up.
-
-    Raises:
-        CkptfmtError: one cannot be read, or is not what it was.
+    Args:
+        parts: all that are sampled; of many tensors, fewer elements in fewer boxes.
     """
-    found = []
-    for part in parts:
-        itemsize = part.dtype.itemsize
-        if not budget.allows(itemsize * min(math.prod(part.shape), most)):
-            return None
-        tensor = one.tensor(part.name)
-        if (tensor.dtype, tensor.shape) != (part.dtype, part.shape):
-            raise GenerationGoneError("it was replaced while the report was made", tensor=part.name)
-        if math.prod(part.shape) <= most:
-            found.append(tensor.read().reshape(-1))
-            continue
-        boxes = sample_boxes(tensor, most * itemsize)
-        is_ours = isinstance(tensor, TensorHandle)
-        pieces = [tensor[box] if is_ours else tensor.read(box) for box in boxes]
-        found.append(np.concatenate([piece.reshape(-1) for piece in pieces]))
-    return found
+
+    def __init__(self, parts: Sequence[_Part]) -> None:
+        sizes = np.array([math.prod(part.shape) for part in parts], np.float64)
+        itemsizes = np.array([part.dtype.itemsize for part in parts], np.float64)
+        self._count = SAMPLES if len(parts) <= MANY else 2
+        self._most = SAMPLED_MAX
+        while self._most > SAMPLES and np.minimum(sizes, self._most) @ itemsizes > BYTES_MAX:
+            self._most //= 2
+
+    def sampled(
+        self, one: _Open, parts: Sequence[_Part], budget: Budget
+    ) -> list[NDArray[Any]] | None:
+        """Return the samples of the tensors of a layer; None if the budget is used up.
+
+        Raises:
+            CkptfmtError: one cannot be read, or is not what it was.
+        """
+        found = []
+        for part in parts:
+            size = math.prod(part.shape)
+            limit = self._most * part.dtype.itemsize
+            if not budget.allows(min(size * part.dtype.itemsize, limit)):
+                return None
+            tensor = one.tensor(part.name)
+            if (tensor.dtype, tensor.shape) != (part.dtype, part.shape):
+                why = "it was replaced while the report was made"
+                raise GenerationGoneError(why, tensor=part.name)
+            if size <= self._most:
+                found.append(tensor.read().reshape(-1))
+                continue
+            boxes = sample_boxes(tensor, limit, self._count)
+            is_ours = isinstance(tensor, TensorHandle)
+            pieces = [tensor[box] if is_ours else tensor.read(box) for box in boxes]
+            found.append(np.concatenate([piece.reshape(-1) for piece in pieces]))
+        return found
 
 
 def _numbers(
