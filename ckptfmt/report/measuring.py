@@ -295,7 +295,7 @@ def _verify(reader: Reader, budget: Budget, progress: Progress) -> Report | None
 
 
 def sample_boxes(handle: TensorHandle, limit: int, count: int = SAMPLES) -> list[tuple[slice, ...]]:
-    """Return `count` boxes of at most `limit` bytes together, spread over the tensor, that have no
+    """Return at most `count` boxes of `limit` bytes together, spread over the tensor, that have no
     element in common. The elements of each follow each other in the data file."""
     assert handle.dtype is not None
     shape = handle.shape

@@ -19,6 +19,7 @@ from support.files import flip
 from support.reports import data_of, parsed
 
 import ckptfmt
+import ckptfmt.safetensors
 from ckptfmt.cli import main
 from ckptfmt.files import locate
 from ckptfmt.report import measuring, report_series
@@ -215,6 +216,46 @@ def test_the_command(
     for words in ([], ["m-0", "--series", "."], ["m-0", "m-2", "--before", "m-1"]):
         assert main(["report", "-o", "r.html", *words]) == 2
     assert main(["report", "m-4", "m-3", "-o", "r.html"]) == 2
+
+
+@pytest.mark.parametrize("kind", ["safetensors", "npz", "folders"])
+def test_other_formats(tmp_path: Path, kind: str) -> None:
+    """They are sampled where they are; only the last is converted."""
+    saved = {3: np.full((70, 90), 2, "f"), 10: np.full((70, 90), 3, "f")}
+    paths = []
+    for step, values in saved.items():
+        path = tmp_path / (f"run-{step}" if kind == "folders" else f"{'ba'[step == 10]}.{kind}")
+        paths.append(path)
+        if kind == "folders":
+            path.mkdir()
+        if kind == "npz":
+            np.savez(path, w=values, step=np.array(step))
+        else:
+            file = path / "model.safetensors" if kind == "folders" else path
+            about = {"step": str(step)} if kind == "safetensors" else None
+            ckptfmt.safetensors.save_file({"w": values}, file, metadata=about)
+    found, damage = series_of(paths[::-1])
+    assert not damage and [one["step"] for one in found["steps"]] == [3, 10]
+    assert [one["path"] for one in found["steps"]] == [str(path) for path in paths]
+    layer = found["layers"][0]
+    size = np.sqrt(70 * 90)
+    assert layer["norm"] == pytest.approx([2 * size, 3 * size]) and layer["bad"] == [0, 0]
+    assert layer["ratio"] == [None, 0.5]
+
+
+def test_a_damaged_tensor(tmp_path: Path) -> None:
+    """It is a gap in its layer alone, and the next change is that since the one before."""
+    paths = [tmp_path / f"m-{at}" for at in range(3)]
+    for at, path in enumerate(paths):
+        ckptfmt.save(path, {"a/w": np.full(3, at + 1.0), "b/w": np.full(3, at + 2.0)})
+    with ckptfmt.open(paths[1]) as reader:
+        offset = reader["a/w"].offset
+    flip(Path(f"{paths[1]}.data-00000-of-00001"), offset or 0)
+    found, (damage,) = series_of([*paths])
+    assert "a/w" in damage and [one["error"] for one in found["steps"]] == [None, damage, None]
+    one, other = found["layers"]
+    assert one["ratio"] == [None, None, 2] and one["bad"] == [0, None, 0]
+    assert other["ratio"] == [None, 0.5, pytest.approx(1 / 3)]
 
 
 def test_limits(tmp_path: Path) -> None:

@@ -152,6 +152,11 @@ def test_a_report_reads_little_of_a_url(server: Server, monkeypatch: pytest.Monk
     page.seek(0)
     ckptfmt.report.report(f"{url(server)}/model", page, seconds=None)
     assert b'"complete": true' in page.getvalue()
+    ckptfmt.save(server.directory / "model-2", ARRAYS)
+    server.sent = 0
+    paths = [f"{url(server)}/{name}" for name in ("model", "model-2", "model-3")]
+    (damage,) = ckptfmt.report.report_series(paths, page)
+    assert "model-3" in damage and server.sent < 9 * MIB
 
 
 def test_errors_of_the_server_are_retried(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
