@@ -382,3 +382,27 @@ def test_the_largest_ratios_are_listed(tmp_path: Path, monkeypatch: pytest.Monke
     largest = [f"t{i:02}" for i in np.argsort(-changes)[:5]]
     assert [row["name"] for row in found["rows"]] == largest
     assert ["histogram" in row for row in found["rows"]] == [True] * 3 + [False] * 2
+
+
+@pytest.mark.parametrize("case", ["copied", "scaled", "noisy", "few", "moments"])
+def test_what_was_not_exchanged_and_is_not_still(case: str, tmp_path: Path) -> None:
+    rng = np.random.default_rng(1)
+    one, other = a = [rng.standard_normal(5000) for _ in range(2)]
+    b = [other, one]
+    if case == "copied":
+        b[1] = rng.standard_normal(5000)
+    elif case == "scaled":  # all were alike before
+        a, b = [one, one + 0.01 * other], [2 * one, 2 * one + 0.01 * other]
+    elif case == "noisy":
+        b = [x + 0.5 * rng.standard_normal(5000) for x in b]
+    elif case == "few":
+        a, b = ([x * (np.arange(5000) < 5) for x in y] for y in (a, b))
+    elif case == "moments":
+        b = [one + 1, other + 1]
+    moment = np.ones(3)
+    for name, tensors in (("a", a), ("b", b)):
+        state = {"x/w/Adam": moment, "y/w/Adam": moment + (name == "b")}
+        ckptfmt.save(tmp_path / name, dict(zip(("x/w", "y/w"), tensors, strict=True)) | state)
+    found = reported(tmp_path / "b", before=tmp_path / "a")["comparison"]
+    assert found["exchanged"] == [] and found["still"] == []
+    assert {row["role"] for row in found["rows"]} == {"weight", "optimizer"}
