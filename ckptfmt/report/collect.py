@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -24,8 +23,8 @@ from ckptfmt.report.statistics import Statistics, json_number
 
 # More tensors than this, or names of more bytes, are shown as groups.
 ROWS_MAX, NAMES_MAX = 20_000, 4 << 20
-# Slices of one tensor in its map, and bytes of the metadata.
-SLICES_MAX, METADATA_MAX = 2000, 10_000
+# Slices of one tensor in its map.
+SLICES_MAX = 2000
 
 Progress = Callable[[int, int], object]
 
@@ -108,7 +107,6 @@ def checkpoint_data(
         "level": reader.level,
         "files": reader.header.num_shards,
         "about": about_data(people, metadata),
-        "metadata": _metadata_text(metadata),
         "count": len(stored),
         "parts": [[role, *numbers] for role, numbers in parts.items()],
         "layers": [one.data() for one in sums],
@@ -144,11 +142,6 @@ def _metadata(reader: Reader, findings: list[str]) -> Mapping[str, Any]:
     except CkptfmtError as error:
         findings.append(str(error))
         return {}
-
-
-def _metadata_text(found: Mapping[str, Any]) -> str:
-    text = json.dumps(found) if found else ""
-    return text if len(text) <= METADATA_MAX else f"{text[:METADATA_MAX]}..."
 
 
 def _slices(handle: TensorHandle) -> dict[str, Any]:

@@ -159,7 +159,6 @@ def _numbers(found: Difference, budget: Budget) -> dict[str, Any]:
             "norm": json_number(found.norm_a),
             "norm_change": json_number(found.norm_change),
             "ratio": json_number(found.relative),
-            "relative": json_number(found.relative),
             "nans": list(found.nans),
             "infinite": list(found.infinite),
         }

@@ -104,7 +104,6 @@ def health_data(
             place = None if seen is None else seen.first
             item = {"kind": kind, "name": shown[row], "text": text, "place": place}
             items.append(item | {"layer": layers.of[row]})
-    warned = [(shown[row], one.warnings) for row, one in results.found.items() if one.warnings]
     return {
         "findings": findings,
         "damaged": results.damaged,
@@ -115,10 +114,6 @@ def health_data(
         "sampled": len(results.sampled),
         "seconds": budget.seconds,
         "limit": budget.nbytes,
-        "warned": len(warned),
-        "warnings": [
-            [name, ", ".join(text for _, text in texts)] for name, texts in warned[:WARNED_MAX]
-        ],
         "items": items[:ITEMS_MAX],
         "kinds": [[kind, len(several)] for kind, several in kinds.items() if several],
         "zero_slots": zero_slots,

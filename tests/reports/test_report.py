@@ -41,7 +41,7 @@ def test_data(tmp_path: Path) -> None:
     output = tmp_path / "r.html"
     report(model(tmp_path / "m"), output)
     data = data_of(output)
-    assert data["path"] == str(tmp_path / "m") and data["metadata"] == '{"step": 3}'
+    assert data["path"] == str(tmp_path / "m") and data["about"]["metadata"] == [["step", "3"]]
     tensors = {one["name"]: one for one in data["tensors"]}
     assert tensors.keys() == {"a/kernel", "a/kernel/Adam", "bad", HOSTILE, "large", "table"} ^ {
         HOSTILE,
@@ -64,7 +64,8 @@ def test_data(tmp_path: Path) -> None:
     assert parts["optimizer"] == [1, 12, 48]
     health = data["health"]
     assert (health["complete"], health["whole"], health["sampled"]) == (True, 5, 0)
-    assert health["warned"] == 3 and health["findings"] == []
+    assert health["findings"] == [] and health["zero_slots"] == 1
+    assert [one["name"] for one in health["items"]] == ["bad", "bad", "table"]
 
 
 def test_integers_are_exact(tmp_path: Path) -> None:
@@ -240,7 +241,7 @@ def test_what_is_planted_is_shown_or_not_looked_for(
         return
     word = {"nan": "NaN", "inf": "infinite", "row": "zero"}[what]
     if word in found:
-        assert ["t", ", ".join(one["warnings"])] in health["warnings"]
+        assert set(one["warnings"]) <= {item["text"] for item in health["items"]}
     else:
         assert one.get("sampled", "stats" not in one)
         assert health["whole"] < health["numbers"] == 2
@@ -281,7 +282,8 @@ def test_too_many_tensors_are_shown_as_groups(
     assert data["grouped"] and data["count"] == 500 and len(data["tensors"]) <= 50
     assert sum(one["tensors"] for one in data["tensors"]) == 500
     assert sum(one["bytes"] for one in data["tensors"]) == 500 * 16
-    assert data["health"]["warnings"] == [[names[7], "2 NaN"]]
+    (item,) = data["health"]["items"]
+    assert (item["kind"], item["name"], item["text"]) == ("nan", names[7], "2 NaN")
     if not flat:
         assert [one["name"] for one in data["tensors"]] == [f"block_{i}/" for i in range(9)]
 
