@@ -133,7 +133,8 @@ class CheckpointManager:
         last_checkpoint_step: the step of the last checkpoint, for `checkpoint_interval`.
         keep_best: also retain the best checkpoints, for example `KeepBest("loss", mode="min")`.
         keep_every_n_steps: keep a checkpoint permanently if its number is a multiple of this.
-        options: how checkpoints are saved that get no options of their own. Its `durability` is
+        options: how checkpoints are saved that get no options of their own; default those of the
+            `checkpoint` of an adapter. Its `durability` is
             also that of the state file and of removals.
 
     Raises:
@@ -196,7 +197,8 @@ class CheckpointManager:
             )
         if step_counter is not None and not callable(step_counter):
             whole("step_counter", step_counter)
-        self._options = CheckpointOptions.of(options)
+        own = getattr(checkpoint, "_ckptfmt_options", None)
+        self._options = CheckpointOptions.of(own if options is None else options)
         # One that is only saved or only restored needs only that method.
         _check_checkpoint(checkpoint, "write", "restore")
         self._checkpoint = checkpoint

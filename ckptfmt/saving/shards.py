@@ -86,6 +86,7 @@ class Save(NamedTuple):
         options: how to save.
         queue: the queue of background saves.
         finish: called after the write callbacks.
+        metadata: as `metadata_json` returned it, for a save of one shard.
     """
 
     collect: Callable[..., tuple[list[str], list[Sources]]]
@@ -93,6 +94,7 @@ class Save(NamedTuple):
     options: CheckpointOptions
     queue: SaveQueue
     finish: Work | None = None
+    metadata: bytes | None = None
 
     def run(self) -> str:
         """Save, and return the prefix."""
@@ -100,13 +102,15 @@ class Save(NamedTuple):
             return self.run_async().prefix
         with contextlib.ExitStack() as claims:
             inputs, shards = self.collect(claims, self.path, self.options)
-            write_checkpoint(self.path, self.options, inputs, shards)
+            write_checkpoint(self.path, self.options, inputs, shards, self.metadata)
         _finish(self.path, self.options, self.finish)
         return self.path
 
     def run_async(self) -> SaveFuture:
         """Save in the background; return once everything is copied."""
-        collect, path, options, queue, finish = self  # `write` must not keep what is copied
+        collect, path, options, queue, finish, metadata = (
+            self  # `write` must not keep what is copied
+        )
         with contextlib.ExitStack() as claims:
             inputs, shards = collect(claims, path, options)
 
@@ -117,7 +121,7 @@ class Save(NamedTuple):
 
                 def write() -> None:
                     with released, snapshot:
-                        write_checkpoint(target, options, bundles, snapshot.copied)
+                        write_checkpoint(target, options, bundles, snapshot.copied, metadata)
                     _finish(path, options, finish)
 
                 return write
@@ -132,14 +136,18 @@ def _finish(path: str, options: CheckpointOptions, finish: Work | None) -> None:
 
 
 def write_checkpoint(
-    prefix: str, options: CheckpointOptions, inputs: Sequence[str], shards: Sequence[Columns]
+    prefix: str,
+    options: CheckpointOptions,
+    inputs: Sequence[str],
+    shards: Sequence[Columns],
+    metadata: bytes | None = None,
 ) -> None:
     """Make one checkpoint of existing bundles (`inputs`, their prefixes) and of the shards, all or
     nothing."""
     if not shards and not inputs:
         shards = [Sources()]  # an empty checkpoint
     if len(shards) == 1 and not inputs:
-        writing.write_sources(prefix, shards[0], None, options)
+        writing.write_sources(prefix, shards[0], None, options, metadata=metadata)
         return
     with staged(prefix, options.durability) as staging:
         parts = [staging.part(i, len(shards)) for i in range(len(shards))]
