@@ -163,6 +163,11 @@ def test_recipes(tmp_path: Path) -> None:
     run_console("docs/recipes.md", tmp_path)
 
 
+def test_report(tmp_path: Path) -> None:
+    run_page("docs/report.md", tmp_path)
+    assert {one.name for one in tmp_path.glob("*.html")} == {"now.html", "changed.html", "run.html"}
+
+
 def test_operators(tmp_path: Path) -> None:
     manager = ckptfmt.CheckpointManager(ckptfmt.Checkpoint(x=np.zeros(3)), tmp_path / "runs", 10)
     for _ in range(4):

@@ -17,7 +17,9 @@ const sum = (at) => data.parts.reduce((all, part) => all + part[at], 0), total =
     ["read by ckptfmt", about.version], ...(about.digest ? [["digest", about.digest]] : []),
     ...(comparison ? [["compared with", comparison.before]] : []),
   ];
-  for (const [name, value] of facts) $("summary").append(make("div", { class: value.length > 40 ? "wide" : null }, make("dt", {}, name), make("dd", {}, value)));
+  // Of a float, as many digits as tell it from others.
+  const brief = (text) => /^-?\d+\.\d{8,}$/.test(text) ? number(Number(text)) : text;
+  for (const [name, text] of facts) { const value = brief(text); $("summary").append(make("div", { class: value.length > 40 ? "wide" : null }, make("dt", {}, name), make("dd", { title: value === text ? null : text }, value))); }
   const more = $("values"), hidden = about.values_count - about.values.length;
   if (others.length) {
     const rows = hidden > 0 ? [...others, [`and ${count(hidden)} more`, ""]] : others;
