@@ -2,6 +2,7 @@
 """Adapters for PyTorch; the only package that imports torch.
 
 state.py         save, save_async, load, load_into, RandomState
+checkpoint.py    Checkpoint, for a CheckpointManager
 structure.py     a training state as tensors and JSON
 tensors.py       how tensors of every dtype are stored
 making.py        tensors read into those given, or into new ones
@@ -19,10 +20,19 @@ try:
 except ImportError as error:
     raise ImportError(f"ckptfmt.torch needs torch (pip install torch): {error}") from error
 
+from ckptfmt.torch.checkpoint import Checkpoint
 from ckptfmt.torch.coordinator import TorchCoordinator
 from ckptfmt.torch.state import RandomState, load, load_into, save, save_async
 
-__all__ = ["RandomState", "TorchCoordinator", "load", "load_into", "save", "save_async"]
+__all__ = [
+    "Checkpoint",
+    "RandomState",
+    "TorchCoordinator",
+    "load",
+    "load_into",
+    "save",
+    "save_async",
+]
 
 
 def __dir__() -> list[str]:

@@ -74,7 +74,7 @@ def save(
         What `ckptfmt.save` raises.
     """
     check_order("save(state, prefix)", "prefix", prefix, state)
-    packed, metadata = _packed(state, metadata, level, default)
+    packed, metadata = taken_apart(state, metadata, level, default)
     saving.save(
         prefix,
         packed.tensors,
@@ -115,7 +115,7 @@ def save_async(
         A future of the prefix. Errors of the write are raised by it.
     """
     check_order("save_async(state, prefix)", "prefix", prefix, state)
-    packed, metadata = _packed(state, metadata, level, default)
+    packed, metadata = taken_apart(state, metadata, level, default)
     return saving.save_async(
         prefix,
         packed.tensors,
@@ -130,8 +130,11 @@ def save_async(
     )
 
 
-def _packed(
-    state: Any, metadata: Mapping[str, Any] | None, level: Level, default: Default | None
+def taken_apart(
+    state: Any,
+    metadata: Mapping[str, Any] | None,
+    level: Level,
+    default: Default | None = None,
 ) -> tuple[Packed, Mapping[str, Any] | None]:
     """Return the state taken apart, and the metadata with what is not tensors."""
     packed = Packed(state, default)
@@ -264,12 +267,7 @@ def load_into(
         What `ckptfmt.open` and reading raise; the content of the targets is then unspecified.
     """
     check_order("load_into(target, path)", "path", path, target)
-    if not isinstance(target, dict) and not is_stateful(target):
-        raise invalid(
-            "target",
-            "load_into(target, path): target must be a module, a state dict or a dict of these, "
-            f"not {type(target).__name__}",
-        )
+    check_target("load_into(target, path)", "target", target)
     choice = Changes.of(names, filter, rename, cast, allow_loss, strict)
     with reading.open(path, verify=verify) as reader:
         structure, parameters = structure_and_names(reader)
@@ -286,6 +284,16 @@ def load_into(
         matching.new.read(reader, matching.fills(), progress)
     finish()
     return choice.reported(report)
+
+
+def check_target(call: str, argument: str, given: Any) -> None:
+    """Refuse what `load_into` cannot load into."""
+    if not isinstance(given, dict) and not is_stateful(given):
+        raise invalid(
+            argument,
+            f"{call}: {argument} must be a module, a state dict or a dict of these, "
+            f"not {type(given).__name__}",
+        )
 
 
 def _device(given: Any) -> torch.device:
@@ -319,13 +327,13 @@ class RandomState:
         }
         if torch.cuda.is_initialized():
             state["cuda"] = torch.cuda.get_rng_state_all()
-        rank, world_size = _place()
+        rank, world_size = rank_and_size()
         return {f"rank_{rank}": state} if world_size > 1 else state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Set the state of all of them; of the GPUs, as many as there are. A process for whose rank
         there is none keeps its own, with a CkptfmtWarning."""
-        rank, _ = _place()
+        rank, _ = rank_and_size()
         own = state if "torch" in state and rank == 0 else state.get(f"rank_{rank}")
         # DCP gives None for what a partial load leaves out.
         if own is None or any(one is None for one in own["numpy"]):
@@ -342,7 +350,7 @@ class RandomState:
                 torch.cuda.set_rng_state(one.cpu(), device)
 
 
-def _place() -> tuple[int, int]:
+def rank_and_size() -> tuple[int, int]:
     """Return the rank of this process, and the number of processes."""
     if torch.distributed.is_available() and torch.distributed.is_initialized():
         return torch.distributed.get_rank(), torch.distributed.get_world_size()
