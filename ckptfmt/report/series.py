@@ -68,11 +68,13 @@ class _Open(NamedTuple):
     """An open checkpoint or file of another format, which is read without a conversion.
 
     Attributes:
-        metadata: of the file.
+        path: of the file.
+        metadata: what it has beside tensors.
         kinds: returns the dtype and shape of all tensors by name.
         tensor: returns the tensor of a name; raises TensorNotFoundError.
     """
 
+    path: str
     metadata: Mapping[str, Any]
     kinds: Callable[[], dict[str, Kind]]
     tensor: Callable[[str], Any]
@@ -83,7 +85,11 @@ def _opened(path: str) -> Iterator[_Open]:
     kind = kind_of(path)
     if kind == "tensorflow":
         with open_checkpoint(path) as reader:
-            yield _Open(reader.metadata, lambda: _kinds(reader), lambda name: meant(reader[name]))
+
+            def stored(name: str) -> TensorHandle:
+                return meant(reader[name])
+
+            yield _Open(reader.prefix, reader.metadata, lambda: _kinds(reader), stored)
         return
     with opened(kind, path, None, keeps=True, as_state=True) as taken:
 
@@ -95,7 +101,7 @@ def _opened(path: str) -> Iterator[_Open]:
         def kinds() -> dict[str, Kind]:
             return {name: (_dtype_name(one), one.shape) for name, one in taken.tensors.items()}
 
-        yield _Open(taken.metadata, kinds, tensor)
+        yield _Open(path, taken.metadata, kinds, tensor)
 
 
 def _kinds(reader: Reader) -> dict[str, Kind]:
@@ -230,10 +236,11 @@ class Series:
             self.errors[place] = _reason(error)
             return _number(path)
         common = kinds if self._common is None else self._common
-        self._missing |= common.keys() ^ kinds.keys()
-        same = {name: kind for name, kind in common.items() if kinds.get(name) == kind}
-        self._missing |= common.keys() - same.keys()
-        self._common = same
+        if common != kinds:
+            self._common = dict(common.items() & kinds.items())
+            self._missing |= (common.keys() | kinds.keys()) - self._common.keys()
+        else:
+            self._common = kinds
         return step
 
     @contextlib.contextmanager
@@ -373,7 +380,7 @@ class _Boxes:
             tensor = one.tensor(part.name)
             if (tensor.dtype, tensor.shape) != (part.dtype, part.shape):
                 why = "it was replaced while the report was made"
-                raise GenerationGoneError(why, tensor=part.name)
+                raise GenerationGoneError(why, path=one.path, tensor=part.name)
             if size <= self._most:
                 found.append(tensor.read().reshape(-1))
                 continue

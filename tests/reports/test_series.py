@@ -258,6 +258,19 @@ def test_a_damaged_tensor(tmp_path: Path) -> None:
     assert other["ratio"] == [None, 0.5, pytest.approx(1 / 3)]
 
 
+@pytest.mark.parametrize("other", [{"a/w": np.ones(4)}, {"b/w": np.ones(3)}])
+def test_one_that_is_replaced_meanwhile(tmp_path: Path, other: Arrays) -> None:
+    paths = run(tmp_path, 2)
+
+    def replace(done: int, total: int) -> None:
+        if done == total:  # the indexes are read
+            ckptfmt.save(paths[0], other)
+
+    found, (damage,) = series_of([*paths], progress=replace)
+    assert [one["error"] for one in found["steps"]] == [damage, None]
+    assert paths[0] in damage and found["layers"][0]["norm"][0] is None
+
+
 def test_limits(tmp_path: Path) -> None:
     paths = run(tmp_path, 3)
     found, _ = series_of(paths, seconds=0)
