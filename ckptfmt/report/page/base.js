@@ -78,12 +78,12 @@ function logarithmic(values, length) {
   const some = values.filter((one) => one > 0 && Number.isFinite(one));
   if (!some.length) return null;
   let low = Math.log10(Math.min(...some)), high = Math.log10(Math.max(...some));
-  const pad = Math.max(0.05 * (high - low), 0.05);
+  const pad = 0.05 * (high - low) || 0.05, isOne = high === low;
   low -= pad; high += pad;
   const ticks = [];
   const step = Math.ceil((high - low) / 4);
   for (let at = Math.ceil(low); at <= high; at += step) ticks.push(10 ** at);
-  if (ticks.length < 2) ticks.splice(0, 2, 10 ** (low + pad), 10 ** (high - pad));
+  if (ticks.length < 2) ticks.splice(0, 2, ...[low + pad, high - pad].slice(isOne).map((one) => 10 ** one));
   return { at: (value) => length * (Math.log10(value) - low) / (high - low), ticks };
 }
 // A scale that is linear around 0 and logarithmic beyond `unit`.

@@ -44,7 +44,8 @@ const sum = (at) => data.parts.reduce((all, part) => all + part[at], 0), total =
 // ---- health
 {
   const say = (text) => $("health").append(make("li", {}, text));
-  for (const text of health.findings) $("findings").append(make("li", {}, text));
+  const said = new Set(health.items.map((one) => one.text));
+  for (const text of health.findings) if (!said.has(text)) $("findings").append(make("li", {}, text));
   const KINDS = { damaged: "damaged", nan: "with NaN", infinite: "with infinity", rows: "with dead rows", columns: "with dead columns", outlier: "much larger than their peers", zero: "all zero" };
   const kinds = health.kinds.map(([kind, times]) => `${count(times)} ${KINDS[kind] || kind}`).join(", ");
   if (health.items.length) $("findings").append(make("li", {}, `Tensors to look at: ${kinds}.`));
