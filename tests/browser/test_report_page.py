@@ -443,6 +443,19 @@ def test_files_of_what_is_shown(two: Path, browser: Any) -> None:
     assert {one["name"] for one in json.loads(document)["tensors"]} == set(listed)
 
 
+def test_a_name_is_copied(two: Path, browser: Any) -> None:
+    allowed = {"permissions": ["clipboardReadWrite", "clipboardSanitizedWrite"]}
+    browser.execute_cdp_cmd("Browser.grantPermissions", allowed)
+    page = Page(browser, two / "one.html")
+    page.act("type('block_4'); press('block_4/mlp/kernel'); $('copy').focus();")
+    page.keys(webdriver.Keys.ENTER)
+    copied = browser.execute_async_script(
+        "const [done] = arguments; setTimeout(() => navigator.clipboard.readText().then(done), 100);"
+    )
+    assert copied == "block_4/mlp/kernel"
+    assert page.act("seen.text = $('copy').textContent;")["text"] == "Copied"
+
+
 def test_damage_in_the_map(tmp_path: Path, browser: Any) -> None:
     ckptfmt.save(tmp_path / "m", {f"layer_{n}/w": np.full(1000, n + 1.0) for n in range(4)})
     flip(tmp_path / "m.data-00000-of-00001", 100)
