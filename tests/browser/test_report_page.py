@@ -450,7 +450,7 @@ def test_a_name_is_copied(two: Path, browser: Any) -> None:
     page.act("type('block_4'); press('block_4/mlp/kernel'); $('copy').focus();")
     page.keys(webdriver.Keys.ENTER)
     copied = browser.execute_async_script(
-        "const [done] = arguments; setTimeout(() => navigator.clipboard.readText().then(done), 100);"
+        "setTimeout(() => navigator.clipboard.readText().then(arguments[0]), 100);"
     )
     assert copied == "block_4/mlp/kernel"
     assert page.act("seen.text = $('copy').textContent;")["text"] == "Copied"
