@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The grammar of a state of `ckptfmt.torch`: JSON in the metadata, read without torch.
+"""The grammar of a state of `ckptfmt.torch`, and of a pytree of `ckptfmt.jax`: JSON in the
+metadata, read without these.
 
 A value of JSON stands for itself. Everything else is an object whose first key is a tag that begins
 with "$", so that a dict with such a key, or with keys other than text, is one of the tagged dicts.
@@ -14,7 +15,8 @@ dict   the tag has pairs of a key, itself a node, and a value
 value  no other nodes; the tag has text
 
 The path of a node is the keys above it, joined by dots, as torch.distributed.checkpoint joins them.
-The metadata are not trusted.
+In a pytree it is the keys as `slashed` writes them, joined by slashes; all tags of leaves are true,
+and the note of a Python scalar has its type as `dtype`. The metadata are not trusted.
 """
 
 from __future__ import annotations
@@ -31,6 +33,8 @@ from ckptfmt.errors import UnsupportedError
 
 # The member of the metadata, and its version.
 KEY, VERSION = "ckptfmt.torch", 1
+# That of a pytree.
+PYTREE = "ckptfmt.jax"
 # Metadata of a checkpoint of a state dict that the planner of DCP did not flatten.
 WHOLE = "ckptfmt.torch.dcp.whole"
 # Beside the state: by path of an optimizer, the names of its parameters.
@@ -245,6 +249,12 @@ def path_key(key: Any) -> str:
         key = decode(key, _no_key)
         hash(key)  # or TypeError
     return str(key)
+
+
+def slashed(key: object) -> str:
+    """Return the part of the name of a pytree's leaf that a key is: text without slashes, different
+    for different texts."""
+    return str(key).replace("%", "%25").replace("/", "%2F") or "%"
 
 
 def _no_key(*_leaf: Any) -> Any:

@@ -12,6 +12,7 @@ from ckptfmt import CkptfmtError
 from ckptfmt._base.hints import some
 from ckptfmt.bundle.reader import Reader
 from ckptfmt.bundle.state_tree import KEY as STATE_KEY
+from ckptfmt.bundle.state_tree import PYTREE
 from ckptfmt.cli import text
 from ckptfmt.cli.contents import RESERVED, Contents, Tensors
 from ckptfmt.cli.inspect_graph import Objects
@@ -56,7 +57,8 @@ def show_header(out: Output, contents: Contents) -> None:
         out.line(f"  state     of ckptfmt.torch{random if state.random else ''}")
         shown = {name: value_text(value) for name, value in state.values.items()}
         _show_lines(out, shown, "`ckptfmt show PATH` lists the names")
-    left = {key: one for key, one in contents.metadata.items() if state is None or key != STATE_KEY}
+    shown_above = (PYTREE, *([] if state is None else [STATE_KEY]))
+    left = {key: one for key, one in contents.metadata.items() if key not in shown_above}
     if left:
         out.line("  metadata")
         # JSON escapes control characters.

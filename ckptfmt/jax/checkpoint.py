@@ -10,6 +10,7 @@ import math
 import os
 import zlib
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import jax
@@ -19,6 +20,7 @@ from ckptfmt._base.arguments import Durability, Level, Verify, check_order
 from ckptfmt._base.arrays import Columns
 from ckptfmt._base.background import SaveFuture, SaveQueue, Work, wait_for_saves
 from ckptfmt._base.names import (
+    OBJECT_GRAPH_KEY,
     absolute,
     index_name,
     path_text,
@@ -32,14 +34,26 @@ from ckptfmt.bundle import reader as reading
 from ckptfmt.bundle.batch import BATCH_BYTES, select_batch
 from ckptfmt.bundle.meanings import PRNG_KEYS
 from ckptfmt.bundle.snapshot import Snapshot
+from ckptfmt.bundle.state_tree import PYTREE
 from ckptfmt.bundle.writer import metadata_json, write_sources
 from ckptfmt.errors import CorruptError, InvalidError, about
 from ckptfmt.files.locate import locate
 from ckptfmt.files.places import opened
 from ckptfmt.jax.coordinator import JaxCoordinator
-from ckptfmt.jax.pytrees import Box, Wanted, check_pytree, check_shardings, named_leaves, wanted
+from ckptfmt.jax.pytrees import (
+    Box,
+    Wanted,
+    check_pytree,
+    check_shardings,
+    is_of_jax,
+    keys_of,
+    named_leaves,
+    wanted,
+)
 from ckptfmt.jax.saving import compare_contents, content_of
 from ckptfmt.naming.roles import OPTIMIZER_STATES
+from ckptfmt.objects.build import pytree_of
+from ckptfmt.objects.nodes import holds_scalar
 from ckptfmt.recipe.changes import Cast, Changes, Names
 from ckptfmt.recipe.load import MatchReport, Mismatch, refuse, without_bookkeeping
 from ckptfmt.sharded.coordinator import Coordinator, SingleProcess
@@ -194,6 +208,8 @@ class _Save:
                 noted[PRNG_KEYS] = [list(pair) for pair in self.content.impls.items()]
             if self.content.states:
                 noted[OPTIMIZER_STATES] = self.content.states
+            if self.content.structure is not None:
+                noted[PYTREE] = self.content.structure
         text = metadata_json({**given, **noted} if given else noted or None, level)
         return text if self._team.rank == 0 else None
 
@@ -235,6 +251,7 @@ def _team(coordinator: Any, operation: str) -> Team:
 
 
 _OWN = object()
+_AS_SAVED: Any = object()
 
 
 # ---- loading -------------------------------------------------------------------------------------
@@ -242,7 +259,7 @@ _OWN = object()
 
 def load(
     path: Path,
-    like: Any = None,
+    like: Any = _AS_SAVED,
     *,
     sharding: Any = None,
     names: Names | None = None,
@@ -254,7 +271,7 @@ def load(
     verify: Verify = "auto",
     coordinator: Coordinator | None = None,
 ) -> Any:
-    """Load a checkpoint as a pytree with the structure of `like`.
+    """Load a checkpoint as a pytree with the structure of `like`; without it, as it was saved.
 
     Each process reads the slices that its devices need, equal ones once, whatever the sharding was
     when the checkpoint was saved. Any checkpoint can be loaded, also those of `ckptfmt.save` and
@@ -267,6 +284,10 @@ def load(
             these) and jax.Array become a jax.Array with their shape, dtype and sharding, typed PRNG
             keys such keys; NumPy arrays, Python scalars, str and bytes become new ones.
             Nothing is read from these arrays, which may have been donated, or written to them.
+            Without `like`, lists, tuples, dicts with their keys, None, PRNG keys, arrays of NumPy
+            and Python scalars come back as such, and other containers as dicts; of level "v2",
+            which has no metadata, everything as dicts of arrays. What JAX has no array of (text,
+            64 bits without jax_enable_x64) is an array of NumPy.
         sharding: a jax.sharding.Sharding or device for all jax.Arrays instead of their own; or a
             pytree of these that is a prefix of `like`, in which None leaves the own one. Without
             any, an array is not committed to a device.
@@ -292,15 +313,22 @@ def load(
         seen, result, text = b"", None, ""
         with team.guarded() as guard:
             wait_for_saves()
-            check_order("load(path, like)", "path", path, like)
+            has_like = like is not _AS_SAVED
+            if has_like:
+                check_order("load(path, like)", "path", path, like)
             text = path_text(path, "path", urls=True)
-            choice = Changes.of(names, filter, rename, cast, allow_loss, strict)
-            leaves = _wanted(like, sharding)
+            choice = Changes.of(
+                names, filter, rename, cast, allow_loss, strict, has_targets=has_like
+            )
+            leaves = _wanted(like, sharding) if has_like else {}
             prefix = locate(path)
             with contextlib.ExitStack() as stack:
                 digest = stack.enter_context(opened(index_name(prefix)))
                 reader = stack.enter_context(reading.Reader(prefix, verify=verify))
                 seen = digest() if team.world_size > 1 else b""
+                if not has_like:
+                    like, own_names = _as_saved(reader, choice)
+                    leaves = _wanted(like, sharding, own_names)
                 found = _read(reader, leaves, _matched(reader, leaves, choice), choice)
             result = jax.tree.unflatten(jax.tree.structure(like), found)
             choice.warn()
@@ -308,8 +336,64 @@ def load(
         return result
 
 
-def _wanted(like: Any, sharding: Any) -> dict[str, Wanted]:
+@dataclass(frozen=True, eq=False)
+class _Saved:
+    """A stored tensor in the place of its leaf."""
+
+    name: str
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+    kind: str = "tensor"
+    scalar: str = ""
+
+    def leaf(self, impl: str | None) -> Any:
+        """Return what says how the leaf is loaded."""
+        if self.kind == "scalar" and holds_scalar(self.scalar, self.dtype, self.shape):
+            return {"str": "", "bytes": b""}.get(self.scalar, np.zeros((), self.dtype).item())
+        if self.kind != "tensor" or not is_of_jax(self.dtype):
+            empty = np.broadcast_to(np.zeros((), self.dtype), self.shape)
+            return empty[()] if self.kind == "scalar" else empty
+        array = jax.ShapeDtypeStruct(self.shape, self.dtype)
+        return array if impl is None else keys_of(array, impl)
+
+
+def _as_saved(reader: reading.Reader, choice: Changes) -> tuple[Any, list[str]]:
+    """Return a `like` with the structure that was saved, and the names of its leaves."""
+    loaded, _, transforms = choice.chosen(list(reader), reader.prefix)
+    if OBJECT_GRAPH_KEY in reader:
+        raise InvalidError(
+            "the checkpoint has an object graph, not a pytree: ckptfmt.load_tree loads it",
+            path=reader.prefix,
+        )
+    select_batch(reader, list(map(tensor_bytes, loaded))).refuse_meant()
+    kinds = _kinds(reader, list(loaded), transforms, choice)
+    tree = pytree_of(
+        {new: _Saved(new, *kinds[old][1:]) for old, new in loaded.items()},
+        reader.metadata,
+        reader.prefix,
+        lambda one, kind, scalar: replace(one, kind=kind, scalar=scalar),
+    )
+    impls = _impls_of(reader)
+    leaves, structure = jax.tree.flatten(tree)
+    origin = {new: old for old, new in loaded.items()}
+    found = []
+    for one in leaves:
+        if not isinstance(one, _Saved):
+            raise InvalidError(
+                "a tensor has the name that the names of others begin with: give `like`",
+                path=reader.prefix,
+                tensor=next(iter(one), None),
+            )
+        with about(one.name):
+            found.append(one.leaf(impls.get(origin[one.name])))
+    return jax.tree.unflatten(structure, found), [one.name for one in leaves]
+
+
+def _wanted(like: Any, sharding: Any, names: list[str] | None = None) -> dict[str, Wanted]:
     """Return what the leaves of `like` ask for.
+
+    Args:
+        names: of the leaves; None for their paths.
 
     Raises:
         InvalidError: a leaf or a sharding of another type; shardings that do not fit their leaves.
@@ -318,9 +402,13 @@ def _wanted(like: Any, sharding: Any) -> dict[str, Wanted]:
         "like must be a pytree with the structure of what is loaded, for example what "
         "jax.eval_shape returns",
         like,
-        ". ckptfmt.load and ckptfmt.load_tree need none",
+        ": leave it out to load what was saved",
     )
-    leaves = named_leaves(like)
+    leaves = (
+        named_leaves(like)
+        if names is None
+        else dict(zip(names, jax.tree.leaves(like), strict=True))
+    )
     # None is an empty pytree for JAX.
     given = jax.tree.map(
         lambda one: _OWN if one is None else one, sharding, is_leaf=lambda one: one is None
@@ -369,6 +457,28 @@ def _impls_of(reader: reading.Reader) -> dict[str, str]:
     return pairs
 
 
+def _kinds(
+    reader: reading.Reader,
+    names: list[str],
+    transforms: Mapping[str, Transform],
+    choice: Changes,
+) -> dict[str, tuple[_Source, np.dtype[Any], tuple[int, ...]]]:
+    """Return the sources of stored tensors, and the dtypes and shapes that leaves get of them."""
+    handles = [reader[name] for name in names]
+    casts = choice.casts(
+        names, [one.dtype for one in handles], lambda: [one.shape for one in handles]
+    )
+    found = {}
+    for at, (name, handle) in enumerate(zip(names, handles, strict=True)):
+        dtype, shape = handle._expected()
+        source = _Source(name, casts.get(at, dtype), transforms.get(name))
+        dtype = source.dtype
+        if source.transform is not None:
+            dtype, shape = transformed_kind(name, dtype, shape, source.transform)
+        found[name] = source, dtype, shape
+    return found
+
+
 def _matched(
     reader: reading.Reader, leaves: Mapping[str, Wanted], choice: Changes
 ) -> dict[str, _Source]:
@@ -383,13 +493,7 @@ def _matched(
     impls = _impls_of(reader)
     read = [origin[name] for name in leaves if name in origin]
     select_batch(reader, list(map(tensor_bytes, read))).refuse_meant()
-    handles = {old: reader[old] for old in read}
-    casts = choice.casts(
-        read,
-        [one.dtype for one in handles.values()],
-        lambda: [one.shape for one in handles.values()],
-    )
-    new_dtypes = {read[i]: dtype for i, dtype in casts.items()}
+    kinds_of = _kinds(reader, read, transforms, choice)
     found: dict[str, _Source] = {}
     missing, filtered = list[str](), list[str]()
     shapes, kinds = list[Mismatch](), list[Mismatch]()
@@ -398,11 +502,7 @@ def _matched(
         if old is None:
             (filtered if name in kept else missing).append(name)
             continue
-        dtype, shape = handles[old]._expected()
-        dtype = new_dtypes.get(old, dtype)
-        source = _Source(old, dtype, transforms.get(old))
-        if source.transform is not None:
-            dtype, shape = transformed_kind(old, dtype, shape, source.transform)
+        source, dtype, shape = kinds_of[old]
         before = len(shapes) + len(kinds)
         if shape != one.shape:
             shapes.append(Mismatch(name, old, shape, one.shape))
@@ -411,7 +511,7 @@ def _matched(
             kinds.append(Mismatch(name, old, f"PRNG keys of {impl}", one.impl))
         elif not one.accepts(dtype, choice.cast is True):
             kinds.append(Mismatch(name, old, dtype, one.dtype))
-        elif one.is_jax and jax.dtypes.canonicalize_dtype(one.dtype) != one.dtype:
+        elif one.is_jax and not is_of_jax(one.dtype):
             given = f"{jax.dtypes.canonicalize_dtype(one.dtype)} (jax_enable_x64 is off)"
             kinds.append(Mismatch(name, old, dtype, given))
         if len(shapes) + len(kinds) == before:

@@ -6,6 +6,7 @@ The name of a leaf is its path in the pytree, joined with slashes: "params/dense
 
 from __future__ import annotations
 
+import functools
 import math
 import os
 from collections.abc import Mapping
@@ -20,7 +21,9 @@ from ckptfmt._base.adapters import refused
 from ckptfmt._base.arguments import invalid
 from ckptfmt._base.casting import can_cast
 from ckptfmt._core.remembering import cached_property
+from ckptfmt.bundle import state_tree
 from ckptfmt.errors import InvalidError
+from ckptfmt.objects.build import from_names
 
 # The name of a pytree that is a leaf itself.
 ROOT = "value"
@@ -88,16 +91,64 @@ def _is_optimizer_state(value: Any) -> bool:
 
 
 def _name(path: Any) -> str:
-    return "/".join(map(_part, path))
+    return "/".join(state_tree.slashed(_key(one)) for one in path)
 
 
-def _part(key: Any) -> str:
-    """Return a key of a path as text without slashes, different for different texts."""
+def _key(entry: Any) -> Any:
+    """Return the key that an entry of a path has."""
     for attribute in ("key", "idx", "name"):
-        if hasattr(key, attribute):
-            key = getattr(key, attribute)
-            break
-    return str(key).replace("%", "%25").replace("/", "%2F") or "%"
+        if hasattr(entry, attribute):
+            return getattr(entry, attribute)
+    return entry
+
+
+# ---- structure -----------------------------------------------------------------------------------
+
+
+def structure_of(pytree: Any) -> str | None:
+    """Return the member of the metadata with the structure of a pytree; None if its names and
+    arrays say it all. Lists, tuples and dicts come back as such; other containers are dicts, or
+    lists if they have positions alone."""
+    node = _node(pytree)
+    plain = from_names({name: {"$tensor": True} for name in named_leaves(pytree)})
+    return None if node == plain else state_tree.text_of(state=node)
+
+
+def _node(value: Any) -> Any:
+    if value is None:
+        return None
+    below = jax.tree_util.tree_flatten_with_path(value, is_leaf=lambda one: one is not value)[0]
+    if below and not below[0][0]:
+        return _leaf_node(value)
+    pairs = [(_key(path[0]), one) for path, one in below]
+    if isinstance(value, dict):
+        pairs = [(key, value[key]) for key in value]  # JAX sorts them
+    nodes = [_node(one) for _, one in pairs]
+    if type(value) is tuple:
+        return {"$tuple": nodes}
+    has_positions = len(nodes) > 0 and not isinstance(value, dict)
+    if type(value) is list or (has_positions and [key for key, _ in pairs] == [*range(len(nodes))]):
+        return nodes
+    keys = [_key_node(key) for key, _ in pairs]
+    return state_tree.dict_node([list(pair) for pair in zip(keys, nodes, strict=True)])
+
+
+def _key_node(key: Any) -> Any:
+    """Return the node of a key; one of another type becomes text."""
+    key = key.item() if isinstance(key, np.generic) else key
+    if type(key) is tuple:
+        return {"$tuple": [_key_node(one) for one in key]}
+    is_plain = type(key) in (str, int, bool) or key is None
+    return key if is_plain or (type(key) is float and math.isfinite(key)) else str(key)
+
+
+def _leaf_node(leaf: Any) -> dict[str, Any]:
+    if isinstance(leaf, np.generic) and not isinstance(leaf, (str, bytes)):
+        return {"$scalar": True}
+    for kind in (str, bytes, *_SCALARS):
+        if isinstance(leaf, kind):
+            return {"$scalar": True, "dtype": kind.__name__}
+    return {"$array" if isinstance(leaf, (np.ndarray, bytearray, memoryview)) else "$tensor": True}
 
 
 # ---- PRNG keys -----------------------------------------------------------------------------------
@@ -110,6 +161,22 @@ def is_key(leaf: Any) -> bool:
         return dtype is not None and jax.dtypes.issubdtype(dtype, jax.dtypes.prng_key)
     except TypeError:  # the dtype of another framework
         return False
+
+
+def is_of_jax(dtype: np.dtype[Any]) -> bool:
+    """Return whether arrays of JAX can have a dtype now."""
+    try:
+        return not dtype.hasobject and jax.dtypes.canonicalize_dtype(dtype) == dtype
+    except TypeError:
+        return False
+
+
+def keys_of(data: jax.ShapeDtypeStruct, impl: str) -> Any:
+    """Return the array of keys that has these key data."""
+    try:
+        return jax.eval_shape(functools.partial(jax.random.wrap_key_data, impl=impl), data)
+    except _JAX_ERRORS as error:
+        raise InvalidError(f"no PRNG keys of {impl!r}: {_one_line(error)}") from None
 
 
 def key_impl(leaf: Any) -> tuple[str, jax.ShapeDtypeStruct]:

@@ -22,7 +22,15 @@ from ckptfmt._base import names
 from ckptfmt._base.adapters import refused
 from ckptfmt._base.arrays import Sources, as_source
 from ckptfmt.errors import InvalidError, about
-from ckptfmt.jax.pytrees import Box, box_of, is_key, key_impl, named_leaves, optimizer_paths
+from ckptfmt.jax.pytrees import (
+    Box,
+    box_of,
+    is_key,
+    key_impl,
+    named_leaves,
+    optimizer_paths,
+    structure_of,
+)
 from ckptfmt.saving.replicas import COMPARED_BYTES
 from ckptfmt.sharded.rounds import compare_all, unpacked
 
@@ -38,12 +46,14 @@ class Content(NamedTuple):
         sources: its slices.
         impls: names of PRNG keys, with their implementations.
         states: paths of optimizer states.
+        structure: that of the pytree, for the metadata; None if the names say it.
         description: name to what is the same in all processes.
     """
 
     sources: Sources
     impls: dict[str, str]
     states: list[str]
+    structure: str | None
     description: dict[str, str]
 
 
@@ -93,7 +103,7 @@ def content_of(pytree: Any, rank: int, world_size: int) -> Content:
             part = (shape, [start for start, _ in box], [stop - start for start, stop in box])
         array = np.asarray(data) if isinstance(data, jax.Array) else data
         sources.add(names.user_name(name), array, None, part)
-    return Content(sources, impls, optimizer_paths(pytree), description)
+    return Content(sources, impls, optimizer_paths(pytree), structure_of(pytree), description)
 
 
 def _check(leaf: Any) -> None:

@@ -7,9 +7,11 @@ its nodes. Nothing here recurses, and the cost is linear in the graph.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
+from ckptfmt._base.names import in_order
+from ckptfmt.bundle import state_tree
 from ckptfmt.bundle.graph import (
     NONE,
     OBJECT_GRAPH_KEY,
@@ -17,7 +19,7 @@ from ckptfmt.bundle.graph import (
     Node,
     ObjectGraph,
 )
-from ckptfmt.errors import CorruptError, InvalidError
+from ckptfmt.errors import CorruptError, InvalidError, UnsupportedError
 from ckptfmt.objects.nodes import CONTAINERS, SCALARS, Slot, TreeNode, scalar_value
 from ckptfmt.objects.traversal import described, is_array
 
@@ -248,6 +250,80 @@ def to_names(tree: Any) -> dict[str, Any]:
             base, inside = "" if name is None else f"{name}/", around | {id(value)}
             waiting += [(base + key, value[key], inside) for key in reversed(list(value))]
     return found
+
+
+def pytree_of(
+    tensors: Mapping[str, Any],
+    metadata: Mapping[str, Any],
+    path: str,
+    leaf: Callable[[Any, str, str], Any],
+) -> Any:
+    """Return the tree of a checkpoint without a graph, with the containers that `ckptfmt.jax` noted
+    of a pytree. Tensors that it does not know, after an edit, have the places that their names say;
+    a container of which nothing is left is omitted.
+
+    Args:
+        tensors: by name.
+        metadata: of the checkpoint, which are not trusted.
+        path: of the checkpoint, for errors.
+        leaf: makes a leaf of a tensor, of the kind of the noted leaf ("tensor", "array" or
+            "scalar") and the type of a Python scalar, or "".
+    """
+    names = list(tensors)
+    tree = from_names({names[at]: tensors[names[at]] for at in in_order(names)})
+    if state_tree.PYTREE not in metadata:
+        return tree
+    try:
+        node = state_tree.parse(metadata[state_tree.PYTREE])["state"]
+        is_leaf = state_tree.tag_of(node)[1].kind == "leaf"
+        found = _Pytree(leaf).built(tree, {"value": node} if is_leaf else node)
+    except UnsupportedError as error:
+        error.path = path
+        raise
+    except state_tree.DAMAGED as error:
+        raise CorruptError(
+            f"the structure of the pytree is damaged: {error!r}", failure="BAD_ENTRY", path=path
+        ) from None
+    if is_leaf and isinstance(found, dict) and found.keys() == {"value"}:
+        return found["value"]
+    return {} if found is OMITTED else found
+
+
+class _Pytree:
+    """Gives a tree of names the containers of a state."""
+
+    def __init__(self, leaf: Callable[[Any, str, str], Any]) -> None:
+        self._leaf = leaf
+        self._noted = self._found = 0  # leaves
+
+    def built(self, tree: Any, node: Any) -> Any:
+        """Return what a node is, of which the names gave `tree`, or OMITTED."""
+        tag, row = state_tree.tag_of(node)
+        if row.kind == "leaf":
+            self._noted += 1
+            self._found += tree is not OMITTED
+            if tree is OMITTED or isinstance(tree, dict):
+                return tree
+            return self._leaf(tree, tag.removeprefix("$"), str(node.get("dtype", "")))
+        if row.kind == "value":
+            return state_tree.decode(node) if tree is OMITTED else tree
+        if tree is not OMITTED and type(tree) is not dict:
+            return tree  # a tensor that was renamed to a container
+        noted, found = self._noted, self._found
+        rest = dict(tree) if type(tree) is dict else {}
+        pairs = state_tree.children(node)
+        keys = [state_tree.path_key(key) for key, _ in pairs]
+        parts = [rest.pop(state_tree.slashed(key), OMITTED) for key in keys]
+        values = [self.built(part, one) for part, (_, one) in zip(parts, pairs, strict=True)]
+        if tree is OMITTED and self._noted > noted and self._found == found:
+            return OMITTED
+        if row.kind == "dict" or rest:
+            own = keys if rest else [state_tree.decode(key) for key, _ in pairs]
+            return {
+                key: one for key, one in zip(own, values, strict=True) if one is not OMITTED
+            } | rest
+        values = [None if one is OMITTED else one for one in values]
+        return tuple(values) if tag == "$tuple" else values
 
 
 def from_names(tensors: Mapping[str, Any]) -> dict[str, Any]:

@@ -120,12 +120,12 @@ def scalar_array(kind: str, value: Any) -> NDArray[Any]:
     return np.array(value, np.bool_ if kind == "bool" else np.float64)
 
 
-_STORED = {"int": "iu", "float": "f", "bool": "b", "str": "O", "bytes": "O"}
+_STORED = {"int": "iu", "float": "f", "complex": "c", "bool": "b", "str": "O", "bytes": "O"}
 
 
 def holds_scalar(kind: str, dtype: np.dtype[Any], shape: tuple[int, ...]) -> bool:
     """Return whether a scalar of this kind may be stored as such a tensor."""
-    return not shape and dtype.kind in _STORED[kind]
+    return not shape and dtype.kind in _STORED.get(kind, "")
 
 
 def scalar_value(kind: str, array: NDArray[Any]) -> Any:

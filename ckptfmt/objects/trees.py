@@ -39,10 +39,10 @@ from ckptfmt.bundle.reader import Reader
 from ckptfmt.bundle.saving import collect, save_sources_async
 from ckptfmt.bundle.writer import metadata_json, write_sources
 from ckptfmt.errors import CorruptError, GenerationGoneError
-from ckptfmt.objects.build import build, from_names, to_names
+from ckptfmt.objects.build import build, pytree_of, to_names
 from ckptfmt.objects.choice import refuse_casts_of_scalars, value_name
 from ckptfmt.objects.layouts import layouts_by_path
-from ckptfmt.objects.nodes import VARIANTS
+from ckptfmt.objects.nodes import VARIANTS, holds_scalar, scalar_value
 from ckptfmt.objects.saves import Together
 from ckptfmt.objects.serializing import content_of
 from ckptfmt.objects.status import restored
@@ -228,8 +228,9 @@ def load_tree(
     tensors, slot variables or a registered saver becomes a `TreeNode`, which `save_tree` saves as
     it was.
 
-    Otherwise the names are split at slashes. If `w` and `w/Adam` are both names, `w` becomes a
-    TreeNode with the tensor as its value.
+    Otherwise the names are split at slashes, into dicts with their keys in natural order; a pytree
+    of `ckptfmt.jax` has its lists, tuples, keys, None and Python scalars, unless its level is "v2".
+    If `w` and `w/Adam` are both names, `w` becomes a TreeNode with the tensor as its value.
 
     The name of a leaf, for all options, is its path ("model/kernel"); of a tensor that is not the
     value of a variable, its key; without a graph, the tensor's name.
@@ -369,6 +370,7 @@ class _Stored:
             keys, self.groups = stored_keys(reader, self.graph, self.found, bool(choice.strict))
         else:
             keys = list(reader)
+            self.metadata = reader.metadata
         by_name: dict[str, list[str]] = {}
         for key in keys:
             same = by_name.setdefault(self.name_of(key), [])
@@ -399,8 +401,16 @@ class _Stored:
 
     def built(self, tensors: Mapping[str, Any]) -> Any:
         if self.graph is None:
-            return from_names(tensors)
+            return pytree_of(tensors, self.metadata, self.prefix, _pytree_leaf)
         return build(self.graph, self.found, tensors, self.groups, self.prefix)
+
+
+def _pytree_leaf(array: Any, kind: str, scalar: str) -> Any:
+    if kind != "scalar":
+        return array
+    if holds_scalar(scalar, array.dtype, array.shape):
+        return scalar_value(scalar, array)
+    return array[()]
 
 
 def _load_on_mesh(

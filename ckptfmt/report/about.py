@@ -37,7 +37,8 @@ def about_data(people: TensorNames, metadata: Mapping[str, Any]) -> dict[str, An
     """
     state = state_of(metadata)
     values = {} if state is None else state.values
-    others = {key: one for key, one in metadata.items() if key != state_tree.KEY}
+    structures = (state_tree.KEY, state_tree.PYTREE)
+    others = {key: one for key, one in metadata.items() if key not in structures}
     return {
         "framework": _framework(people.nodes, metadata),
         "written": _written(people.reader),
@@ -63,7 +64,7 @@ def _framework(nodes: Sequence[Node], metadata: Mapping[str, Any]) -> str | None
     """Return the framework, where something that only it writes is stored."""
     if state_tree.KEY in metadata or state_tree.WHOLE in metadata:
         return "PyTorch"
-    if PRNG_KEYS in metadata:
+    if PRNG_KEYS in metadata or state_tree.PYTREE in metadata:
         return "JAX"
     for node in nodes:
         if not _OF_KERAS.isdisjoint(name for name, _ in node.children) or any(

@@ -124,6 +124,80 @@ def test_structures(tmp_path: Path) -> None:
     ]
 
 
+def nested(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    keys = [st.text(max_size=3), st.integers(), st.tuples(st.integers(0, 9), st.text(max_size=1))]
+    dicts = [st.dictionaries(one, inner, max_size=12) for one in keys]
+    several = st.lists(inner, max_size=12)
+    return st.one_of(*dicts, several, several.map(tuple))
+
+
+SIMPLE_LEAVES = st.sampled_from(
+    [
+        *(jnp.arange(3), jnp.ones((2, 1), jnp.bfloat16), jax.random.key(3), None, 3, -0.5, True),
+        *(2j, "texté", b"\0\xff", np.float32(2), np.arange(2, dtype=np.int64)),
+        jax.random.split(jax.random.key(1, impl="rbg"), 2),
+    ]
+)
+TREES = nested(st.recursive(SIMPLE_LEAVES, nested, max_leaves=15))
+
+
+@property_test(25, 1000, tree=TREES)
+def test_drawn_trees_come_back_without_a_structure(
+    tmp_path_factory: pytest.TempPathFactory, tree: Any
+) -> None:
+    path = saved(tmp_path_factory.mktemp("tree"), tree)
+    check(ckptfmt.jax.load(path), tree)
+    assert jax.tree.structure(ckptfmt.load_tree(path)) == jax.tree.structure(tree)
+    ckptfmt.jax.save(path, tree, level="v2")
+    bare, without = ckptfmt.load(path), jax.tree.leaves(ckptfmt.jax.load(path))
+    assert len(without) == len(bare) == len(jax.tree.leaves(tree))
+
+
+def test_structures_after_edits_and_choices(tmp_path: Path) -> None:
+    """Names say where tensors are; what is noted, of what kind the containers are."""
+    array = jnp.arange(6.0)
+    layers = [{"w": array}] * 12
+    pytree = {"layers": layers, "opt": (optax.adam(0.1).init(array), None), "numbers": {7: 1}}
+    path = saved(tmp_path, pytree)
+    found = ckptfmt.jax.load(path, filter="layers/1*", cast={"*/10/*": "float16"})
+    assert [*found] == ["layers"]
+    kinds = [one and one["w"].dtype.name for one in found["layers"]]
+    assert kinds == [None, "float32", *[None] * 8, "float16", "float32"]
+    rename = {"layers/3/w": "layers/3/kernel", "numbers/7": "numbers/x"}
+    ckptfmt.editing.edit(path, path.with_name("b"), rename=rename, strip_optimizer=True)
+    found = ckptfmt.load_tree(path.with_name("b"))
+    assert [*found] == ["layers", "numbers"]
+    assert [[*one] for one in found["layers"]] == [[["w"], ["kernel"]][i == 3] for i in range(12)]
+    assert found["numbers"] == {"x": 1}
+    ckptfmt.save(tmp_path / "c", {f"{at}/w": np.ones(1) for at in range(12)}, level="v2")
+    assert [*ckptfmt.load_tree(tmp_path / "c")] == [str(at) for at in range(12)]
+    sharded = ckptfmt.jax.load(path, names=["layers/0/w"], sharding=on(mesh_of(2), "axis0"))
+    assert sharded["layers"][0]["w"].sharding == on(mesh_of(2), "axis0")
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "failure"),
+    [
+        ('{"version":2,"state":[]}', ckptfmt.UnsupportedError, None),
+        ('{"version":1,"state":{"$new":1}}', ckptfmt.UnsupportedError, None),
+        ("[" * 100_000, ckptfmt.CorruptError, "BAD_ENTRY"),
+        (
+            '{"version":1,"state":{"$dict":[[{"$tensor":true},1]]}}',
+            ckptfmt.CorruptError,
+            "BAD_ENTRY",
+        ),
+        ('{"version":1}', ckptfmt.CorruptError, "BAD_ENTRY"),
+    ],
+)
+def test_damaged_structures(tmp_path: Path, text: str, kind: Any, failure: str | None) -> None:
+    path = tmp_path / "checkpoint"
+    ckptfmt.save(path, {"w": np.ones(2)}, metadata={"ckptfmt.jax": text})
+    for load in (ckptfmt.load_tree, ckptfmt.jax.load):
+        with pytest.raises(kind) as error:
+            load(path)
+        assert (error.value.path, failure) == (str(path), failure and error.value.failure)
+
+
 def test_a_leaf_alone_and_nothing(tmp_path: Path) -> None:
     assert both_ways(tmp_path / "leaf", jnp.ones(3)) == ["value"]
     assert both_ways(tmp_path / "nothing", {}) == []
@@ -176,7 +250,11 @@ def test_optimizer_states_are_in_the_metadata(tmp_path: Path) -> None:
     ckptfmt.jax.save(tmp_path / "a", state, metadata={"step": 3})
     done = ckptfmt.editing.edit(tmp_path / "a", tmp_path / "b", strip_optimizer=True)
     with ckptfmt.open(tmp_path / "a") as reader:
-        assert reader.metadata == {"ckptfmt.optimizer_states": ["a", "b%2Fc/0"], "step": 3}
+        assert reader.metadata == {
+            "ckptfmt.optimizer_states": ["a", "b%2Fc/0"],
+            "ckptfmt.jax": ckptfmt.jax.pytrees.structure_of(state),
+            "step": 3,
+        }
     check(ckptfmt.jax.load(tmp_path / "b", {"params": params}, strict=False), {"params": params})
     left = set(ckptfmt.load(tmp_path / "b"))
     assert {name.partition("/")[0] for name in left} == {"params", "average"}
@@ -567,8 +645,8 @@ def test_wrong_leaves_of_like(tmp_path: Path) -> None:
 
 # What cannot work is refused when it is given; `path` and `tree` are a checkpoint and its pytree.
 WRONG: list[tuple[str, str]] = [
-    ("load(path)", "like must be a pytree with the structure of what is loaded, for example"),
-    ("load(path, None)", "not NoneType. ckptfmt.load and ckptfmt.load_tree need none"),
+    ("load(path, None)", "like must be a pytree with the structure of what .* leave it out"),
+    ("load(path, cast=True)", "cast must be"),
     ("load(path, path)", "not PosixPath"),
     ("load(path, str(path))", "not str"),
     ("load(tree, path)", "load(path, like): path must be .*, not dict. Are the arguments swapped"),
