@@ -133,11 +133,11 @@ print(refused(CkptfmtError, ckptfmt.jax.save, "file", state)[:20])
     np.testing.assert_array_equal(found["columns"], np.arange(64.0).reshape(8, 8))
     np.testing.assert_array_equal(found["replica/3"], np.arange(64.0).reshape(8, 8) + 3)
     with ckptfmt.open(tmp_path / "saved") as reader:
-        metadata = reader.metadata
-    assert metadata["jax_prng_impls"] == [["keys", "threefry2x32"]] and metadata["step"] == 3
-    assert len(ckptfmt.jax.load(tmp_path / "saved")["replica"]) == 4
+        assert reader.metadata["jax_prng_impls"] == [["keys", "threefry2x32"]]
+        assert reader.metadata["step"] == 3
         assert len(reader["both"].slices) == 8
         assert {reader[f"replica/{number}"].shard for number in range(4)} == {0, 1}
+    assert len(ckptfmt.jax.load(tmp_path / "saved")["replica"]) == 4
 
 
 def test_the_coordinator(tmp_path: Path) -> None:
