@@ -149,7 +149,8 @@ def compare(
         graphs_equal: compares the object graphs, if both have one; None compares the bytes.
     """
     by_checksum = by_checksum and a.header.big_endian == b.header.big_endian
-    for one, other in pairs(a, b, chosen, renamed):
+    for stored, there in pairs(a, b, chosen, renamed):
+        one, other = stored and meant(stored), there and meant(there)
         if graphs_equal and one and other and one.name == OBJECT_GRAPH_KEY:
             yield None if graphs_equal() else Difference(one.name, "values", one, other, 1)
         else:
@@ -198,7 +199,7 @@ def pairs(
     chosen: Callable[[str], object] = lambda _: True,
     renamed: Callable[[str], str] | None = None,
 ) -> Iterator[tuple[TensorHandle | None, TensorHandle | None]]:
-    """Yield pairs of tensors, in the byte order of their names in B."""
+    """Yield pairs of tensors as they are stored, in the byte order of their names in B."""
     ours: dict[str, str] = {}
     for name in a:
         new = name if renamed is None else renamed(name)
@@ -208,8 +209,7 @@ def pairs(
     every = {*ours, *b}
     for name in sorted(every, key=tensor_bytes):
         if chosen(name):
-            one, other = a[ours[name]] if name in ours else None, b.get(name)
-            yield one and meant(one), other and meant(other)
+            yield a[ours[name]] if name in ours else None, b.get(name)
 
 
 def checksums_equal(a: TensorHandle, b: TensorHandle) -> bool:

@@ -31,7 +31,7 @@ from ckptfmt.bundle.comparing import (
     ratio,
 )
 from ckptfmt.bundle.graph import OBJECT_GRAPH_KEY
-from ckptfmt.bundle.meanings import alike
+from ckptfmt.bundle.meanings import alike, meant
 from ckptfmt.bundle.reader import Reader
 from ckptfmt.bundle.tensor import TensorHandle
 from ckptfmt.errors import CkptfmtError, masked
@@ -91,6 +91,9 @@ def comparison_data(
         assert there is not None
         sample, found, more = _Sample(there.size), None, dict[str, Any]()
         try:
+            one, other = one and meant(one), other and meant(other)  # noqa: PLW2901
+            there = other or one or there
+            sample = _Sample(there.size)
             if one and other and there.name == OBJECT_GRAPH_KEY:
                 graph = None if graphs_equal(a, b) else GRAPHS_DIFFER
                 continue
@@ -157,8 +160,8 @@ def _numbers(found: Difference, budget: Budget) -> dict[str, Any]:
             "elements": found.elements,
             "largest": json_number(found.largest),
             "norm": json_number(found.norm_a),
-            "norm_change": json_number(found.norm_change),
-            "ratio": json_number(found.relative),
+            "norm_change": json_number(_norm_change(found)),
+            "ratio": json_number(None if _norm_change(found) is None else found.relative),
             "nans": list(found.nans),
             "infinite": list(found.infinite),
         }
@@ -168,6 +171,13 @@ def _numbers(found: Difference, budget: Budget) -> dict[str, Any]:
         if values is not None:
             row["old"], row["new"] = (few_as_text(one, STRING_MAX) for one in values)
     return row
+
+
+def _norm_change(found: Difference) -> float | None:
+    """Return the norm of the change; None if no element of one side is finite."""
+    assert found.b is not None
+    unusual = map(sum, zip(found.nans, found.infinite, strict=True))
+    return None if found.b.size in unusual else found.norm_change
 
 
 def _metadata(a: Reader, b: Reader) -> dict[str, Any]:
@@ -276,6 +286,7 @@ class _Sum:
             "role": self.role,
             "tensors": self.tensors,
             "changed": self.changed,
+            "unknown": self.unknown,
             "norm": json_number(norm),
             "norm_change": json_number(norm_change),
             "ratio": json_number(relative),
@@ -326,7 +337,7 @@ class _Layers:
             elif found is None:
                 one.add(None, None)
             else:
-                one.add(found.norm_a, found.norm_change)
+                one.add(found.norm_a, _norm_change(found))
         return place
 
     def _norm(self, there: TensorHandle) -> float | None:

@@ -138,6 +138,8 @@ def expected_row(one: Array | None, other: Array | None, *, damaged: bool) -> di
         if kind_of(one.dtype) != "i":
             row["nans"] = [int(np.isnan(x).sum()) for x in (one, other)]
             row["infinite"] = [int(np.isinf(x).sum()) for x in (one, other)]
+            if not all(np.isfinite(x).any() for x in (one, other)):
+                numbers["norm_change"] = numbers["ratio"] = None
     return row | numbers
 
 
@@ -240,9 +242,11 @@ def _check_layers(found: Any, rows: dict[str, Any], tensors: dict[str, Array]) -
         ]
         parts = [(one.get("norm"), one.get("norm_change")) for one in floats]
         sums: list[float | None] = [None] * 3
-        if parts and not any(None in part for part in parts):
-            sums = [math.hypot(*(part[side] for part in parts)) for side in (0, 1)]
-            sums.append(sums[1] / sums[0] if sums[0] else math.inf if sums[1] else 0.0)
+        for side in (0, 1) if parts else ():
+            own = [part[side] for part in parts]
+            sums[side] = None if None in own else math.hypot(*own)
+        if None not in sums[:2]:
+            sums[2] = sums[1] / sums[0] if sums[0] else math.inf if sums[1] else 0.0
         assert [data[key] for key in ("norm", "norm_change", "ratio")] == list(map(near, sums))
         count += bool(floats)
         moved += bool(floats) and data["changed"] > 0

@@ -15,7 +15,7 @@ function chart() {
   const numbers = (one) => [one.low, one.high].map(key).filter(Number.isFinite);
   const sizes = list.map((one) => one.rms).filter((one) => one > 0).sort((a, b) => a - b);
   const wide = Math.max(2, Math.min(14, step * 0.6));
-  if (norms) panels.push({ title: "norm", scale: norms, mark: (one, x, y) => one.norm > 0 ? [draw("circle", { class: `dot ${one.nans || one.infinite ? "bad" : one.role}`, cx: x, cy: y(one.norm), r: Math.max(1.5, Math.min(4, step / 3)) })] : [] });
+  if (norms) panels.push({ title: "norm", scale: norms, mark: (one, x, y) => Number.isFinite(one.norm) && one.norm > 0 ? [draw("circle", { class: `dot ${one.nans || one.infinite ? "bad" : one.role}`, cx: x, cy: y(one.norm), r: Math.max(1.5, Math.min(4, step / 3)) })] : [] });
   if (sizes.length) {
     const scale = symmetric(list.flatMap(numbers), sizes[Math.floor(sizes.length / 2)], PANEL);
     panels.push({ title: "values", scale, mark(one, x, y) {
@@ -56,7 +56,7 @@ function chart() {
 const dtypesOf = (one) => Object.entries(one.dtypes).sort((a, b) => b[1] - a[1]).map(([dtype, number]) => number === one.elements ? dtype : `${dtype} ${percent(number, one.elements)}`).join(", ");
 const layerColumns = () => [
   { title: "layer", key: (one) => one.at },
-  ...(comparison ? [{ title: "change / norm", width: 132, right: 1, down: -1, key: ratioOf, picture: (one) => ratioOf(one) > 0 ? patch(stepOf(ratioOf(one), layerBounds)) : null, cell: (one) => { const change = changeOfLayer(one); return !change ? "" : change.changed ? number(key(change.ratio), 3) : "same"; } }] : []),
+  ...(comparison ? [{ title: "change / norm", width: 132, right: 1, down: -1, key: ratioOf, picture: (one) => ratioOf(one) > 0 ? patch(stepOf(ratioOf(one), layerBounds)) : null, cell: (one) => { const change = changeOfLayer(one); return !change ? "" : change.changed ? number(key(change.ratio), 3) : change.unknown ? "not compared" : "same"; } }] : []),
   ...[["norm", "norm"], ["rms", "rms"], ["std", "deviation"], ["min", "low"], ["max", "high"]].map(([title, field]) => ({ title, width: 86, right: 1, down: -1, key: (one) => key(one[field]), cell: (one) => about_(one, field) })),
   { title: "tensors", width: 76, right: 1, down: -1, key: (one) => one.tensors, cell: (one) => count(one.tensors) },
   { title: "elements", width: 104, right: 1, down: -1, key: (one) => one.elements, cell: (one) => count(one.elements) },
