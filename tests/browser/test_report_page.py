@@ -18,7 +18,7 @@ import pytest
 from support.files import flip
 
 import ckptfmt
-from ckptfmt.report import html, report
+from ckptfmt.report import html, report, report_series
 from ckptfmt.report.collect import checkpoint_data
 from ckptfmt.report.measuring import Budget
 
@@ -393,6 +393,27 @@ def test_comparison(two: Path, browser: Any) -> None:
     assert "changed, below" in seen["legend"] and "same" in seen["legend"]
     assert seen["colours"] >= 4, "layers differ though nearly everything changed"
     assert seen["bars"] == 3
+
+
+def test_what_could_not_be_compared(tmp_path: Path, browser: Any) -> None:
+    values = np.ones((40, 40), np.float32)
+    broken = np.full_like(values, np.nan)
+    ckptfmt.save(tmp_path / "a", {"x/w": values, "y/w": values, "z/w": np.float32(1)})
+    new = {"x/w": broken, "y/w": values + 1, "z/w": np.float32(np.nan)}
+    ckptfmt.save(tmp_path / "b", new)
+    flip(tmp_path / "a.data-00000-of-00001", 6400)
+    report(tmp_path / "b", tmp_path / "b.html", before=tmp_path / "a")
+    report_series([tmp_path / "b"], tmp_path / "s.html", seconds=0)
+    seen = Page(browser, tmp_path / "b.html").act(
+        "seen.layers = $('layers').textContent; seen.first = named('#changes');"
+        "seen.health = $('warnings').textContent; all('#colours button')[0].click();"
+        "seen.legend = $('colours').textContent;"
+    )
+    assert seen["first"] == ["y/w", "x/w", "z/w"], "unreadable, then new NaN"
+    assert "same" not in seen["layers"] and "not compared" in seen["layers"]
+    assert "[]" not in seen["health"] and "undefined" not in seen["legend"]
+    seen = Page(browser, tmp_path / "s.html").act("seen.gaps = $('series-gaps').textContent;")
+    assert "1 checkpoint not read in full" in seen["gaps"]
 
 
 @pytest.mark.parametrize("size", [(400, 844), (1280, 900), (1920, 1000)])

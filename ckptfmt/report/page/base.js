@@ -10,6 +10,8 @@ const numeric = new Intl.Collator("en", { numeric: true }).compare;
 [...tensors].sort((a, b) => numeric(a.name, b.name)).forEach((one, at) => { one.rank = at; });
 const byName = new Map(data.grouped ? [] : tensors.map((one) => [one.name, one]));
 const changeOf = new Map(comparison ? comparison.rows.map((one) => [one.name, one]) : []);
+// Object graphs are compared as graphs, without a row.
+const changeText = (name) => changeOf.has(name) ? changeOf.get(name).change : name === GRAPH && comparison.graph ? "changed" : "same";
 const ROLES = ["weight", "optimizer", "other", "unknown"];
 const CHANGES = ["unreadable", "removed", "added", "retyped", "changed", "not compared"];
 const LABELS = { weight: "weights", optimizer: "optimizer", other: "other", unknown: "weights or optimizer" };
@@ -57,6 +59,7 @@ function number(value, digits = 7) {
   if (value === null || value === undefined) return "-";
   if (typeof value === "string") return value.replace("Infinity", "inf");
   const tall = Math.abs(value);
+  if (tall === Infinity) return value < 0 ? "-inf" : "inf";
   if (Number.isInteger(value) && tall < 1e9) return String(value);
   if (tall < 1e-3 || tall >= 1e9) return value.toExponential(Math.min(digits, 5) - 1).replace(/\.?0+e/, "e");
   // No digit of the whole part is rounded.

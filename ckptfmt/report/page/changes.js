@@ -37,8 +37,9 @@ if (comparison) {
     : one.old !== undefined ? `${one.old} → ${one.new}`
     : one.nans && (one.nans[0] || one.nans[1]) ? `NaN: ${count(one.nans[0])} before, ${count(one.nans[1])} after`
     : one.infinite && (one.infinite[0] || one.infinite[1]) ? `infinite: ${count(one.infinite[0])} before, ${count(one.infinite[1])} after` : kindOf(one.after || one.before);
-  // Weights come before what an optimizer keeps of them, which moves farther.
-  const after = (one) => 10 * CHANGES.indexOf(one.change) + Math.max(ROLES.indexOf(one.role), 0);
+  // New NaN and infinities come first: a ratio is of finite elements. Weights come before what an optimizer keeps of them, which moves farther.
+  const broke = (one) => [one.nans, one.infinite].some((both) => both && both[1] > both[0]);
+  const after = (one) => 10 * CHANGES.indexOf(one.change) + (broke(one) ? -5 : Math.max(ROLES.indexOf(one.role), 0));
   [...comparison.rows].sort((a, b) => after(a) - after(b) || (key(b.ratio) ?? -1) - (key(a.ratio) ?? -1)).forEach((one, rank) => { one.rank = rank; });
   const numberIn = (title, field, width = 96) => ({ title, width, right: 1, down: -1, key: (one) => key(one[field]), cell: (one) => one[field] === null || one[field] === undefined ? "" : number(one[field], 4) });
   changes = table($("changes"), [

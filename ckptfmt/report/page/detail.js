@@ -9,7 +9,7 @@ function select(name) {
   if (one.key !== undefined) known.push(["stored name", one.key]);
   if (one.parameter !== undefined) known.push(["parameter", one.parameter]);
   const change = changeOf.get(name);
-  if (comparison) known.push(["change", change ? change.change : "same"]);
+  if (comparison) known.push(["change", changeText(name)]);
   if (change && change.old !== undefined) known.push(["before", change.old], ["after", change.new]);
   if (change && change.ratio !== null && change.ratio !== undefined) known.push(["norm of change / norm before", `${number(key(change.norm_change))} / ${number(key(change.norm))} = ${number(key(change.ratio), 4)}`]);
   if (stats) {

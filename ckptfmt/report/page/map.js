@@ -135,6 +135,7 @@ const titleOf = (name) => STEP.test(name) ? between(Number(name.slice(5))) : LAB
 // What a step of change / norm means.
 function between(step) {
   const [low, high] = [bounds[step - 1], bounds[step]].map((one) => one === undefined ? undefined : number(one, 2));
+  if (low === undefined && high === undefined) return "changed";
   return low === undefined ? `changed, below ${high}` : high === undefined ? `changed, ${low} and more` : `changed, ${low} to ${high}`;
 }
 function legend() {

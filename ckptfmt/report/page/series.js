@@ -23,7 +23,7 @@ function seriesScale(list, length) {
   const most = Math.max(...values, 0) || 1;
   return values.length ? { at: (value) => length * value / most, ticks: [0, most] } : null;
 }
-const stepText = (one, at) => one.step === null ? String(at + 1) : String(one.step);
+const stepText = (one, at) => String(series.axis === "step" ? one.step : at + 1);
 function drawSeries() {
   const box = $("series-chart"), width = Math.max(box.clientWidth - LEFT - 12, 100), height = 200, steps = series.steps, scale = seriesScale(seriesShown, height);
   const places = steps.map((one, at) => series.axis === "step" ? one.step : at), low = Math.min(...places), span = Math.max(...places) - low || 1;
@@ -46,7 +46,9 @@ function spark(one) {
   return svg;
 }
 function showSeries() {
-  const has = (one) => one.role === seriesRole && wanted(one);
+  // As the layers: also those of which a tensor is wanted.
+  const names = new Set(data.grouped ? [] : tensors.filter((one) => wanted(one) && one.layer !== null).map((one) => `${layers[one.layer].role} ${layers[one.layer].name}`));
+  const has = (one) => one.role === seriesRole && (names.has(`${one.role} ${one.name}`) || wanted(one));
   seriesShown = series.layers.filter(has);
   seriesTable.show(has);
   drawSeries();
@@ -54,7 +56,9 @@ function showSeries() {
 if (series) {
   $("s-series").hidden = false;
   const failed = series.steps.filter((one) => one.error);
-  $("series-text").textContent = `${plural(series.steps.length, "checkpoint")}${series.axis === "step" ? ", by step" : ", in the order given"}${series.skipped ? `; ${count(series.skipped)} between them were left out` : ""}. Of large tensors, the same sample was read in each.`;
+  $("series-text").textContent = `${plural(series.steps.length, "checkpoint")}${series.axis === "step" ? ", by step" : ", in the order given"}${series.skipped ? `; ${count(series.skipped)} between them were left out` : ""}. Of large tensors, the same sample was read in each. All else on this page is of ${data.path}.`;
+  const partial = series.steps.filter((one) => one.partial).length;
+  if (partial) $("series-gaps").append(make("li", {}, `${plural(partial, "checkpoint")} not read in full: the time or bytes that may be read were used up; --full has no limit`));
   for (const one of failed) $("series-gaps").append(make("li", { class: "warn" }, `${one.path}: ${one.error}`));
   const partly = series.steps.filter((one) => one.partial).length;
   if (partly) $("series-gaps").append(make("li", {}, `${plural(partly, "checkpoint")} read in part, within ${health.seconds} s (no limit: --full)`));

@@ -5,7 +5,9 @@ const sum = (at) => data.parts.reduce((all, part) => all + part[at], 0), total =
 {
   // What tells how far a training is, of a state, metadata or a tensor.
   const leads = /(^|[./])_?(steps?|global_step|iter|iterations?|(last_)?epoch|loss|lr|learning_rate)$/i;
-  const scalars = about.values.length ? [] : tensors.filter((one) => one.stats && one.shape.length === 0).map((one) => [one.name, number(one.stats.mean)]);
+  // An optimizer has a step for each parameter.
+  const ends = new Set(), isFirst = (name) => { const end = name.split(/[./]/).pop(), found = !ends.has(end); ends.add(end); return found; };
+  const scalars = about.values.length ? [] : tensors.filter((one) => one.stats && one.shape.length === 0 && leads.test(one.name) && isFirst(one.name)).map((one) => [one.name, number(one.stats.mean)]);
   const first = [...about.values, ...about.metadata, ...scalars].filter(([name, text]) => leads.test(name) && text.length <= 40).slice(0, 8);
   const left = (list) => list.filter((one) => !first.includes(one)), others = left(about.values), metadata = left(about.metadata);
   const weights = (data.parts.find(([role]) => role === "weight") || [0, 0, 0])[2];
@@ -38,7 +40,8 @@ const sum = (at) => data.parts.reduce((all, part) => all + part[at], 0), total =
     shares.push(text);
     $("share-text").append(make("span", { class: "share" }, patch(role), text));
   }
-  $("share").setAttribute("aria-label", shares.join("; "));
+  if (shares.length) $("share").setAttribute("aria-label", shares.join("; "));
+  else $("share").remove();
 }
 
 // ---- health
@@ -51,7 +54,7 @@ const sum = (at) => data.parts.reduce((all, part) => all + part[at], 0), total =
   if (health.items.length) $("findings").append(make("li", {}, `Tensors to look at: ${kinds}.`));
   for (const { name, text, place } of health.items) {
     const shown = byName.has(name) ? button(name, () => select(name)) : name;
-    $("warnings").append(make("li", {}, shown, `: ${text}${place ? `, the first at ${shape(place)}` : ""}`));
+    $("warnings").append(make("li", {}, shown, `: ${text}${place && place.length ? `, the first at ${shape(place)}` : ""}`));
   }
   const more = health.kinds.reduce((all, [, times]) => all + times, 0) - health.items.length;
   if (more > 0) $("warnings").append(make("li", {}, `and ${count(more)} more`));
@@ -66,6 +69,6 @@ const sum = (at) => data.parts.reduce((all, part) => all + part[at], 0), total =
   if (health.damaged) read.push(`${count(health.damaged)} damaged`);
   if (unread > 0) read.push(`${count(unread)} not read`);
   say(`Measured: ${read.join(", ")}${health.sampled || unread > 0 ? limit : ""}.`);
-  if (!health.items.length && health.whole + health.sampled) say("No NaN, infinity, outlier, dead row, dead column or tensor of zeros was found in what was measured.");
+  if (!health.items.length && health.whole + health.sampled) say(`No NaN, infinity, outlier, dead row, dead column${health.zero_slots ? "" : " or tensor of zeros"} was found in what was measured.${health.sampled ? " Of a sample, columns were not looked at." : ""}`);
   if (health.zero_slots) say(`${plural(health.zero_slots, "optimizer slot")} all zero, as those of variables that were not trained.`);
 }

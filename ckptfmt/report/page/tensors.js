@@ -50,7 +50,7 @@ const fileName = (end) => `${data.path.split("/").pop()}.${end}`;
 const COLUMNS = ["name", "dtype", "shape", "bytes", "role", "elements", "tensors", "norm", "mean", "deviation", "low", "high", "zeros", "nans", "infinite", "change", "ratio"];
 function rowsShown() {
   return tensorTable.rows().map((one) => {
-    const change = changeOf.get(one.name), all = { ...one.stats, ...one, role: roleOf(one), elements: elements(one), ...(comparison && !data.grouped ? { change: change ? change.change : "same", ratio: change && change.ratio } : {}) };
+    const change = changeOf.get(one.name), all = { ...one.stats, ...one, role: roleOf(one), elements: elements(one), ...(comparison && !data.grouped ? { change: changeText(one.name), ratio: change && change.ratio } : {}) };
     return Object.fromEntries(COLUMNS.filter((name) => all[name] !== undefined).map((name) => [name, all[name]]));
   });
 }
