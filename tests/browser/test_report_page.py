@@ -404,6 +404,7 @@ def test_what_could_not_be_compared(tmp_path: Path, browser: Any) -> None:
     flip(tmp_path / "a.data-00000-of-00001", 6400)
     report(tmp_path / "b", tmp_path / "b.html", before=tmp_path / "a")
     report_series([tmp_path / "b"], tmp_path / "s.html", seconds=0)
+    report_series([tmp_path / "a", tmp_path / "b"], tmp_path / "t.html")
     seen = Page(browser, tmp_path / "b.html").act(
         "seen.layers = $('layers').textContent; seen.first = named('#changes');"
         "seen.health = $('warnings').textContent; all('#colours button')[0].click();"
@@ -414,6 +415,8 @@ def test_what_could_not_be_compared(tmp_path: Path, browser: Any) -> None:
     assert "[]" not in seen["health"] and "undefined" not in seen["legend"]
     seen = Page(browser, tmp_path / "s.html").act("seen.gaps = $('series-gaps').textContent;")
     assert "1 checkpoint not read in full" in seen["gaps"]
+    seen = Page(browser, tmp_path / "t.html").act("seen.gaps = $('series-gaps').textContent;")
+    assert f"NaN or infinity in z, the first in {tmp_path / 'b'}" in seen["gaps"]
 
 
 @pytest.mark.parametrize("size", [(400, 844), (1280, 900), (1920, 1000)])

@@ -76,6 +76,7 @@ const ended = (text, room) => text.length <= room ? text : `…${text.slice(text
 const classOf = (name) => name.replace(" ", "-");
 
 // ---- axes
+const tickText = (value) => Math.abs(value) >= 1e5 ? value.toExponential(2).replace(/\.?0+e/, "e") : number(value, 3);
 // A scale from values to a length; of many powers of ten it is logarithmic.
 function logarithmic(values, length) {
   const some = values.filter((one) => one > 0 && Number.isFinite(one));

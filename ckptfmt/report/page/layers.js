@@ -38,7 +38,7 @@ function chart() {
     const group = draw("g", { transform: `translate(${LEFT} ${top})` }, draw("text", { class: "head", x: -LEFT + 2, y: -5 }, title));
     for (const tick of scale.ticks) {
       const at = y(tick);
-      if (at >= -1 && at <= PANEL + 1) group.append(draw("line", { class: "grid", x1: 0, x2: width, y1: at, y2: at }), draw("text", { x: -5, y: at + 4, "text-anchor": "end" }, number(tick, 3)));
+      if (at >= -1 && at <= PANEL + 1) group.append(draw("line", { class: "grid", x1: 0, x2: width, y1: at, y2: at }), draw("text", { x: -5, y: at + 4, "text-anchor": "end" }, tickText(tick)));
     }
     list.forEach((one, at) => group.append(...mark(one, (at + 0.5) * step, y)));
     svg.append(group);

@@ -31,7 +31,7 @@ function drawSeries() {
   const svg = draw("svg", { viewBox: `0 0 ${width + LEFT + 12} ${height + 34}`, width: width + LEFT + 12, height: height + 34, role: "img", "aria-label": `${MEASURES[measure]} of ${plural(seriesShown.length, "layer")} over ${plural(steps.length, "checkpoint")}; the table has the numbers` });
   const group = draw("g", { transform: `translate(${LEFT} 8)` });
   const y = (value) => scale ? height - scale.at(value) : height;
-  for (const tick of scale ? scale.ticks : []) group.append(draw("line", { class: "grid", x1: 0, x2: width, y1: y(tick), y2: y(tick) }), draw("text", { x: -5, y: y(tick) + 4, "text-anchor": "end" }, number(tick, 3)));
+  for (const tick of scale ? scale.ticks : []) group.append(draw("line", { class: "grid", x1: 0, x2: width, y1: y(tick), y2: y(tick) }), draw("text", { x: -5, y: y(tick) + 4, "text-anchor": "end" }, tickText(tick)));
   steps.forEach((one, at) => { if (one.error) group.append(titled(draw("line", { class: "gap", x1: x(at), x2: x(at), y1: 0, y2: height }), `${one.path}\n${one.error}`)); });
   for (const one of scale ? seriesShown : []) group.append(titled(draw("path", { class: `line ${one.role}`, d: seriesPoints(one, x, y) }), one.name));
   const every = Math.max(1, Math.ceil(steps.length / Math.max(2, Math.floor(width / 70))));
@@ -59,6 +59,9 @@ if (series) {
   $("series-text").textContent = `${plural(series.steps.length, "checkpoint")}${series.axis === "step" ? ", by step" : ", in the order given"}${series.skipped ? `; ${count(series.skipped)} between them were left out` : ""}. Of large tensors, the same sample was read in each. All else on this page is of ${data.path}.`;
   const partial = series.steps.filter((one) => one.partial).length;
   if (partial) $("series-gaps").append(make("li", {}, `${plural(partial, "checkpoint")} not read in full: the time or bytes that may be read were used up; --full has no limit`));
+  const broken = series.layers.map((one) => [one.name, one.bad.findIndex((bad) => bad > 0)]).filter(([, at]) => at >= 0).sort((a, b) => a[1] - b[1]);
+  for (const [name, at] of broken.slice(0, 12)) $("series-gaps").append(make("li", { class: "warn" }, `NaN or infinity in ${name}, the first in ${series.steps[at].path}`));
+  if (broken.length > 12) $("series-gaps").append(make("li", { class: "warn" }, `and in ${plural(broken.length - 12, "more layer")}`));
   for (const one of failed) $("series-gaps").append(make("li", { class: "warn" }, `${one.path}: ${one.error}`));
   const partly = series.steps.filter((one) => one.partial).length;
   if (partly) $("series-gaps").append(make("li", {}, `${plural(partly, "checkpoint")} read in part, within ${health.seconds} s (no limit: --full)`));
