@@ -56,6 +56,7 @@ from ckptfmt.objects.build import pytree_of
 from ckptfmt.objects.nodes import holds_scalar
 from ckptfmt.recipe.changes import Cast, Changes, Names
 from ckptfmt.recipe.load import MatchReport, Mismatch, refuse, without_bookkeeping
+from ckptfmt.saving.options import CheckpointOptions
 from ckptfmt.sharded.coordinator import Coordinator, SingleProcess
 from ckptfmt.sharded.rounds import Team
 from ckptfmt.sharded.sharded import compare_seen, fail
@@ -106,14 +107,13 @@ def save(
         CheckpointNotFoundError, StorageError, BusyError: as in `ckptfmt.sharded.save`.
     """
     options = functools.partial(
-        SaveOptions,
+        CheckpointOptions,
         level=level,
         alignment=alignment,
         durability=durability,
         compression=compression,
     )
-    job = _Save(prefix, pytree, metadata, options, coordinator)
-    job.finish(job.content.sources)
+    Save(prefix, pytree, metadata, options, coordinator).run()
 
 
 def save_async(
@@ -143,31 +143,22 @@ def save_async(
         All other errors of `save` are raised by the future.
     """
     options = functools.partial(
-        SaveOptions,
+        CheckpointOptions,
         level=level,
         alignment=alignment,
         durability=durability,
         compression=compression,
     )
-    job = _Save(prefix, pytree, metadata, options, coordinator)
-
-    def prepare() -> Work:
-        try:
-            snapshot = Snapshot([job.content.sources])
-        except BaseException as error:
-            return functools.partial(job.finish, error)
-
-        def work() -> None:
-            with snapshot:
-                job.finish(snapshot.copied[0])
-
-        return work
-
-    return SaveQueue().begin(prefix_text(prefix, urls=True), prepare)
+    return Save(prefix, pytree, metadata, options, coordinator).run_async()
 
 
-class _Save:
+class Save:
     """A save in which the processes have agreed to write their parts.
+
+    Args:
+        prefix, pytree, metadata, coordinator: as `save` has them.
+        options: returns how to save.
+        queue: that of a Checkpoint, of which all processes call the write callbacks.
 
     Attributes:
         content: what this process writes.
@@ -178,17 +169,20 @@ class _Save:
         prefix: Path,
         pytree: Any,
         metadata: Mapping[str, Any] | None,
-        options: Callable[[], SaveOptions],
+        options: Callable[[], CheckpointOptions],
         coordinator: Coordinator | None,
+        queue: SaveQueue | None = None,
     ) -> None:
         wait_for_saves()
-        self._own = None if coordinator is not None else _coordinator()
+        self._queue = queue
+        self._own = None if coordinator is not None else own_coordinator()
         self._team = _team(coordinator or self._own, "ckptfmt.jax.save")
         with self._team.guarded() as guard:
             self._options = options()
             check_order("save(prefix, pytree)", "prefix", prefix, pytree)
             check_pytree("pytree must be a pytree of arrays", pytree)
-            self._target = absolute(prefix_text(prefix, urls=True))
+            self._path = prefix_text(prefix, urls=True)
+            self._target = absolute(self._path)
             self.content = content_of(pytree, self._team.rank, self._team.world_size)
             self._metadata = self._stored_metadata(metadata)
             common = {**shared(self._options), "prefix": self._target}
@@ -213,12 +207,37 @@ class _Save:
         text = metadata_json({**given, **noted} if given else noted or None, level)
         return text if self._team.rank == 0 else None
 
-    def finish(self, columns: Columns | BaseException) -> None:
+    def run(self) -> str:
+        """Save, and return the prefix."""
+        if self._options.enable_async:
+            return self.run_async().prefix
+        self._finish(self.content.sources)
+        return self._path
+
+    def run_async(self) -> SaveFuture:
+        """Save in the background; return once the slices of this process are copied."""
+
+        def prepare() -> Work:
+            try:
+                snapshot = Snapshot([self.content.sources], self._queue)
+            except BaseException as error:
+                return functools.partial(self._finish, error)
+
+            def work() -> None:
+                with snapshot:
+                    self._finish(snapshot.copied[0])
+
+            return work
+
+        return (self._queue or SaveQueue()).begin(self._path, prepare)
+
+    def _finish(self, columns: Columns | BaseException) -> None:
         """Write the part of this process, and merge those of all. An error instead of the part is
         reported to the other processes and raised."""
         try:
             if self._team.world_size == 1:
                 self._write(self._target, columns, self._options)
+                self._options.after_write(self._path)
                 return
             # Process 0 has the metadata, and makes a checkpoint of an empty pytree as well.
             count = int(len(self.content.sources) > 0 or self._team.rank == 0)
@@ -226,6 +245,10 @@ class _Save:
                 for part in self._staging.parts(count):
                     self._write(part, columns, of_part(self._options))
             self._staging.merge(guard.error, count)
+            if self._queue is not None:
+                with self._team.guarded() as guard:
+                    self._options.after_write(self._path)
+                self._team.round(guard.error, b"", lambda _: b"")
         finally:
             if self._own is not None:
                 self._own.close()
@@ -236,7 +259,8 @@ class _Save:
         write_sources(prefix, columns, None, options, metadata=self._metadata)
 
 
-def _coordinator() -> Coordinator:
+def own_coordinator() -> Coordinator:
+    """Return a coordinator of the processes of JAX."""
     return SingleProcess() if jax.process_count() == 1 else JaxCoordinator()
 
 
@@ -307,7 +331,7 @@ def load(
             read the same.
         What `ckptfmt.open` and reading raise. If one process fails, all raise.
     """
-    own = None if coordinator is not None else _coordinator()
+    own = None if coordinator is not None else own_coordinator()
     with own if own is not None else contextlib.nullcontext():
         team = _team(coordinator or own, "ckptfmt.jax.load")
         seen, result, text = b"", None, ""
