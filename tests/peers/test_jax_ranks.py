@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import json
+import math
 from pathlib import Path
 
 import jax
@@ -138,6 +140,53 @@ print(refused(CkptfmtError, ckptfmt.jax.save, "file", state)[:20])
         assert len(reader["both"].slices) == 8
         assert {reader[f"replica/{number}"].shard for number in range(4)} == {0, 1}
     assert len(ckptfmt.jax.load(tmp_path / "saved")["replica"]) == 4
+
+
+def test_a_manager_in_processes_that_change(tmp_path: Path) -> None:
+    """One, two and one processes continue a directory, each on its own mesh."""
+    program = """
+import json
+import numpy as np
+import ckptfmt
+import ckptfmt.jax
+from jax.sharding import NamedSharding, PartitionSpec
+
+directory, last, is_async, *sizes = json.loads(sys.argv[4])
+mesh = jax.make_mesh(tuple(sizes), ("a", "b"))
+sharding = NamedSharding(mesh, PartitionSpec("a", "b"))
+matrix = np.arange(64, dtype=np.float32).reshape(8, 8)
+array = jax.make_array_from_callback((8, 8), sharding, lambda index: matrix[index])
+checkpoint = ckptfmt.jax.Checkpoint({"w": [array], "key": jax.random.key(3), "step": 0})
+best = ckptfmt.KeepBest("loss", mode="min")
+manager = ckptfmt.CheckpointManager(checkpoint, directory, 3, keep_best=best)
+found = manager.restore_latest()
+while (tree := checkpoint.tree)["step"] < last:
+    step = tree["step"] + 1
+    key, drawn = jax.random.split(tree["key"])
+    number = int(jax.random.randint(drawn, (), 0, 100))
+    checkpoint.tree = {"w": [tree["w"][0] + number], "key": key, "step": step}
+    (manager.save_async if is_async else manager.save)(step, metrics={"loss": abs(step - 2)})
+manager.sync()
+w = checkpoint.tree["w"][0]
+assert w.sharding == sharding
+total = float(jax.jit(lambda x: x.sum(), out_shardings=NamedSharding(mesh, PartitionSpec()))(w))
+print(json.dumps([found.path and found.path[-6:], total, *map(str, manager.checkpoints)]))
+"""
+
+    def run(world_size: int, where: str, last: int, *sizes: int, is_async: bool) -> list[str]:
+        given = json.dumps([str(tmp_path / where), last, is_async, *sizes])
+        devices = math.prod(sizes) // world_size
+        printed = run_jax_ranks(tmp_path, world_size, program, given, devices=devices)
+        found = [json.loads(one.splitlines()[-1]) for one in printed]
+        assert found == found[:1] * world_size
+        return [Path(one).name if isinstance(one, str) else one for one in found[0]]
+
+    assert run(1, "a", 3, 2, 2, is_async=False)[0] is None
+    assert run(2, "a", 5, 2, 4, is_async=True)[0] == "ckpt-3"
+    resumed = run(1, "a", 7, 1, 2, is_async=True)
+    assert resumed[0] == "ckpt-5"
+    assert resumed[2:] == ["ckpt-2", "ckpt-5", "ckpt-6", "ckpt-7"]
+    assert run(2, "b", 7, 4, 2, is_async=False)[1:] == resumed[1:]
 
 
 def test_the_coordinator(tmp_path: Path) -> None:
