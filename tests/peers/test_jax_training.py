@@ -15,10 +15,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from support.jax_ranks import environment
+from support.s3 import running
 
 import ckptfmt
 import ckptfmt.jax
-from ckptfmt import CheckpointManager, CkptfmtWarning, InvalidError, KeepBest
+from ckptfmt import CheckpointManager, CkptfmtWarning, InvalidError, KeepBest, stores
 from ckptfmt.cli import main as cli
 from ckptfmt.tf import CheckpointOptions
 
@@ -253,3 +254,23 @@ def test_what_a_checkpoint_refuses(tmp_path: Path) -> None:
     with pytest.raises(InvalidError) as error:
         checkpoint.write(tmp_path / "a")
     assert error.value.tensor == "w"
+
+
+def test_a_bucket(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run over an S3 server goes on where it was."""
+    for server in running():
+        server.bucket("bucket")
+        for name, value in server.environment().items():
+            monkeypatch.setenv(name, value)
+        for first in (0, 4):
+            checkpoint = ckptfmt.jax.Checkpoint(state_of(0))
+            best = KeepBest("loss", mode="min")
+            manager = CheckpointManager(checkpoint, "s3://bucket/run", 2, keep_best=best)
+            manager.restore_or_initialize()
+            np.testing.assert_array_equal(checkpoint.tree["w"][0], np.full(4, float(first)))
+            for step in range(first + 1, first + 5):
+                checkpoint.tree = state_of(step)
+                manager.save_async(metrics={"loss": abs(step - 2)})
+            manager.sync()
+        assert manager.all_steps() == [2, 7, 8]
+        stores.mount("s3://bucket", None)
