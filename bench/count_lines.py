@@ -17,6 +17,7 @@ PROGRAMS = Path(__file__).parent / "lines"
 JOBS = {
     "weights": "save the weights of a model, load them into another",
     "training": "save and resume a training: model, optimizer, step, random state, ...",
+    "manager": "start or resume, keep the newest three and the best, save in the background",
     "one_tensor": "load one tensor, reading only that",
     "sharded": "save a sharded model, load it into another",
     "convert": "convert a file of another format",

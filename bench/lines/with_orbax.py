@@ -32,3 +32,17 @@ def sharded(state, other):
 
 def convert():
     ocp.save(Path("converted").absolute(), load_file("weights.safetensors"))
+
+
+def manager(train_step, state, batches):
+    kept = ocp.training.preservation_policies
+    best = kept.BestN(get_metric_fn=lambda metrics: -metrics["loss"], n=1)
+    policy = kept.AnyPreservationPolicy([kept.LatestN(3), best])
+    place = Path("run").absolute()
+    with ocp.training.Checkpointer(place, preservation_policy=policy) as manager:
+        if manager.latest is not None:
+            state = manager.load(abstract_state=state)
+        for batch in batches[state["step"] :]:
+            state, loss = train_step(state, batch)
+            manager.save_async(state["step"], state, metrics={"loss": loss}, force=True)
+    return state
