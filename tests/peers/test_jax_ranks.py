@@ -9,7 +9,9 @@ from pathlib import Path
 
 import jax
 import numpy as np
+import pytest
 from support.jax_ranks import run_jax_ranks
+from support.s3 import running
 
 import ckptfmt
 import ckptfmt.jax
@@ -142,8 +144,11 @@ print(refused(CkptfmtError, ckptfmt.jax.save, "file", state)[:20])
     assert len(ckptfmt.jax.load(tmp_path / "saved")["replica"]) == 4
 
 
-def test_a_manager_in_processes_that_change(tmp_path: Path) -> None:
-    """One, two and one processes continue a directory, each on its own mesh."""
+def test_a_manager_in_processes_that_change(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One, two and one processes continue a directory, each on its own mesh; what comes out is that
+    of two processes over an S3 server."""
     program = """
 import json
 import numpy as np
@@ -174,7 +179,7 @@ print(json.dumps([found.path and found.path[-6:], total, *map(str, manager.check
 """
 
     def run(world_size: int, where: str, last: int, *sizes: int, is_async: bool) -> list[str]:
-        given = json.dumps([str(tmp_path / where), last, is_async, *sizes])
+        given = json.dumps([where, last, is_async, *sizes])
         devices = math.prod(sizes) // world_size
         printed = run_jax_ranks(tmp_path, world_size, program, given, devices=devices)
         found = [json.loads(one.splitlines()[-1]) for one in printed]
@@ -186,7 +191,13 @@ print(json.dumps([found.path and found.path[-6:], total, *map(str, manager.check
     resumed = run(1, "a", 7, 1, 2, is_async=True)
     assert resumed[0] == "ckpt-5"
     assert resumed[2:] == ["ckpt-2", "ckpt-5", "ckpt-6", "ckpt-7"]
-    assert run(2, "b", 7, 4, 2, is_async=False)[1:] == resumed[1:]
+    for server in running():
+        server.bucket("bucket")
+        for name, value in server.environment().items():
+            monkeypatch.setenv(name, value)
+        for last, is_async in ((4, False), (7, True)):
+            whole = run(2, "s3://bucket/run", last, 4, 2, is_async=is_async)
+    assert whole[1:] == resumed[1:]
 
 
 def test_the_coordinator(tmp_path: Path) -> None:
