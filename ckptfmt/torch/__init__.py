@@ -10,6 +10,7 @@ matching.py      a module or state matched with what is stored
 choosing.py      the structure with the chosen tensors only
 parameters.py    the names of the parameters of optimizers
 coordinator.py   TorchCoordinator
+ranks.py         a training state of several processes
 dcp.py           StorageWriter and reader for torch.distributed.checkpoint
 lightning.py     CheckpointIO of Lightning
 transformers.py  CheckpointCallback of transformers

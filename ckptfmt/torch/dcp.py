@@ -409,8 +409,12 @@ class StorageReader(storage.StorageReader):  # type: ignore[misc]
         self._close()
         rank = kwargs.get("rank")
         path = self._path if rank is None else _of_rank(self._path, rank)
-        self._opened = _Opened(reading.open(path, verify=self._verify))
+        opened = reading.open(path, verify=self._verify)
+        self._opened = _Opened(opened, self._structure(opened))
         return self._opened.metadata
+
+    def _structure(self, reader: reading.Reader) -> Any:
+        return structure_of(reader)
 
     def set_up_storage_reader(
         self, metadata: dcp.Metadata, is_coordinator: bool, *args: Any, **kwargs: Any
@@ -450,7 +454,7 @@ class _Opened:
         leaves: of the structure, by key.
     """
 
-    def __init__(self, reader: reading.Reader) -> None:
+    def __init__(self, reader: reading.Reader, structure: Any) -> None:
         self.reader = reader
         self.leaves: dict[str, Any] = {}
         paths: dict[str, Any] = {}
@@ -459,7 +463,6 @@ class _Opened:
             name = ".".join(map(str, path))
             self.leaves[name], paths[name] = leaf, path
 
-        structure = structure_of(reader)
         if WHOLE in reader.metadata:
             self.leaves = structure
         else:

@@ -295,6 +295,8 @@ class Matching:
 
     def _stateful(self, target: Any, stored: Any, path: Names) -> Finish:
         optimizer = _torch_optimizer(target)
+        if isinstance(stored, dict) and stored.keys() == {"param_groups"}:
+            stored = {"state": {}, **stored}  # DCP stores no empty dict
         if optimizer is not None and _is_optimizer_state(stored):
             return self._optimizer(target, optimizer, stored, path)
         known = type(target).__module__.partition(".")[0] == "torch"

@@ -1,0 +1,366 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A training state of several processes, which torch.distributed.checkpoint (DCP) saves and loads.
+
+The state dicts of modules and optimizers have the names of parameters, as DCP's `get_state_dict`
+gives them, so that a shard of one process finds its place. One process stores optimizers by
+numbers, with the names beside them: these are put in the place of the numbers when several read it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import torch
+from torch import distributed
+from torch.distributed import checkpoint as dcp
+from torch.distributed.checkpoint import state_dict as named
+from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner
+from torch.distributed.checkpoint.planner import LoadPlan
+from torch.distributed.checkpoint.staging import BlockingAsyncStager
+from torch.optim import Optimizer
+
+from ckptfmt._base.background import SaveFuture, SaveQueue, Work
+from ckptfmt.bundle import reader as reading
+from ckptfmt.errors import InvalidError
+from ckptfmt.recipe.load import MatchReport, refuse
+from ckptfmt.saving.options import CheckpointOptions
+from ckptfmt.torch.dcp import StorageReader, StorageWriter
+from ckptfmt.torch.making import New
+from ckptfmt.torch.state import RandomState
+from ckptfmt.torch.structure import is_stateful, structure_and_names
+
+Keys = tuple[Any, ...]
+
+
+class _Object(NamedTuple):
+    """An object of a state: where it is, its state dict, and what takes one."""
+
+    keys: Keys
+    take: Callable[[Any], object]
+
+
+class RankState:
+    """The state of this process as DCP takes it. Nothing is taken yet.
+
+    Args:
+        state: modules, optimizers, objects with a `state_dict`, tensors and Python values, in
+            dicts.
+
+    Raises:
+        InvalidError: an optimizer of which not exactly one module has all parameters.
+    """
+
+    def __init__(self, state: Any) -> None:
+        self._state = state
+        self._objects: list[_Object] = []
+        self._random: list[tuple[Keys, RandomState]] = []
+        self._optimizers: list[_Optimizer] = []
+        modules = dict(_found(state, (), torch.nn.Module))
+        for keys, optimizer in _found(state, (), Optimizer):
+            own = {id(one) for group in optimizer.param_groups for one in group["params"]}
+            places = [
+                place
+                for place, module in modules.items()
+                if own <= {id(one) for one in module.parameters()}
+            ]
+            if len(places) != 1:
+                having = ", ".join(map(_text, places)) or "none"
+                raise InvalidError(
+                    f"the parameters of the optimizer '{_text(keys)}' must be those of exactly one "
+                    f"module of the state; modules that have all of them: {having}"
+                )
+            module = modules[places[0]]
+            self._optimizers.append(_Optimizer(keys, places[0], module, optimizer))
+
+    def _taken(self, value: Any, keys: Keys) -> Any:
+        """Return the values that are saved, or loaded into."""
+        if isinstance(value, dict):
+            return {key: self._taken(one, (*keys, key)) for key, one in value.items()}
+        found: Any
+        if isinstance(value, torch.nn.Module):
+            found = named.get_model_state_dict(value)
+            self._objects.append(_Object(keys, lambda new: named.set_model_state_dict(value, new)))
+        elif isinstance(value, Optimizer):
+            one = next(one for one in self._optimizers if one.keys == keys)
+            found = one.taken()
+            self._objects.append(_Object(keys, one.take))
+        elif isinstance(value, RandomState):
+            self._random.append((keys, value))
+            found = value.state_dict()
+        elif is_stateful(value):
+            found = value.state_dict()
+            self._objects.append(_Object(keys, value.load_state_dict))
+        else:
+            return value
+        return found
+
+    # ---- saving --------------------------------------------------------------------------------
+
+    def saved(self) -> Any:
+        """Return what is saved."""
+        for one in self._optimizers:
+            one.is_saved = True
+        return self._taken(self._state, ())
+
+    # ---- loading -------------------------------------------------------------------------------
+
+    def load(self, path: str, group: Any) -> MatchReport:
+        """Load a checkpoint into the objects, tensors and dicts of the state."""
+        planner = _Planner(path)
+        with contextlib.ExitStack() as undone:
+            for one in self._optimizers:
+                undone.callback(one.undo)
+            values = self._taken(self._state, ())
+            for keys, _ in self._random:  # of another number of processes: by its own rules
+                _drop(values, keys)
+            reader = _Reader(path, self._optimizers, [keys for keys, _ in self._random])
+            with _errors():
+                dcp.load(values, storage_reader=reader, planner=planner, process_group=group)
+            undone.pop_all()
+        for one_object in self._objects:
+            one_object.take(_at(values, one_object.keys))
+        _replace(self._state, values)
+        for (_, random), found in zip(self._random, reader.random, strict=True):
+            random.load_state_dict(found)
+        return planner.report
+
+
+@dataclass
+class _Optimizer:
+    """An optimizer of a state, and the module with its parameters.
+
+    torch fills a new optimizer by a step whose learning rate is 0, so that there is something to
+    load into; such a state is neither saved nor kept if nothing is loaded.
+    """
+
+    keys: Keys
+    place: Keys
+    module: torch.nn.Module
+    optimizer: Optimizer
+    is_saved: bool = False
+    is_new: bool = False
+    is_empty: bool = False  # in the checkpoint
+    names: set[str] = field(default_factory=set)
+    values: dict[str, Any] = field(default_factory=dict)
+
+    def taken(self) -> dict[str, Any]:
+        """Return the state, by the names of parameters."""
+        self.is_new = not self.optimizer.state
+        found: dict[str, Any] = named.get_optimizer_state_dict(self.module, self.optimizer)
+        self.names = {name for group in found["param_groups"] for name in group["params"]}
+        if self.is_saved and self.is_new:
+            self.undo()
+            found["state"] = {}
+        self.values = found
+        return found
+
+    def undo(self) -> None:
+        """Empty the state of an optimizer that was new."""
+        if self.is_new:
+            self.optimizer.state.clear()
+
+    def take(self, found: dict[str, Any]) -> None:
+        """Take a state."""
+        if not self.is_empty:
+            named.set_optimizer_state_dict(self.module, self.optimizer, found)
+            return
+        self.optimizer.state.clear()
+        for own, new in zip(self.optimizer.param_groups, found["param_groups"], strict=True):
+            own.update({key: value for key, value in new.items() if key != "params"})
+
+
+class _Reader(StorageReader):
+    """Reads a checkpoint with the names of parameters in the place of numbers, and the states of
+    random number generators apart.
+
+    Attributes:
+        random: of each, as loaded, once the checkpoint was opened.
+    """
+
+    def __init__(self, path: str, optimizers: list[_Optimizer], random: list[Keys]) -> None:
+        super().__init__(path)
+        self._optimizers, self._places = optimizers, random
+        self.random: list[Any] = []
+
+    def _structure(self, reader: reading.Reader) -> Any:
+        structure, names = structure_and_names(reader)
+        for one in self._optimizers:
+            groups, stored = names.get(_text(one.keys)), _at(structure, one.keys)
+            if not isinstance(stored, dict):
+                continue
+            one.is_empty = not stored.get("state")
+            if one.is_empty:
+                one.values["state"] = {}
+            if groups is not None:
+                begin = f"{_text(one.place)}." if one.place else ""
+                flat = [_own_name(each, begin, one.names) for group in groups for each in group]
+                structure = _put(structure, one.keys, _by_names(stored, flat))
+        self.random = []
+        for keys in self._places:
+            found, new = _own_random(_at(structure, keys)), New(torch.device("cpu"))
+            new.add(found)
+            new.read(reader, [], None)
+            self.random.append(new.build(found))
+            structure = _put(structure, keys, None)
+            _drop(structure, keys)
+        return structure
+
+
+class _Planner(DefaultLoadPlanner):  # type: ignore[misc]
+    """Refuses, on all processes, what differs before anything is read.
+
+    Attributes:
+        report: by keys of DCP.
+    """
+
+    report: MatchReport
+
+    def __init__(self, path: str) -> None:
+        super().__init__()
+        self.path = path
+
+    def create_local_plan(self) -> LoadPlan:
+        """Return the plan of this process."""
+        stored, own = self.metadata.state_dict_metadata, self.state_dict
+        self.report = MatchReport(
+            matched=tuple(name for name in stored if name in own),
+            missing=tuple(name for name in own if name not in stored),
+            unexpected=tuple(name for name in stored if name not in own),
+        )
+        if not self.report.complete:
+            refuse(self.path, self.report)
+        return super().create_local_plan()
+
+
+class RankSave(NamedTuple):
+    """A save of all processes together; `Begun` of an AdapterCheckpoint."""
+
+    state: RankState
+    path: str
+    options: CheckpointOptions
+    queue: SaveQueue
+    group: Any
+
+    def run(self) -> str:
+        """Save, and return the prefix."""
+        if self.options.enable_async:
+            return self.run_async().prefix
+        self._write(self.state.saved())
+        return self.path
+
+    def run_async(self) -> SaveFuture:
+        """Save in the background; return once everything is copied."""
+
+        def copied() -> Work:
+            # On the CPU; Python values may be lists that the training changes.
+            values = copy.deepcopy(BlockingAsyncStager().stage(self.state.saved()))
+            return lambda: self._write(values)
+
+        return self.queue.begin(self.path, copied)
+
+    def _write(self, values: Any) -> None:
+        options = self.options
+        writer = StorageWriter(
+            self.path,
+            level=options.level,
+            alignment=options.alignment,
+            durability=options.durability,
+            compression=options.compression,
+        )
+        with _errors():
+            dcp.save(values, storage_writer=writer, process_group=self.group)
+        options.after_write(self.path)
+
+
+@contextlib.contextmanager
+def _errors() -> Iterator[None]:
+    """Raise the error of this process, or of the first that failed, for that of DCP."""
+    try:
+        with warnings.catch_warnings():
+            # Of a state dict whose tensors lie in memory of the CPU while the group is for others.
+            warnings.filterwarnings("ignore", category=FutureWarning, module="torch")
+            yield
+    except CheckpointException as error:
+        failures = {rank: one for rank, (one, _) in error.failures.items()}
+        first = failures.get(distributed.get_rank()) or failures[min(failures)]
+        raise first from None
+
+
+def _found(value: Any, keys: Keys, kind: type) -> Iterator[tuple[Keys, Any]]:
+    """Yield the objects of a kind, and where they are."""
+    if isinstance(value, kind):
+        yield keys, value
+    elif isinstance(value, dict):
+        for key, one in value.items():
+            yield from _found(one, (*keys, key), kind)
+
+
+def _text(keys: Keys) -> str:
+    return ".".join(map(str, keys))
+
+
+def _at(values: Any, keys: Keys) -> Any:
+    """Return what is at a place; None if there is no such place."""
+    for key in keys:
+        values = values.get(key) if isinstance(values, Mapping) else None
+    return values
+
+
+def _put(values: Any, keys: Keys, value: Any) -> Any:
+    """Return the values with another one at a place that exists."""
+    if not keys:
+        return value
+    return (
+        {**values, keys[0]: _put(values[keys[0]], keys[1:], value)} if keys[0] in values else values
+    )
+
+
+def _drop(values: Any, keys: Keys) -> None:
+    owner = _at(values, keys[:-1])
+    if isinstance(owner, dict):
+        owner.pop(keys[-1], None)
+
+
+def _replace(state: Any, values: Any) -> None:
+    """Put the Python values into the dicts of the state."""
+    for key, value in state.items() if isinstance(state, dict) else ():
+        if isinstance(value, dict):
+            _replace(value, values[key])
+        elif not isinstance(value, (torch.Tensor, RandomState)) and not is_stateful(value):
+            state[key] = values[key]
+
+
+def _own_name(names: list[str], begin: str, own: set[str]) -> str:
+    """Return the one of a parameter's names in the state that its module has for it."""
+    short = [name.removeprefix(begin) for name in names if name.startswith(begin)]
+    return next((name for name in short if name in own), names[0])
+
+
+def _by_names(stored: dict[str, Any], names: list[str]) -> dict[str, Any]:
+    """Return the state of an optimizer with names in the place of numbers."""
+
+    def name(key: Any) -> Any:
+        return names[key] if isinstance(key, int) and 0 <= key < len(names) else key
+
+    state = {name(key): one for key, one in stored.get("state", {}).items()}
+    groups = [
+        {**group, "params": [name(one) for one in group["params"]]}
+        for group in stored.get("param_groups", ())
+    ]
+    return {**stored, "state": state, "param_groups": groups}
+
+
+def _own_random(stored: Any) -> dict[str, Any]:
+    """Return the part of a RandomState's state that is this process's."""
+    rank = distributed.get_rank()
+    if not isinstance(stored, Mapping):
+        return {}
+    if rank == 0 and "torch" in stored:
+        return {f"rank_{rank}": stored}
+    return {key: one for key, one in stored.items() if key == f"rank_{rank}"}

@@ -1,0 +1,180 @@
+# SPDX-License-Identifier: Apache-2.0
+"""ckptfmt.torch.Checkpoint in several processes: any number of them continues one directory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from support.ranks import run_ranks
+from support.s3 import S3, running
+
+import ckptfmt
+from ckptfmt.files.places import names_in
+from ckptfmt.torch import load
+
+# The training: its weights, moments and random numbers depend on all steps before. Each rank draws
+# its own numbers; what it trains with is the same on all.
+TRAIN = """
+import warnings
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+import ckptfmt
+from ckptfmt.torch import Checkpoint, RandomState
+
+warnings.filterwarnings("ignore", module="torch")
+warnings.filterwarnings("ignore", ".*random state has no generators.*")
+
+def training(sharded=True, width=8):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, width), nn.Tanh(), nn.Linear(width, 3))
+    head = nn.Linear(3, 2)
+    if sharded and world_size > 1:
+        for one in (model, head):
+            fully_shard(one, mesh=init_device_mesh("cpu", (world_size,)))
+    first = torch.optim.AdamW(model.parameters(), lr=0.1)
+    second = torch.optim.SGD(head.parameters(), lr=0.1, momentum=0.9)
+    scheduler = torch.optim.lr_scheduler.StepLR(first, 2)
+    return {
+        "net": {"model": model, "head": head},
+        "optimizers": {"first": first, "second": second},
+        "scheduler": scheduler, "random": RandomState(), "at": {"step": 0},
+    }
+
+def step(state):
+    state["at"]["step"] += 1
+    values = torch.linspace(-1, 1, 24).reshape(6, 4) * state["at"]["step"]
+    state["net"]["head"](state["net"]["model"](values)).square().mean().backward()
+    for one in state["optimizers"].values():
+        one.step()
+        one.zero_grad()
+    state["scheduler"].step()
+
+def manager_of(state, directory="run", **more):
+    checkpoint = Checkpoint(state, options=ckptfmt.tf.CheckpointOptions(durability="rename"))
+    return ckptfmt.CheckpointManager(checkpoint, directory, 2, **more)
+"""
+GO_ON = """
+state = training()
+best = ckptfmt.KeepBest("distance", mode="min")
+manager = manager_of(state, place_of_run, keep_best=best)
+assert bool(manager.restore_or_initialize()) == (begin > 0)
+assert state["at"]["step"] == begin, state["at"]
+while state["at"]["step"] < end:
+    step(state)
+    number = state["at"]["step"]
+    save = manager.save_async if number % 2 else manager.save
+    save(number, metrics={"distance": abs(number - 3)})
+manager.sync()
+assert manager.best_checkpoint.endswith("ckpt-3") == (end >= 3)
+if world_size > 1:
+    manager.checkpoint.close()
+"""
+
+
+def run(where: Path, world_size: int, begin: int, end: int, head: str = "") -> None:
+    run_ranks(where, world_size, f"{head}{TRAIN}\nbegin, end = {begin}, {end}\n{GO_ON}")
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[S3]:
+    yield from running()
+
+
+@pytest.mark.parametrize(
+    ("numbers", "place"), [((2, 3, 1), "run"), ((1, 3, 2), "run"), ((2, 1, 3), "s3://ranks/run")]
+)
+def test_any_number_of_processes_continues(
+    tmp_path: Path,
+    numbers: tuple[int, ...],
+    place: str,
+    request: pytest.FixtureRequest,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The weights and moments are those of one process that made all steps, but for the order in
+    which numbers are added."""
+    head = f"place_of_run = {place!r}\n"
+    if place != "run":
+        server: S3 = request.getfixturevalue("server")
+        server.bucket("ranks")
+        for name, value in server.environment().items():
+            monkeypatch.setenv(name, value)
+        head += f"import os; os.environ.update({server.environment()!r})\n"
+    else:
+        place = str(tmp_path / "run")
+    for part, world_size in enumerate(numbers):
+        run(tmp_path, world_size, 2 * part, 2 * part + 2, head)
+    whole = tmp_path / "whole"
+    whole.mkdir()
+    run(whole, 1, 0, 2 * len(numbers), "place_of_run = 'run'\n")
+    found, wanted = (load(f"{one}/ckpt-6") for one in (place, whole / "run"))
+    assert found["at"] == {"step": 6} and found["scheduler"] == wanted["scheduler"]
+    for name in ("model", "head"):
+        for key, value in wanted["net"][name].items():
+            torch.testing.assert_close(found["net"][name][key], value)
+    with ckptfmt.open(f"{place}/ckpt-6") as reader:
+        moments = [name for name in reader if name.endswith(".exp_avg")]
+    assert len(moments) == 4
+    names = [name for name in names_in(place) if name.endswith(".index")]
+    assert sorted(names) == ["ckpt-3.index", "ckpt-5.index", "ckpt-6.index"]
+
+
+REFUSED = """
+import pytest
+state = training(width=7 if world_size == 2 else 8)
+before = {name: one.full_tensor() for name, one in state["net"]["model"].state_dict().items()}
+manager = manager_of(state)
+if what == "shape":
+    with pytest.raises(ValueError):
+        manager.restore_or_initialize()
+else:
+    state["more"] = torch.zeros(3)
+    with pytest.raises(ckptfmt.CkptfmtError) as caught:
+        manager.restore_or_initialize()
+    assert caught.value.report.missing == ("more",)
+    assert state["at"] == {"step": 0}
+    pair = nn.Linear(2, 2), nn.Linear(2, 2)
+    both = torch.optim.SGD([*pair[0].parameters(), *pair[1].parameters()])
+    with pytest.raises(ckptfmt.InvalidError):
+        Checkpoint({"a": pair[0], "b": pair[1], "optimizer": both})
+    with pytest.raises(ckptfmt.InvalidError):
+        Checkpoint({"a": pair[0], "b": pair[0], "optimizer": torch.optim.SGD(pair[0].parameters())})
+after = {name: one.full_tensor() for name, one in state["net"]["model"].state_dict().items()}
+assert all(torch.equal(before[name], after[name]) for name in before)
+"""
+
+
+@pytest.mark.parametrize(("what", "world_size"), [("shape", 2), ("key", 3)])
+def test_another_state_is_refused_before_anything_changes(
+    tmp_path: Path, what: str, world_size: int
+) -> None:
+    run(tmp_path, 1, 0, 2, "place_of_run = 'run'\n")
+    run_ranks(tmp_path, world_size, f"{TRAIN}\nwhat = {what!r}\n{REFUSED}")
+
+
+FRESH = """
+state = training()
+manager = manager_of(state)
+if world_size == first:
+    assert manager.restore_or_initialize() is None
+    manager.save(0)
+    assert not any(one.state for one in state["optimizers"].values())
+else:
+    for one in state["optimizers"].values():
+        one.param_groups[0]["lr"] = 5.0
+    step(state)
+    assert manager.restore_or_initialize()
+    assert not any(one.state for one in state["optimizers"].values())
+    rates = [one.param_groups[0]["lr"] for one in state["optimizers"].values()]
+    assert rates == [0.1, 0.1] and state["at"] == {"step": 0}, rates
+"""
+
+
+@pytest.mark.parametrize(("first", "second"), [(2, 1), (1, 2)])
+def test_optimizers_before_their_first_step(tmp_path: Path, first: int, second: int) -> None:
+    """A save leaves them as they are, and what is loaded empties others."""
+    for world_size in (first, second):
+        run_ranks(tmp_path, world_size, f"{TRAIN}\nfirst = {first}\n{FRESH}")
