@@ -311,13 +311,19 @@ class _Layers:
         if gone:
             roles = zip(before.stored, roles_of(before.reader, before.stored, []), strict=True)
             self.roles = {**dict(roles), **self.roles}
-        stored = [*names, *gone]
-        shown = [*map(after.shown, names), *map(before.shown, gone)]
-        layers = Layers(
-            after, stored, [*map(printable, shown)], [self.roles[name] for name in stored]
-        )
-        self.sums = [_Sum(*layer) for layer in layers.layers]
-        self._of = dict(zip(stored, layers.of, strict=True))
+        # Apart, so that the layers of B are those that the report has without A.
+        sums = dict[tuple[str, str], _Sum]()
+        places = dict[tuple[str, str], int]()
+        self._of = dict[str, int | None]()
+        for people, stored in ((after, names), (before, gone)):
+            shown = [printable(people.shown(name)) for name in stored]
+            layers = Layers(people, stored, shown, [self.roles[name] for name in stored])
+            for layer in layers.layers:
+                places.setdefault(layer, len(places))
+                sums.setdefault(layer, _Sum(*layer))
+            for name, place in zip(stored, layers.of, strict=True):
+                self._of[name] = None if place is None else places[layers.layers[place]]
+        self.sums = list(sums.values())
         rows = [] if of_b.get("grouped", True) else of_b["tensors"]
         self._of_b = dict(zip(names, rows, strict=False))
 
