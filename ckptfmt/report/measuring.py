@@ -152,6 +152,7 @@ def measure(
     """
     results = Measurements(total, keep)
     large: list[tuple[int, int, TensorHandle]] = []
+    skipped: list[int] = []
     count = len(reader)
     told = progress if progress is not None else lambda done, total: None
     for row, stored in enumerate(reader.values()):
@@ -167,13 +168,15 @@ def measure(
         is_numbers = is_numbers and handle.dtype is not None and handle.dtype != np.dtype(object)
         results.numbers += is_numbers
         is_large = handle.nbytes > PIECE_BYTES
-        if budget.allows(min(handle.nbytes, PIECE_BYTES), SAMPLING) and (
-            is_numbers or not is_large
-        ):
-            _first_look(handle, row, results, is_numbers=is_numbers, is_large=is_large)
+        if is_numbers or not is_large:
+            if budget.allows(min(handle.nbytes, PIECE_BYTES), SAMPLING):
+                _first_look(handle, row, results, is_numbers=is_numbers, is_large=is_large)
+            elif is_numbers and not is_large:
+                skipped.append(row)
         if is_large and is_numbers:
             large.append((handle.nbytes, row, handle))
     results.report = _verify(reader, budget, lambda done, total: told(count + done, 3 * count))
+    _look_again(reader, skipped, budget, results)
     for number, (_, row, handle) in enumerate(sorted(large, key=lambda one: one[:2])):
         told(2 * count + number * count // len(large), 3 * count)
         if row not in results.errors and not _whole(handle, row, budget, results):
@@ -208,6 +211,17 @@ def _first_look(
     if is_numbers:
         sample = _sample(finite) if results.keep else None
         _keep(results, row, gathered, places, sample, whole=not is_large)
+
+
+def _look_again(reader: Reader, skipped: list[int], budget: Budget, results: Measurements) -> None:
+    """Read small tensors for which there was no time: verifying may be faster than reading one by
+    one, and leave some."""
+    names = list(reader) if skipped else []
+    for row in skipped:
+        handle = bits_of(results.meant.get(row, reader[names[row]]))
+        if not budget.allows(handle.nbytes):
+            return
+        _first_look(handle, row, results, is_numbers=True, is_large=False)
 
 
 def _sample(finite: list[NDArray[np.float64]]) -> Sample | None:

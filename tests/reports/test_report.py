@@ -257,6 +257,18 @@ def test_a_limit_of_time_ends_reading(tmp_path: Path, monkeypatch: pytest.Monkey
     assert health["numbers"] == 20
 
 
+def test_time_that_verifying_leaves_is_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ckptfmt.save(tmp_path / "m", {f"t{i}": np.full(9, i) for i in range(20)})
+    monkeypatch.setattr(measuring, "SAMPLING", 0.0)  # no time for the first look
+    data = measured(tmp_path / "m", measuring.Budget(600.0))
+    assert data["health"]["complete"] and data["health"]["whole"] == 20
+    assert {one["name"]: one["stats"]["low"] for one in data["tensors"]} == {
+        f"t{i}": str(i) for i in range(20)
+    }
+
+
 def test_paths_are_escaped(tmp_path: Path) -> None:
     ckptfmt.save(tmp_path / "\u202em", {"x": np.ones(9)})
     data = reported(tmp_path / "\u202em", before=tmp_path / "\u202em")
