@@ -12,6 +12,7 @@ optimizers.py  the optimizer of a model that takes the state of a stored one
 generators.py  the random generators of the process
 h5.py          the names in `.weights.h5`
 weights.py     load_weights, save_weights
+training.py    Checkpoint and CheckpointCallback, for a CheckpointManager
 """
 
 try:
@@ -19,9 +20,10 @@ try:
 except ImportError as error:
     raise ImportError(f"ckptfmt.keras needs Keras 3 (pip install keras): {error}") from error
 
+from ckptfmt.keras.training import Checkpoint, CheckpointCallback
 from ckptfmt.keras.weights import load_weights, save_weights
 
-__all__ = ["load_weights", "save_weights"]
+__all__ = ["Checkpoint", "CheckpointCallback", "load_weights", "save_weights"]
 
 
 def __dir__() -> list[str]:

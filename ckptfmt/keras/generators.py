@@ -8,7 +8,6 @@ torch from torch's own generator, for the dropout of layers without a seed.
 from __future__ import annotations
 
 import functools
-import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -18,7 +17,7 @@ from keras.src.random.seed_generator import global_seed_generator
 from numpy.typing import NDArray
 
 from ckptfmt._base.names import VALUE_SUFFIX
-from ckptfmt.errors import CkptfmtWarning
+from ckptfmt.errors import warn
 from ckptfmt.keras.model import Value
 from ckptfmt.keras.pairing import Pairing, Place
 
@@ -52,11 +51,9 @@ def warn_of_layers(model: Any) -> None:
     """Warn of layers that draw from a generator whose state no backend can continue."""
     kind = getattr(keras.layers, "AugMix", ())
     if names := [layer.name for layer in model._flatten_layers() if isinstance(layer, kind)]:
-        warnings.warn(
+        warn(
             f"seeds=True: AugMix layers {names} choose transformations with Python's random, whose"
-            " state is not saved: a training that continues draws others",
-            CkptfmtWarning,
-            stacklevel=3,
+            " state is not saved: a training that continues draws others"
         )
 
 

@@ -9,7 +9,6 @@ model. A checkpoint has the variables alone.
 from __future__ import annotations
 
 import collections
-import warnings
 from collections.abc import Collection, Iterator
 from typing import Any
 
@@ -18,7 +17,7 @@ from keras.src.saving.keras_saveable import KerasSaveable
 from keras.src.saving.saving_lib import _walk_saveable
 from keras.src.utils.naming import to_snake_case
 
-from ckptfmt.errors import CkptfmtWarning
+from ckptfmt.errors import warn
 from ckptfmt.keras.model import OPTIMIZER
 
 _LOOKUPS = (keras.layers.StringLookup, keras.layers.IntegerLookup, keras.layers.TextVectorization)
@@ -140,19 +139,15 @@ def warn_of_rest(model: Any, *, with_methods: bool) -> None:
         with_methods: whether the layers' own methods save them.
     """
     if names := [layer.name for layer in without_variables(model) if _is_adapted(layer)]:
-        _warn(
+        warn(
             f"the vocabularies or bins of the layers {names} are not weights, and are not saved:"
             " model.save keeps them, or get_vocabulary and set_vocabulary (bin_boundaries)"
         )
     if not with_methods and (names := [layer.name for layer in beside_variables(model)]):
-        _warn(
+        warn(
             f"the layers {names} save more than their variables, which is not saved here: a"
             " .weights.h5 file keeps everything"
         )
-
-
-def _warn(message: str) -> None:
-    warnings.warn(message, CkptfmtWarning, stacklevel=4)  # of the caller of save_weights
 
 
 def _is_adapted(layer: Any) -> bool:

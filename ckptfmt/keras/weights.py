@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 from collections.abc import Mapping
 from typing import Any, Literal, get_args
@@ -11,13 +10,17 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from ckptfmt._base.arguments import Durability, Level, check_choice, check_order, check_switch
+from ckptfmt._base.arrays import Sources
+from ckptfmt._base.background import wait_for_saves
 from ckptfmt._base.names import path_text, prefix_text
 from ckptfmt._base.patterns import Filter
 from ckptfmt._base.renaming import Rename
+from ckptfmt._base.save_options import SaveOptions
 from ckptfmt.bundle import reader as reading
 from ckptfmt.bundle.graph_keys import graph_of
 from ckptfmt.bundle.reader import Reader
-from ckptfmt.bundle.saving import save
+from ckptfmt.bundle.saving import collect
+from ckptfmt.bundle.writer import metadata_json, write_sources
 from ckptfmt.errors import InvalidError
 from ckptfmt.formats.datasets import is_variable_name, open_datasets
 from ckptfmt.keras.checkpoint import by_graph, by_path
@@ -38,7 +41,8 @@ from ckptfmt.keras.layers import (
 from ckptfmt.keras.model import OPTIMIZER, Objects
 from ckptfmt.keras.optimizers import CLASS, class_of
 from ckptfmt.keras.pairing import Pairing
-from ckptfmt.objects.trees import save_tree
+from ckptfmt.objects.serializing import content_of as graph_content
+from ckptfmt.objects.traversal import TreeView
 from ckptfmt.recipe.changes import Cast, Changes, Names
 from ckptfmt.recipe.load import MatchReport
 from ckptfmt.recipe.sources import format_of
@@ -99,19 +103,28 @@ def load_weights(
     check_switch("optimizer", optimizer)
     choice = Changes.of(names, filter, rename, cast, allow_loss, strict)
     Objects(model, optimizer=False)  # checks the model
-    text = path_text(path, "path")
-    with contextlib.ExitStack() as stack:
-        if text.endswith(H5) and format_of(text, exists=True) == "hdf5":
-            if by not in (None, "h5"):
-                raise InvalidError(f"a {H5} file is loaded by='h5', not by={by!r}", path=text)
-            stored = stack.enter_context(open_datasets(text))
-            pairing = by_h5(stored, model, optimizer, choice)
-        else:
-            reader = stack.enter_context(reading.open(text))
-            text, pairing = reader.prefix, _pairing(reader, by, model, optimizer, choice)
-            add_generators(pairing, reader, model)
-        pairing.left += paths_of(without_variables(model))
-        report = pairing.load(text, choice)
+    text = path_text(path, "path", urls=True)
+    if text.endswith(H5) and format_of(text, exists=True) == "hdf5":
+        if by not in (None, "h5"):
+            raise InvalidError(f"a {H5} file is loaded by='h5', not by={by!r}", path=text)
+        with open_datasets(path_text(text, "path")) as stored:
+            return _loaded(by_h5(stored, model, optimizer, choice), text, model, choice)
+    with reading.open(text) as reader:
+        return load_from(reader, by, model, optimizer, choice)
+
+
+def load_from(
+    reader: Reader, by: By | None, model: Any, optimizer: bool, choice: Changes
+) -> MatchReport:
+    """Load weights as `load_weights` does, from an open checkpoint."""
+    pairing = _pairing(reader, by, model, optimizer, choice)
+    add_generators(pairing, reader, model)
+    return _loaded(pairing, reader.prefix, model, choice)
+
+
+def _loaded(pairing: Pairing, path: str, model: Any, choice: Changes) -> MatchReport:
+    pairing.left += paths_of(without_variables(model))
+    report = pairing.load(path, choice)
     places = map(pairing.places.__getitem__, report.matched)
     derive(model, {id(one) for place in places for one in place.variables})
     return report
@@ -178,7 +191,7 @@ def save_weights(
         What `ckptfmt.save` raises.
     """
     check_order("save_weights(model, prefix)", "prefix", prefix, model)
-    text = path_text(prefix, "prefix")
+    text = path_text(prefix, "prefix", urls=True)
     if by is not None:
         check_choice("by", by, get_args(By))
     is_file = text.endswith(H5)
@@ -190,23 +203,44 @@ def save_weights(
             raise InvalidError(f"{unused[0]} cannot be used with a {H5} file", path=text)
     if seeds and by == "h5":
         raise InvalidError(f"a {H5} file has no place for seeds", path=text)
-    objects = Objects(model, optimizer=optimizer, seeds=seeds, saving=True)
-    warn_of_rest(model, with_methods=by == "h5")
+    options = SaveOptions(
+        level=level, alignment=alignment, durability=durability, compression=compression
+    )
     if is_file:
+        text = path_text(text, "prefix")
+        Objects(model, optimizer=optimizer, seeds=False, saving=True)  # checks the model
+        warn_of_rest(model, with_methods=True)
         write_h5(text, owners_of(model, optimizer), durability)
         return text
+    wait_for_saves()
+    target = prefix_text(text, urls=True)
+    sources, stored = content_of(model, by, optimizer, seeds, metadata, level)
+    write_sources(target, sources, None, options, metadata=stored)
+    return target
+
+
+def content_of(
+    model: Any,
+    by: By,
+    optimizer: bool,
+    seeds: bool,
+    metadata: Mapping[str, Any] | None,
+    level: Level,
+) -> tuple[Sources, bytes | None]:
+    """Return what `save_weights` writes: the tensors, and the metadata as they are stored."""
+    objects = Objects(model, optimizer=optimizer, seeds=seeds, saving=True)
+    warn_of_rest(model, with_methods=by == "h5")
     own = getattr(model, OPTIMIZER, None) if optimizer else None
     if own is not None and level != "v2":  # which has no metadata
         metadata = {CLASS: class_of(own), **(metadata or {})}
-    options: dict[str, Any] = {"metadata": metadata, "compression": compression, "level": level}
-    options |= {"durability": durability, "alignment": alignment}
+    text = metadata_json(metadata, level)
     states = generators_of_process() if seeds else {}
     if seeds:
         warn_of_layers(model)
     if by == "graph":
         tree = {**objects.below("model"), "save_counter": np.ones((), np.int64)}
-        return save_tree(text, {**tree, RANDOM_STATE: states} if seeds else tree, **options)
+        content = graph_content(TreeView({**tree, RANDOM_STATE: states} if seeds else tree))
+        return content.sources(), text
     named = objects.by_path() if by == "path" else tensors_of(owners_of(model, optimizer))
     named |= {f"{RANDOM_STATE}/{name}": state for name, state in states.items()}
-    save(text, named, **options)
-    return prefix_text(text)
+    return collect(named), text

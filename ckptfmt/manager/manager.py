@@ -246,6 +246,11 @@ class CheckpointManager:
         return self._checkpoint_interval
 
     @property
+    def keep_best(self) -> KeepBest | None:
+        """Which checkpoints are the best, as given."""
+        return self._best
+
+    @property
     def staging_bytes(self) -> int:
         """Size of the memory that the `Checkpoint` keeps for its next background save; it is freed
         with the Checkpoint. 0 of another object."""

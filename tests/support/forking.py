@@ -19,6 +19,7 @@ def forked(work: Callable[[], object]) -> int:
     with warnings.catch_warnings():
         # Python 3.12 warns of any fork in a process with threads, which xdist makes.
         warnings.simplefilter("ignore", DeprecationWarning)
+        warnings.simplefilter("ignore", RuntimeWarning)  # of JAX, which the child does not use
         pid = os.fork()
     if pid == 0:
         status = 1

@@ -54,7 +54,7 @@ def killed_and_resumed(train: Train, folder: Path, kills: int, seed: int) -> Pat
             with Forked(lambda until=until: (until(), signal.pause())) as child:
                 while shared[0] < target:
                     ended, _, _ = select.select([child.stdout], [], [], 0.0005)
-                    assert not ended, child.finish()
+                    assert not ended, child.line()
                 select.select([], [], [], chance.uniform(0, MOMENT))
                 child.kill()
                 assert child.finish() == (-signal.SIGKILL, "")
