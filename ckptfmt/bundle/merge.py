@@ -27,6 +27,7 @@ from ckptfmt._base.progress import Progress
 from ckptfmt.bundle.completeness import missing_data
 from ckptfmt.bundle.meanings import PRNG_KEYS
 from ckptfmt.bundle.reader import Reader
+from ckptfmt.bundle.state_tree import PYTREE
 from ckptfmt.errors import (
     CheckpointNotFoundError,
     CkptfmtError,
@@ -277,7 +278,8 @@ def _described(prefixes: list[str], chosen: str, limits: Mapping[str, int] | Non
                 found[prefix] = reader.metadata
     for prefix, metadata in found.items() if chosen in found else ():
         for key in sorted({*metadata, *found[chosen]}):
-            is_note = key.startswith("ckptfmt.") or key == PRNG_KEYS
+            # Names say enough without the structure of a pytree.
+            is_note = (key.startswith("ckptfmt.") and key != PYTREE) or key == PRNG_KEYS
             if is_note and metadata.get(key) != found[chosen].get(key):
                 raise invalid(
                     "metadata_from",

@@ -169,6 +169,11 @@ def test_structures_after_edits_and_choices(tmp_path: Path) -> None:
     assert [*found] == ["layers", "numbers"]
     assert [[*one] for one in found["layers"]] == [[["w"], ["kernel"]][i == 3] for i in range(12)]
     assert found["numbers"] == {"x": 1}
+    ckptfmt.jax.save(tmp_path / "other", {"more": [array]})
+    merged = [path.with_name("b"), tmp_path / "other"]
+    ckptfmt.merge(merged, tmp_path / "merged", metadata_from=merged[0])
+    found = ckptfmt.jax.load(tmp_path / "merged")
+    assert (len(found["layers"]), [*found["more"]]) == (12, ["0"])
     ckptfmt.save(tmp_path / "c", {f"{at}/w": np.ones(1) for at in range(12)}, level="v2")
     assert [*ckptfmt.load_tree(tmp_path / "c")] == [str(at) for at in range(12)]
     sharded = ckptfmt.jax.load(path, names=["layers/0/w"], sharding=on(mesh_of(2), "axis0"))
