@@ -20,6 +20,7 @@ import contextlib
 import dataclasses
 import functools
 import os
+import re
 import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
@@ -79,7 +80,10 @@ def _check_checkpoint(given: Any, *methods: str) -> None:
         + (f"the class {given.__qualname__}" if is_class else found)
     )
     calls = adapter_for(given)
-    if calls is not None:
+    adapter = re.search(r"ckptfmt\.(?:torch|jax|keras)\b", calls or "")
+    if adapter is not None:
+        message += f": wrap it, as in {adapter[0]}.Checkpoint(...)"
+    elif calls is not None:
         message += f": {calls}, or pass an object whose write and restore make these calls"
     elif isinstance(given, (Mapping, list, tuple, np.ndarray)):
         message += ": wrap it, as in ckptfmt.Checkpoint(state=state)"

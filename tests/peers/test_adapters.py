@@ -85,8 +85,8 @@ CONTAINERS: list[tuple[Callable[[], Any], str]] = [
 def test_a_manager_refuses_them(tmp_path: Path, make: Any, calls: str) -> None:
     with pytest.raises(InvalidError) as caught:
         ckptfmt.CheckpointManager(make(), tmp_path / "run", 3)
-    assert calls in caught.value.message
-    assert caught.value.message.endswith("write and restore make these calls")
+    adapter = calls.partition("ckptfmt.")[2].partition(".")[0]
+    assert f"ckptfmt.{adapter}.Checkpoint(...)" in caught.value.message
     assert not list(tmp_path.iterdir())
 
 
