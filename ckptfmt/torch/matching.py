@@ -173,7 +173,7 @@ class Matching:
             tied = tensors.identity(value) if isinstance(value, torch.Tensor) else None
             if tied in known:  # stored under another name of it
                 finishes[key] = known[tied]
-            else:
+            elif not isinstance(value, dict) or value:  # DCP stores no empty dict
                 self._missing.append(path_name((*path, str(key))))
         for key, value in stored.items():
             if key not in target:

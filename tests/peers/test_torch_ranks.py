@@ -42,6 +42,7 @@ def training(sharded=True, width=8):
         "net": {"model": model, "head": head},
         "optimizers": {"first": first, "second": second},
         "scheduler": scheduler, "random": RandomState(), "at": {"step": 0},
+        "empty": {},
     }
 
 def step(state):
