@@ -153,14 +153,18 @@ class CheckpointCallback(keras.callbacks.Callback):  # type: ignore[misc]
         # With steps_per_execution, not every batch ends here.
         self._batches += batch - self._batch
         self._batch = batch
-        if self._every is not None and self._batches - self._saved >= self._every:
-            is_last = batch + 1 == (self.params or {}).get("steps")
-            self._save(self._batches, self._epoch + is_last, logs)
+        # After the last batch `fit` draws numbers, on torch for the order of the next epoch.
+        if self._is_due and batch + 1 != (self.params or {}).get("steps"):
+            self._save(self._batches, self._epoch, logs)
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        """Save, if that is after each epoch."""
-        if self._every is None:
-            self._save(epoch + 1, epoch + 1, logs)
+        """Save, if it is time."""
+        if self._every is None or self._is_due:
+            self._save(self._batches if self._every else epoch + 1, epoch + 1, logs)
+
+    @property
+    def _is_due(self) -> bool:
+        return self._every is not None and self._batches - self._saved >= self._every
 
     def on_train_end(self, logs: Any = None) -> None:
         """Wait for the last save."""

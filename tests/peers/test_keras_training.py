@@ -145,3 +145,16 @@ def test_urls() -> None:
     for call in (save_weights, load_weights):
         with pytest.raises(ckptfmt.UnsupportedError):
             call(model, f"{store_url}/x.weights.h5")
+
+
+def test_batches_that_end_an_epoch_continue_bit_equal(tmp_path: Path) -> None:
+    """Such a save is made after the epoch: on torch `fit` draws in between."""
+    weights = []
+    for epochs, name in ((4, "whole"), (2, "parts"), (4, "parts")):
+        keras.utils.set_random_seed(1)
+        model = model_of()
+        manager = ckptfmt.CheckpointManager(Checkpoint(model), tmp_path / name, 3)
+        saves = CheckpointCallback(manager, save_freq=2)
+        model.fit(X, Y, batch_size=4, epochs=epochs, shuffle=False, verbose=0, callbacks=[saves])
+        weights.append(model.get_weights())
+    assert all(map(np.array_equal, weights[0], weights[2]))
