@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,12 +13,10 @@ from ckptfmt._base.names import printable
 from ckptfmt.bundle.reader import Reader
 from ckptfmt.bundle.tensor import TensorHandle
 from ckptfmt.errors import CkptfmtError, masked
-from ckptfmt.naming.roles import ModelRole, model_roles
-from ckptfmt.naming.tensor_names import TensorNames
 from ckptfmt.report.about import about_data
 from ckptfmt.report.health import health_data, outliers
 from ckptfmt.report.layers import Layers, LayerSum, runs
-from ckptfmt.report.measuring import Budget, Measured, Measurements, measure
+from ckptfmt.report.measuring import Budget, Measured, Measurements, Progress, measure
 from ckptfmt.report.statistics import Statistics, json_number
 
 # More tensors than this, or names of more bytes, are shown as groups.
@@ -26,27 +24,27 @@ ROWS_MAX, NAMES_MAX = 20_000, 4 << 20
 # Slices of one tensor in its map.
 SLICES_MAX = 2000
 
-Progress = Callable[[int, int], object]
-
 
 def checkpoint_data(
-    reader: Reader, budget: Budget, progress: Progress | None = None
+    layers: Layers, budget: Budget, progress: Progress | None = None
 ) -> dict[str, Any]:
     """Return the data of a checkpoint.
 
     Args:
-        reader: the checkpoint.
+        layers: of the checkpoint.
         budget: how much of its values may be read.
         progress: called with the parts done, and of all.
     """
+    reader = layers.people.reader
     table = reader.table()
-    stored, shapes = table["name"].tolist(), table["shape"].tolist()
-    people = TensorNames(reader)
-    shown = [printable(people.shown(name)) for name in stored]
-    findings: list[str] = []
-    roles = roles_of(reader, stored, findings)
+    stored, shown, roles, shapes = (
+        layers.stored,
+        layers.shown,
+        layers.roles,
+        table["shape"].tolist(),
+    )
+    findings = [] if layers.damage is None else [layers.damage]
     metadata = _metadata(reader, findings)
-    layers = Layers(people, stored, shown, roles)
     sums = [LayerSum(name, role) for name, role in layers.layers]
     groups = group_names(shown)
     rms = np.full(len(stored), np.nan)
@@ -106,24 +104,14 @@ def checkpoint_data(
         "format": "tensorflow",
         "level": reader.level,
         "files": reader.header.num_shards,
-        "about": about_data(people, metadata),
+        "about": about_data(layers.people, metadata),
         "count": len(stored),
         "parts": [[role, *numbers] for role, numbers in parts.items()],
         "layers": [one.data() for one in sums],
         "grouped": groups is not None,
         "tensors": rows.rows,
-        "health": health_data(results, budget, shown, roles, layers, errors, tall, findings),
+        "health": health_data(results, budget, layers, errors, tall, findings),
     }
-
-
-def roles_of(reader: Reader, stored: list[str], findings: list[str]) -> list[ModelRole]:
-    """Return the roles in the order of the tensors; "unknown" if the graph is damaged."""
-    try:
-        roles = model_roles(reader)
-    except CkptfmtError as error:
-        findings.append(str(error))
-        return ["unknown"] * len(stored)
-    return [roles[name] for name in stored]
 
 
 def _damage(results: Measurements, stored: list[str]) -> dict[int, str]:

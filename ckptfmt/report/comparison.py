@@ -39,9 +39,9 @@ from ckptfmt.naming.graphs import graphs_equal
 from ckptfmt.naming.states import state_of, value_text
 from ckptfmt.naming.tensor_names import TensorNames
 from ckptfmt.report.about import LINES_MAX, cut
-from ckptfmt.report.collect import NAMES_MAX, ROWS_MAX, Progress, roles_of
+from ckptfmt.report.collect import NAMES_MAX, ROWS_MAX
 from ckptfmt.report.layers import Layers, short
-from ckptfmt.report.measuring import Budget, OutOfBudget
+from ckptfmt.report.measuring import Budget, OutOfBudget, Progress
 from ckptfmt.report.statistics import bins_of, json_number, numbers_of
 
 CHANGES = {"only in A": "removed", "only in B": "added", "values": "changed"}
@@ -62,7 +62,7 @@ EXCHANGED, UNLIKE, LIKE, NUMBERS_MIN = 0.5, 0.9, 0.99, 8
 
 def comparison_data(
     a: Reader,
-    b: Reader,
+    layers_b: Layers,
     budget: Budget,
     progress: Progress | None = None,
     of_b: Mapping[str, Any] | None = None,
@@ -74,14 +74,15 @@ def comparison_data(
     graphs; where both have one, they are not counted.
 
     Args:
-        a, b: the checkpoints.
+        a: one checkpoint.
+        layers_b: of the other.
         budget: how much of their values may be read.
         progress: called with the tensors done, and of all.
         of_b: what `checkpoint_data` returned of B.
     """
+    b = layers_b.people.reader
     every, by_checksum = len({*a, *b}), a.header.big_endian == b.header.big_endian
-    before, after = TensorNames(a), TensorNames(b)
-    layers, rows, exchanges = _Layers(before, after, of_b or {}), _Rows(), _Exchanges()
+    layers, rows, exchanges = _Layers(a, layers_b, of_b or {}), _Rows(), _Exchanges()
     counts: Counter[str] = Counter()
     graph, unread = None, 0
     for done, (one, other) in enumerate(pairs(a, b), 1):
@@ -109,14 +110,14 @@ def comparison_data(
         counts[change] += 1
         layer = layers.add(there, change, found)
         if change != "same":
-            name = printable((before if other is None else after).shown(there.name))
-            row: dict[str, Any] = {"name": name, "change": change, "count": there.size}
-            row |= {"layer": layer, "role": layers.roles[there.name]}
+            name, role = layers.shown[there.name]
+            row: dict[str, Any] = {"name": name, "change": change, "role": role}
             for side, handle in (("before", one), ("after", other)):
                 if handle is not None:
                     row[side] = [handle.dtype_name, list(handle.shape)]
-            rows.add(row | more, found, sample)
-            if found is not None and layer is not None and (found.relative or 0) > EXCHANGED:
+            row |= more
+            rows.add(row, sample)
+            if found is not None and layer is not None and _ratio(row) > EXCHANGED:
                 exchanges.add(name, layer, found, sample)
     return {
         "before": printable(masked(a.prefix)),
@@ -125,9 +126,9 @@ def comparison_data(
         **_metadata(a, b),
         "graph": graph,
         "rows": rows.listed(budget),
-        "layers": [one.data() for one in layers.sums],
+        "layers": [one.data() for one in layers.sums.values()],
         "still": layers.still(),
-        "exchanged": exchanges.found(layers.sums)[:LINES_MAX],
+        "exchanged": exchanges.found()[:LINES_MAX],
     }
 
 
@@ -210,6 +211,12 @@ def _metadata(a: Reader, b: Reader) -> dict[str, Any]:
     return {"values": values[:LINES_MAX], "metadata": metadata[:ROWS_MAX]}
 
 
+def _ratio(row: dict[str, Any]) -> float:
+    """Return the ratio of a row, -1 if it has none."""
+    found = row.get("ratio")
+    return -1.0 if found is None else float(found)
+
+
 class _Rows:
     """The tensors that are not the same, of each kind as many as one checkpoint would have."""
 
@@ -218,11 +225,9 @@ class _Rows:
         self._sampled: list[tuple[float, int, dict[str, Any], _Sample]] = []
         self._count = 0
 
-    def add(self, row: dict[str, Any], found: Difference | None, sample: _Sample) -> None:
+    def add(self, row: dict[str, Any], sample: _Sample) -> None:
         """Add a tensor, in the order of their names."""
-        relative = None if found is None else found.relative
-        rank = -1.0 if relative is None or math.isnan(relative) else relative
-        rows = self._rows[row["change"]]
+        rank, rows = _ratio(row), self._rows[row["change"]]
         self._count += 1
         rows.append((-rank, self._count, row))
         if len(rows) > 2 * ROWS_MAX:
@@ -260,91 +265,76 @@ class _Sum:
     """What adds up over the tensors of a layer.
 
     Attributes:
-        tensors, changed, unknown: how many there are, differ, and could not be compared.
-        numbers: how many of them the norms are of.
-        norm, norm_change: None where that of a tensor is not known.
+        place: of the layer in the order of the model.
+        changed, unknown: how many tensors differ, and could not be compared.
+        norms: of each tensor that counts, before and of the change; None where not known.
     """
 
-    def __init__(self, name: str, role: str) -> None:
-        self.name, self.role = short(name), role
-        self.tensors = self.changed = self.unknown = self.numbers = 0
-        self.norm: float | None = 0.0
-        self.norm_change: float | None = 0.0
-
-    def add(self, norm: float | None, norm_change: float | None) -> None:
-        """Add the norms of a tensor."""
-        self.numbers += 1
-        self.norm = _hypot(self.norm, norm)
-        self.norm_change = _hypot(self.norm_change, norm_change)
+    def __init__(self, place: int, name: str, role: str) -> None:
+        self.place, self.name, self.role = place, short(name), role
+        self.changed = self.unknown = 0
+        self.norms: list[tuple[float | None, float | None]] = []
 
     def data(self) -> dict[str, Any]:
         """Return what the report shows."""
-        norm, norm_change = (self.norm, self.norm_change) if self.numbers else (None, None)
-        relative = None if norm is None or norm_change is None else ratio(norm_change, norm)
+        known = [(a, change) for a, change in self.norms if a is not None and change is not None]
+        relative = None
+        if known and len(known) == len(self.norms):
+            norm, norm_change = (math.hypot(*side) for side in zip(*known, strict=True))
+            relative = ratio(norm_change, norm)
         return {
             "name": self.name,
             "role": self.role,
-            "tensors": self.tensors,
             "changed": self.changed,
             "unknown": self.unknown,
-            "norm": json_number(norm),
-            "norm_change": json_number(norm_change),
             "ratio": json_number(relative),
         }
-
-
-def _hypot(one: float | None, other: float | None) -> float | None:
-    return None if one is None or other is None else math.hypot(one, other)
 
 
 class _Layers:
     """The layers of two checkpoints, and what became of them.
 
     Attributes:
-        roles: of all tensors.
-        sums: the layers, in the order of the model.
+        shown: of all tensors the shown name and the role.
+        sums: the layers, in the order of the model; those of A alone come last.
     """
 
-    def __init__(self, before: TensorNames, after: TensorNames, of_b: Mapping[str, Any]) -> None:
-        names, gone = after.stored, [one for one in before.stored if one not in after.reader]
-        self.roles = dict(zip(names, roles_of(after.reader, names, []), strict=True))
-        if gone:
-            roles = zip(before.stored, roles_of(before.reader, before.stored, []), strict=True)
-            self.roles = {**dict(roles), **self.roles}
-        # Apart, so that the layers of B are those that the report has without A.
-        sums = dict[tuple[str, str], _Sum]()
-        places = dict[tuple[str, str], int]()
-        self._of = dict[str, int | None]()
-        for people, stored in ((after, names), (before, gone)):
-            shown = [printable(people.shown(name)) for name in stored]
-            layers = Layers(people, stored, shown, [self.roles[name] for name in stored])
-            for layer in layers.layers:
-                places.setdefault(layer, len(places))
-                sums.setdefault(layer, _Sum(*layer))
-            for name, place in zip(stored, layers.of, strict=True):
-                self._of[name] = None if place is None else places[layers.layers[place]]
-        self.sums = list(sums.values())
+    def __init__(self, a: Reader, after: Layers, of_b: Mapping[str, Any]) -> None:
+        self.shown = dict[str, tuple[str, str]]()
+        self.sums = dict[tuple[str, str], _Sum]()
+        self._of = dict[str, _Sum | None]()
+        self._add_names(after)
+        if any(name not in self.shown for name in a):
+            self._add_names(Layers(TensorNames(a)))
         rows = [] if of_b.get("grouped", True) else of_b["tensors"]
-        self._of_b = dict(zip(names, rows, strict=False))
+        self._of_b = dict(zip(after.stored, rows, strict=False))
 
-    def add(self, there: TensorHandle, change: str, found: Difference | None) -> int | None:
-        """Add a tensor and return the place of its layer; None of the object graph."""
-        place = self._of[there.name]
-        if place is None:
+    def _add_names(self, names: Layers) -> None:
+        """Add the tensors of a checkpoint that are not known, and their layers."""
+        new = [row for row, name in enumerate(names.stored) if name not in self.shown]
+        for place in sorted({at for row in new if (at := names.of[row]) is not None}):
+            layer = names.layers[place]
+            self.sums.setdefault(layer, _Sum(len(self.sums), *layer))
+        for row in new:
+            name, at = names.stored[row], names.of[row]
+            self.shown[name] = names.shown[row], names.roles[row]
+            self._of[name] = None if at is None else self.sums[names.layers[at]]
+
+    def add(self, there: TensorHandle, change: str, found: Difference | None) -> _Sum | None:
+        """Add a tensor and return its layer; None of the object graph."""
+        one = self._of[there.name]
+        if one is None:
             return None
-        one = self.sums[place]
-        one.tensors += 1
-        one.changed += change not in ("same", "unreadable", "not compared")
-        one.unknown += change in ("unreadable", "not compared")
+        is_unknown = change in ("unreadable", "not compared")
+        one.unknown += is_unknown
+        one.changed += change != "same" and not is_unknown
         # Most scalars are counters, larger than all parameters together.
         if is_float(there) and there.shape and change not in ("added", "removed"):
             if change == "same":
-                one.add(self._norm(there), 0.0)
-            elif found is None:
-                one.add(None, None)
+                one.norms.append((self._norm(there), 0.0))
             else:
-                one.add(found.norm_a, _norm_change(found))
-        return place
+                one.norms.append((found.norm_a, _norm_change(found)) if found else (None, None))
+        return one
 
     def _norm(self, there: TensorHandle) -> float | None:
         """Return the norm of a tensor of B, estimated if only a sample of it was read."""
@@ -355,7 +345,7 @@ class _Layers:
 
     def still(self) -> list[str]:
         """Return the layers of weights that did not change, if at least half of them did."""
-        weights = [one for one in self.sums if one.role == "weight" and one.numbers]
+        weights = [one for one in self.sums.values() if one.role == "weight" and one.norms]
         still = [one.name for one in weights if not (one.changed or one.unknown)]
         changed = sum(one.changed > 0 for one in weights)
         return still if 2 * changed >= len(weights) else []
@@ -417,7 +407,7 @@ class _Candidate(NamedTuple):
     """A tensor that may have been exchanged: its sample before and after as unit vectors."""
 
     name: str
-    layer: int
+    layer: _Sum
     before: NDArray[np.float32]
     after: NDArray[np.float32]
 
@@ -429,7 +419,7 @@ class _Exchanges:
         self._groups: dict[tuple[Any, ...], list[_Candidate]] = {}
         self._left = CANDIDATE_ELEMENTS
 
-    def add(self, name: str, layer: int, found: Difference, sample: _Sample) -> None:
+    def add(self, name: str, layer: _Sum, found: Difference, sample: _Sample) -> None:
         """Add a tensor if it is not like before."""
         assert found.b is not None
         group = self._groups.setdefault((found.b.dtype_name, *found.b.shape), [])
@@ -440,24 +430,24 @@ class _Exchanges:
             self._left -= before.size
             group.append(_Candidate(name, layer, before, after))
 
-    def found(self, layers: list[_Sum]) -> list[list[str]]:
+    def found(self) -> list[list[str]]:
         """Return pairs of tensors; of layers, where all that changed in both was exchanged."""
-        pairs: dict[tuple[int, int], list[tuple[str, str]]] = {}
+        pairs: dict[tuple[_Sum, _Sum], list[tuple[str, str]]] = {}
         for group in self._groups.values():
             if len(group) < 2:
                 continue
-            before, after = (np.stack([one[side] for one in group]) for side in (2, 3))
+            before = np.stack([one.before for one in group])
+            after = np.stack([one.after for one in group])
             like = before @ after.T > LIKE  # of one before and the other after
             taken = set[int]()
             for places in np.argwhere(np.triu(like & like.T, 1)).tolist():
                 if taken.isdisjoint(places):
                     taken.update(places)
-                    a, b = sorted((group[at] for at in places), key=lambda one: one.layer)
+                    a, b = sorted((group[at] for at in places), key=lambda one: one.layer.place)
                     pairs.setdefault((a.layer, b.layer), []).append((a.name, b.name))
         listed = list[tuple[str, str]]()
-        for (one, other), names in sorted(pairs.items()):
-            both = layers[one], layers[other]
-            if one != other and all(len(names) == layer.changed for layer in both):
+        for both, names in sorted(pairs.items(), key=lambda one: [x.place for x in one[0]]):
+            if both[0] is not both[1] and all(len(names) == layer.changed for layer in both):
                 listed.append((both[0].name, both[1].name))
             else:
                 listed += names

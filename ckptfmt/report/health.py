@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 
 from ckptfmt._base.names import natural_key
 from ckptfmt.bundle.findings import grouped
-from ckptfmt.naming.roles import ModelRole
 from ckptfmt.report.layers import Layers
 from ckptfmt.report.measuring import Budget, Measurements
 
@@ -60,8 +59,6 @@ def outliers(
 def health_data(
     results: Measurements,
     budget: Budget,
-    shown: Sequence[str],
-    roles: Sequence[ModelRole],
     layers: Layers,
     errors: Mapping[int, str],
     tall: Mapping[int, str],
@@ -72,9 +69,7 @@ def health_data(
     Args:
         results: what was read.
         budget: how much may be read.
-        shown: the names of the tensors.
-        roles: their roles.
-        layers: their layers.
+        layers: of the checkpoint.
         errors: what is wrong with the stored bytes of tensors.
         tall: what is said of outliers.
         findings: what is wrong with the checkpoint.
@@ -93,17 +88,16 @@ def health_data(
     zero_slots = 0
     for row, one in results.found.items():
         for kind, text in one.warnings:
-            if kind == "zero" and roles[row] == "optimizer":
+            if kind == "zero" and layers.roles[row] == "optimizer":
                 zero_slots += 1
             else:
                 kinds[kind].append((row, text))
-    items = []
+    items, shown = [], layers.shown
     for kind, several in kinds.items():
         for row, text in nsmallest(KIND_MAX, several, key=lambda one: natural_key(shown[one[0]])):
             seen = results.found.get(row) if kind in ("nan", "infinite") else None
             place = None if seen is None else seen.first
-            item = {"kind": kind, "name": shown[row], "text": text, "place": place}
-            items.append(item | {"layer": layers.of[row]})
+            items.append({"kind": kind, "name": shown[row], "text": text, "place": place})
     return {
         "findings": findings,
         "damaged": results.damaged,

@@ -19,11 +19,13 @@ from ckptfmt._base.names import is_url, path_text, printable
 from ckptfmt.bundle.completeness import missing_data
 from ckptfmt.errors import CkptfmtError, about, masked
 from ckptfmt.files.outputs import checkpoint_files, output_path, writing_file
+from ckptfmt.naming.tensor_names import TensorNames
 from ckptfmt.recipe.opening import Opened, open_any
-from ckptfmt.report.collect import Progress, checkpoint_data
+from ckptfmt.report.collect import checkpoint_data
 from ckptfmt.report.comparison import comparison_data
 from ckptfmt.report.health import WARNED_MAX
-from ckptfmt.report.measuring import Budget
+from ckptfmt.report.layers import Layers
+from ckptfmt.report.measuring import Budget, Progress
 from ckptfmt.report.series import Series
 
 # How long values are read, and how many bytes of a URL.
@@ -87,11 +89,12 @@ def report(
             read = [checkpoint_files(one.prefix) for one in (reader, old) if one is not None]
             with about(argument="output"):
                 output = output_path(output, itertools.chain(*read), kind="html")
-        data = _data(first, seconds, progress)
+        layers = Layers(TensorNames(reader))
+        data = _data(first, layers, seconds, progress)
         damage = list(data["health"]["findings"])
         if old is not None:
             budget = _budget(seconds, reader.prefix, old.prefix)
-            data["comparison"] = comparison_data(old, reader, budget, progress, data)
+            data["comparison"] = comparison_data(old, layers, budget, progress, data)
             data["comparison"]["before"] = printable(masked(second.path))
             rows = data["comparison"]["rows"]
             unread = [row["error"] for row in rows if row["change"] == "unreadable"]
@@ -143,10 +146,10 @@ def report_series(
     half = None if seconds is None else seconds / 2
     series = Series(given, progress)
     with series.last() as last:
-        began = time.monotonic()
-        data = _data(last, half, progress)
+        began, layers = time.monotonic(), Layers(TensorNames(last.reader))
+        data = _data(last, layers, half, progress)
         left = None if seconds is None else max(seconds - (time.monotonic() - began), half or 0)
-        data["series"] = series.data(last, _budget(left, *series.paths))
+        data["series"] = series.data(layers, _budget(left, *series.paths))
     _write(data, output)
     return (*data["health"]["findings"], *series.errors.values())
 
@@ -159,10 +162,12 @@ def _check(seconds: float | None, progress: Progress | None) -> None:
             raise invalid("seconds", f"seconds must be a number from 0, or None, not {seconds!r}")
 
 
-def _data(opened: Opened, seconds: float | None, progress: Progress | None) -> dict[str, Any]:
+def _data(
+    opened: Opened, layers: Layers, seconds: float | None, progress: Progress | None
+) -> dict[str, Any]:
     """Return the data of a checkpoint, as the page shows it."""
     reader = opened.reader
-    data = checkpoint_data(reader, _budget(seconds, reader.prefix), progress)
+    data = checkpoint_data(layers, _budget(seconds, reader.prefix), progress)
     data |= {"path": printable(masked(opened.path)), "format": opened.format}
     if opened.format != "tensorflow":
         data["about"]["written"] = None  # the copy was, just now

@@ -16,11 +16,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ckptfmt._base.names import OBJECT_GRAPH_KEY, in_order
+from ckptfmt._base.names import OBJECT_GRAPH_KEY, in_order, printable
 from ckptfmt.bundle.graph import OPTIMIZER_SLOT, Node
 from ckptfmt.bundle.graph_keys import key_groups
 from ckptfmt.errors import CkptfmtError
-from ckptfmt.naming.roles import ModelRole
+from ckptfmt.naming.roles import ModelRole, model_roles
 from ckptfmt.naming.states import order_of, state_of
 from ckptfmt.naming.tensor_names import TensorNames
 from ckptfmt.report.statistics import Statistics, json_number
@@ -35,15 +35,13 @@ _LAYER = re.compile(r"layer-([0-9]{1,9})")
 
 
 class Layers:
-    """The layers of the tensors of a checkpoint, or of two.
-
-    Args:
-        people: the checkpoint that says what the order of the model is.
-        stored: the names of the tensors.
-        shown: their names as the report shows them.
-        roles: of the tensors.
+    """The layers of the tensors of a checkpoint.
 
     Attributes:
+        people, stored: the checkpoint, and the names of its tensors.
+        shown: their names as the report shows them.
+        roles: of the tensors; "unknown" if the object graph is damaged.
+        damage: of the object graph, or None.
         layers: name and role of each layer: by role, in the order of the model where that is
             stored, else in natural order.
         of: of each tensor the place of its layer in `layers`; None of the object graph.
@@ -51,13 +49,17 @@ class Layers:
         mark: what is between the parts of names: a slash, or a dot if no name has a slash.
     """
 
-    def __init__(
-        self,
-        people: TensorNames,
-        stored: Sequence[str],
-        shown: Sequence[str],
-        roles: Sequence[ModelRole],
-    ) -> None:
+    def __init__(self, people: TensorNames) -> None:
+        self.people, self.stored = people, people.stored
+        self.shown = [printable(people.shown(name)) for name in people.stored]
+        self.roles: list[ModelRole] = ["unknown"] * len(people.stored)
+        self.damage: str | None = None
+        try:
+            by_name = model_roles(people.reader)
+            self.roles = [by_name[name] for name in people.stored]
+        except CkptfmtError as error:
+            self.damage = str(error)
+        stored, shown, roles = self.stored, self.shown, self.roles
         rows: dict[ModelRole, list[int]] = {role: [] for role in ROLES}
         for row, role in enumerate(roles):
             if stored[row] != OBJECT_GRAPH_KEY:

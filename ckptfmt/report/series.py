@@ -13,7 +13,7 @@ import contextlib
 import math
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -30,7 +30,6 @@ from ckptfmt._base.names import (
 from ckptfmt.bundle.comparing import ratio
 from ckptfmt.bundle.completeness import proves_damage
 from ckptfmt.bundle.meanings import has_values, meant
-from ckptfmt.bundle.reader import Reader
 from ckptfmt.bundle.reader import open as open_checkpoint
 from ckptfmt.bundle.tensor import TensorHandle
 from ckptfmt.errors import (
@@ -41,9 +40,8 @@ from ckptfmt.errors import (
     masked,
 )
 from ckptfmt.files.folder import folder_of
-from ckptfmt.naming.roles import ModelRole, model_roles
+from ckptfmt.naming.roles import ModelRole
 from ckptfmt.naming.states import state_of
-from ckptfmt.naming.tensor_names import TensorNames
 from ckptfmt.recipe.opening import Opened, kind_of, open_any
 from ckptfmt.recipe.sources import opened
 from ckptfmt.report.layers import Layers, short
@@ -60,8 +58,8 @@ MANY = 1000
 # The largest integer that JavaScript does not round.
 STEP_MAX = (1 << 53) - 1
 
-# Dtype and shape of a tensor; the dtype by its name.
-Kind = tuple[str, tuple[int, ...]]
+# Dtype and shape of a tensor.
+Kind = tuple[np.dtype[Any], tuple[int, ...]]
 
 
 class _Open(NamedTuple):
@@ -70,14 +68,38 @@ class _Open(NamedTuple):
     Attributes:
         path: of the file.
         metadata: what it has beside tensors.
-        kinds: returns the dtype and shape of all tensors by name.
-        tensor: returns the tensor of a name; raises TensorNotFoundError.
+        tensors: by name.
     """
 
     path: str
     metadata: Mapping[str, Any]
-    kinds: Callable[[], dict[str, Kind]]
-    tensor: Callable[[str], Any]
+    tensors: Mapping[str, Any]
+
+    def tensor(self, name: str) -> Any:
+        """Return a tensor; raise TensorNotFoundError if it is missing."""
+        try:
+            return _meant(self.tensors[name])
+        except KeyError as error:
+            why = "not found in the file"
+            raise TensorNotFoundError(why, path=self.path, tensor=name) from error
+
+    def kinds(self) -> dict[str, Kind | None]:
+        """Return the dtype and shape of all tensors by name; None of those without numbers."""
+        kinds: dict[str, Kind | None] = {}
+        for name, stored in self.tensors.items():
+            kinds[name] = None
+            try:
+                tensor = _meant(stored)
+                if tensor.dtype is not None and has_values(tensor):
+                    kinds[name] = tensor.dtype, tensor.shape
+            except CkptfmtError:
+                continue
+        kinds.pop(OBJECT_GRAPH_KEY, None)
+        return kinds
+
+
+def _meant(tensor: Any) -> Any:
+    return meant(tensor) if isinstance(tensor, TensorHandle) else tensor
 
 
 @contextlib.contextmanager
@@ -85,43 +107,10 @@ def _opened(path: str) -> Iterator[_Open]:
     kind = kind_of(path)
     if kind == "tensorflow":
         with open_checkpoint(path) as reader:
-
-            def stored(name: str) -> TensorHandle:
-                return meant(reader[name])
-
-            yield _Open(reader.prefix, reader.metadata, lambda: _kinds(reader), stored)
-        return
-    with opened(kind, path, None, keeps=True, as_state=True) as taken:
-
-        def tensor(name: str) -> Any:
-            if name not in taken.tensors:
-                raise TensorNotFoundError("not found in the file", path=path, tensor=name)
-            return taken.tensors[name]
-
-        def kinds() -> dict[str, Kind]:
-            return {name: (_dtype_name(one), one.shape) for name, one in taken.tensors.items()}
-
-        yield _Open(path, taken.metadata, kinds, tensor)
-
-
-def _kinds(reader: Reader) -> dict[str, Kind]:
-    table = reader.table()
-    columns = (table[field].tolist() for field in ("name", "dtype", "shape"))
-    found: dict[str, Kind] = {
-        name: (dtype, shape) for name, dtype, shape in zip(*columns, strict=True)
-    }
-    for name, note in reader._notes.items():
-        if name in found:
-            found[name] = str(note["dtype"]), found[name][1]
-    found.pop(OBJECT_GRAPH_KEY, None)
-    return found
-
-
-def _dtype_name(tensor: Any) -> str:
-    try:
-        return str(tensor.dtype.name)
-    except CkptfmtError:
-        return ""
+            yield _Open(reader.prefix, reader.metadata, reader._by_stored_names())
+    else:
+        with opened(kind, path, None, keeps=True, as_state=True) as taken:
+            yield _Open(path, taken.metadata, taken.tensors)
 
 
 def checkpoints_in(directory: str) -> list[str]:
@@ -162,8 +151,7 @@ def _step(path: str, one: _Open) -> int | None:
     for name in (key + end for key in _STEPS for end in ("", VALUE_SUFFIX)):
         with contextlib.suppress(TensorNotFoundError):
             tensor = one.tensor(name)
-            is_step = tensor.shape == () and tensor.dtype is not None
-            if is_step and kind_of_numbers(tensor.dtype) == "i":
+            if tensor.shape == () and tensor.dtype and kind_of_numbers(tensor.dtype) == "i":
                 number = int(tensor.read())
                 return number if 0 <= number <= STEP_MAX else None
     return None
@@ -210,7 +198,7 @@ class Series:
         self.errors: dict[int, str] = {}
         self._skipped = len(paths) - most
         self._progress = progress if progress is not None else lambda done, total: None
-        self._common: dict[str, Kind] | None = None
+        self._common: dict[str, Kind | None] | None = None
         self._missing: set[str] = set()
         steps = [self._look(place) for place in range(most)]
         order = list(range(most))
@@ -264,15 +252,14 @@ class Series:
                     break
             yield found
 
-    def data(self, last: Opened, budget: Budget) -> dict[str, Any]:
+    def data(self, names: Layers, budget: Budget) -> dict[str, Any]:
         """Return the data of the series.
 
         Args:
-            last: the checkpoint whose layers are those of the series.
+            names: the layers of the last checkpoint, which are those of the series.
             budget: how much may be read of all checkpoints, each of which has an equal share.
         """
-        people = TensorNames(last.reader)
-        layers = self._layers(last.path, people)
+        layers = self._layers(names)
         count, previous = len(self.paths), dict[str, NDArray[Any]]()
         rows: list[dict[str, Any]] = [
             {"name": short(name), "role": role}
@@ -319,33 +306,20 @@ class Series:
             "steps": steps,
             "skipped": self._skipped,
             "layers": rows,
-            "missing": [printable(people.shown(name)) for name in missing[:MISSING_MAX]],
+            "missing": [printable(names.people.shown(name)) for name in missing[:MISSING_MAX]],
             "missing_count": len(missing),
         }
 
-    def _layers(self, path: str, people: TensorNames) -> list[tuple[str, ModelRole, list[_Part]]]:
+    def _layers(self, names: Layers) -> list[tuple[str, ModelRole, list[_Part]]]:
         """Return name, role and tensors of the layers that have numbers in all checkpoints."""
-        stored = list(people.reader)
-        roles: Mapping[str, ModelRole] = {}
-        with contextlib.suppress(CkptfmtError):  # the page reports it
-            roles = model_roles(people.reader)
-        shown = [printable(people.shown(name)) for name in stored]
-        layers = Layers(people, stored, shown, [roles.get(name, "unknown") for name in stored])
-        parts: list[list[_Part]] = [[] for _ in layers.layers]
-        common = self._common or {}
-        with _opened(path) as one:
-            for name, layer in zip(stored, layers.of, strict=True):
-                if layer is None or name not in common:
-                    continue
-                try:
-                    tensor = one.tensor(name)
-                    dtype = tensor.dtype
-                except CkptfmtError:
-                    continue
-                is_number = dtype is not None and kind_of_numbers(dtype) in ("f", "c")
-                if is_number and has_values(tensor) and 0 not in tensor.shape:
-                    parts[layer].append(_Part(name, dtype, tensor.shape))
-        return [(*layer, some) for layer, some in zip(layers.layers, parts, strict=True) if some]
+        parts: list[list[_Part]] = [[] for _ in names.layers]
+        for name, layer in zip(names.stored, names.of, strict=True):
+            kind = (self._common or {}).get(name)
+            if layer is None or kind is None or 0 in kind[1]:
+                continue
+            if kind_of_numbers(kind[0]) in ("f", "c"):
+                parts[layer].append(_Part(name, *kind))
+        return [(*layer, some) for layer, some in zip(names.layers, parts, strict=True) if some]
 
 
 class _Boxes:

@@ -16,10 +16,10 @@ from typing import Any
 import numpy as np
 import pytest
 from support.files import flip
+from support.reports import measured
 
 import ckptfmt
 from ckptfmt.report import html, report, report_series
-from ckptfmt.report.collect import checkpoint_data
 from ckptfmt.report.measuring import Budget
 
 webdriver = pytest.importorskip("selenium.webdriver", reason="NOT RUN: needs selenium")
@@ -537,8 +537,7 @@ def test_numbers_are_not_rounded_to_others(tmp_path: Path, browser: Any) -> None
 
 def test_what_was_sampled_is_marked(tmp_path: Path, browser: Any) -> None:
     ckptfmt.save(tmp_path / "m", {"a": np.ones(1 << 19), "b": np.ones(1 << 19)})
-    with ckptfmt.open(tmp_path / "m") as reader:
-        data = checkpoint_data(reader, Budget(None, 3 << 20))
+    data = measured(tmp_path / "m", Budget(None, 3 << 20))
     (tmp_path / "r.html").write_text(html.page(data), encoding="utf-8")
     seen = Page(browser, tmp_path / "r.html").act(
         "seen.health = $('health').textContent; seen.cells = all('#rows td.n')"

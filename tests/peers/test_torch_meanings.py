@@ -27,8 +27,10 @@ import ckptfmt.torch as ct
 from ckptfmt.bundle.comparing import compare
 from ckptfmt.cli import main
 from ckptfmt.editing import average, edit
+from ckptfmt.naming.tensor_names import TensorNames
 from ckptfmt.report.collect import checkpoint_data
 from ckptfmt.report.comparison import comparison_data
+from ckptfmt.report.layers import Layers
 from ckptfmt.report.measuring import Budget
 from ckptfmt.safetensors import load_file
 
@@ -146,7 +148,8 @@ def shown(index: Any) -> Callable[..., Any]:
 def reported(path: Path, like: np.ndarray[Any, Any]) -> Any:
     """The numbers if the statistics of `report` are theirs."""
     with ckptfmt.open(path) as reader:
-        data, meaning = checkpoint_data(reader, Budget(None)), reader["s"].meaning
+        layers, meaning = Layers(TensorNames(reader)), reader["s"].meaning
+        data = checkpoint_data(layers, Budget(None))
     [row] = [one for one in data["tensors"] if one["name"] == "s"]
     assert row["dtype"] == meaning and not data["health"]["findings"]
     if "stats" not in row:
@@ -351,7 +354,8 @@ def test_equal_bits_that_mean_others(tmp_path: Path) -> None:
                 [(name, found, _)] = differences(tmp_path / "a", tmp_path / "b", *options)
                 assert (name, found) == ("s", "dtype")
             with ckptfmt.open(tmp_path / "a") as a, ckptfmt.open(tmp_path / "b") as b:
-                counts = comparison_data(a, b, Budget(None))["counts"]
+                layers = Layers(TensorNames(b))
+                counts = comparison_data(a, layers, Budget(None))["counts"]
             assert counts == {"retyped": 1}
 
 

@@ -78,9 +78,11 @@ def test_keras_says_the_order(tmp_path: Path) -> None:
 
 @given(st.lists(st.text("ab/", max_size=9), max_size=40, unique=True), st.integers(1, 12))
 def test_every_tensor_has_one_layer(names: list[str], most: int) -> None:
-    people: Any = SimpleNamespace(reader=SimpleNamespace(metadata={}), nodes=[])
+    reader = SimpleNamespace(metadata={})
+    people: Any = SimpleNamespace(reader=reader, nodes=[], stored=names, shown=str)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(layering, "LAYERS_MAX", most)
-        found = layering.Layers(people, names, names, ["weight"] * len(names))
+        patch.setattr(layering, "model_roles", lambda _: dict.fromkeys(names, "weight"))
+        found = layering.Layers(people)
     assert {*found.of} == {*range(len(found.layers))} and len(found.of) == len(names)
     assert len(found.layers) <= most and max(Counter(found.layers).values(), default=1) == 1

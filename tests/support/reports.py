@@ -10,7 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import ckptfmt
+from ckptfmt.naming.tensor_names import TensorNames
 from ckptfmt.report import collect, measuring, report
+from ckptfmt.report.layers import Layers
 
 
 def parsed(text: str) -> dict[str, Any]:
@@ -35,4 +37,4 @@ def reported(path: Path, **options: Any) -> dict[str, Any]:
 def measured(path: Path, budget: measuring.Budget) -> dict[str, Any]:
     """The data of a checkpoint, read within a budget."""
     with ckptfmt.open(path) as reader:
-        return collect.checkpoint_data(reader, budget)
+        return collect.checkpoint_data(Layers(TensorNames(reader)), budget)

@@ -63,8 +63,6 @@ if (series) {
   for (const [name, at] of broken.slice(0, 12)) $("series-gaps").append(make("li", { class: "warn" }, `NaN or infinity in ${name}, the first in ${series.steps[at].path}`));
   if (broken.length > 12) $("series-gaps").append(make("li", { class: "warn" }, `and in ${plural(broken.length - 12, "more layer")}`));
   for (const one of failed) $("series-gaps").append(make("li", { class: "warn" }, `${one.path}: ${one.error}`));
-  const partly = series.steps.filter((one) => one.partial).length;
-  if (partly) $("series-gaps").append(make("li", {}, `${plural(partly, "checkpoint")} read in part, within ${health.seconds} s (no limit: --full)`));
   if (series.missing_count) $("series-gaps").append(make("li", {}, make("details", {}, make("summary", {}, `${plural(series.missing_count, "tensor")} not in all of these, or of another shape or dtype, left out`), make("p", {}, series.missing.join(", ") + (series.missing_count > series.missing.length ? ", ..." : "")))));
   const choose = (box, names, labels, current, act) => names.forEach((name) => $(box).append(button(labels[name], (event) => {
     [...$(box).children].forEach((one) => one.setAttribute("aria-pressed", String(one === event.currentTarget)));
