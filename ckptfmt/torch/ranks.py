@@ -21,6 +21,7 @@ from torch.distributed import checkpoint as dcp
 from torch.distributed.checkpoint import state_dict as named
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner
+from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 from torch.distributed.checkpoint.planner import LoadPlan
 from torch.distributed.checkpoint.staging import BlockingAsyncStager
 from torch.optim import Optimizer
@@ -28,7 +29,7 @@ from torch.optim import Optimizer
 from ckptfmt._base.background import SaveFuture, SaveQueue, Work
 from ckptfmt.bundle import reader as reading
 from ckptfmt.errors import InvalidError
-from ckptfmt.recipe.load import MatchReport, refuse
+from ckptfmt.recipe.load import MatchReport, Mismatch, refuse
 from ckptfmt.saving.options import CheckpointOptions
 from ckptfmt.torch.dcp import StorageReader, StorageWriter
 from ckptfmt.torch.making import New
@@ -228,7 +229,16 @@ class _Planner(DefaultLoadPlanner):  # type: ignore[misc]
     def create_local_plan(self) -> LoadPlan:
         """Return the plan of this process."""
         stored, own = self.metadata.state_dict_metadata, self.state_dict
+        shapes, dtypes = list[Mismatch](), list[Mismatch]()
+        for name in (one for one in stored if one in own):
+            there, here = _kind(stored[name]), _kind(own[name])
+            if there[0] != here[0]:
+                dtypes.append(Mismatch(name, name, there[0], here[0]))
+            if there[1] != here[1]:
+                shapes.append(Mismatch(name, name, there[1], here[1]))
         self.report = MatchReport(
+            shape_mismatch=tuple(shapes),
+            dtype_mismatch=tuple(dtypes),
             matched=tuple(name for name in stored if name in own),
             missing=tuple(name for name in own if name not in stored),
             unexpected=tuple(name for name in stored if name not in own),
@@ -236,6 +246,15 @@ class _Planner(DefaultLoadPlanner):  # type: ignore[misc]
         if not self.report.complete:
             refuse(self.path, self.report)
         return super().create_local_plan()
+
+
+def _kind(value: Any) -> tuple[Any, tuple[int, ...]]:
+    """Return the dtype and the shape of a tensor, in DCP's metadata or in a state."""
+    if isinstance(value, TensorStorageMetadata):
+        return value.properties.dtype, tuple(value.size)
+    if isinstance(value, torch.Tensor) or hasattr(value, "local_shards"):
+        return value.dtype, tuple(value.size())
+    return "value", ()
 
 
 class RankSave(NamedTuple):

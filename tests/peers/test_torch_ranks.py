@@ -125,12 +125,17 @@ def test_any_number_of_processes_continues(
 
 REFUSED = """
 import pytest
-state = training(width=7 if world_size == 2 else 8)
+state = training(width=7 if what == "shape" else 8)
+if what == "dtype":
+    state["net"]["head"].bfloat16()
 before = {name: one.full_tensor() for name, one in state["net"]["model"].state_dict().items()}
 manager = manager_of(state)
-if what == "shape":
-    with pytest.raises(ValueError):
+if what != "key":
+    with pytest.raises(ckptfmt.InvalidError) as caught:
         manager.restore_or_initialize()
+    report = caught.value.report
+    assert len(report.shape_mismatch) == (9 if what == "shape" else 0), report
+    assert len(report.dtype_mismatch) == (4 if what == "dtype" else 0), report
 else:
     state["more"] = torch.zeros(3)
     with pytest.raises(ckptfmt.CkptfmtError) as caught:
@@ -148,7 +153,7 @@ assert all(torch.equal(before[name], after[name]) for name in before)
 """
 
 
-@pytest.mark.parametrize(("what", "world_size"), [("shape", 2), ("key", 3)])
+@pytest.mark.parametrize(("what", "world_size"), [("shape", 2), ("key", 3), ("dtype", 2)])
 def test_another_state_is_refused_before_anything_changes(
     tmp_path: Path, what: str, world_size: int
 ) -> None:
