@@ -28,6 +28,8 @@ SIDES = {
     "dcp": "DCP",
     "orbax": "orbax",
     "tf_train": "tf.train",
+    "keras": "Keras",
+    "lightning": "Lightning",
     "ckptfmt": "ckptfmt",
     "ckptfmt_torch": "ckptfmt.torch",
     "ckptfmt_dcp": "ckptfmt.torch.dcp",
@@ -40,7 +42,8 @@ HEAD = """\
 Written by `python bench/count_lines.py` from the programs in `bench/lines/`.
 Counted are statements, without imports; `-`: no program. Each program is the shortest that we know
 and does the whole job: "one tensor" does not load the others, "sharded" restores tensors that
-several processes or devices share.
+several processes or devices share, "start or resume" keeps the best of earlier runs too. The
+callbacks of Keras save in the foreground.
 """
 
 

@@ -1,4 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
+from pathlib import Path
+from shutil import rmtree
+
 import torch
 import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint.format_utils import torch_save_to_dcp
@@ -46,3 +49,36 @@ def sharded(state, other):
 
 def convert():
     torch_save_to_dcp("weights.pt", "converted")
+
+
+def manager(train_step, state, batches):
+    def finish(save):
+        save.result()
+        saved = [file.parent for file in sorted(Path("run").glob("*/.metadata"))]
+        best = min(saved, key=lambda path: float(path.name.split("_")[1]))
+        for path in set(saved[:-3]) - {best}:
+            rmtree(path)
+
+    def parts():
+        model, optimizer = get_state_dict(state["model"], state["optimizer"])
+        return {"model": model, "optimizer": optimizer, "step": state["step"]}
+
+    if saved := sorted(Path("run").glob("*/.metadata")):
+        stored = parts()
+        dcp.load(stored, checkpoint_id=saved[-1].parent)
+        set_state_dict(
+            state["model"],
+            state["optimizer"],
+            model_state_dict=stored["model"],
+            optim_state_dict=stored["optimizer"],
+        )
+        state["step"] = stored["step"]
+    save = None
+    for batch in batches[state["step"] :]:
+        loss = train_step(state, batch)
+        if save is not None:
+            finish(save)
+        place = f"run/{state['step']:09}_{loss}"
+        save = dcp.async_save(parts(), checkpoint_id=place, no_dist=True)
+    if save is not None:
+        finish(save)
