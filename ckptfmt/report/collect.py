@@ -16,8 +16,8 @@ from ckptfmt.errors import CkptfmtError, masked
 from ckptfmt.report.about import about_data
 from ckptfmt.report.health import health_data, outliers
 from ckptfmt.report.layers import Layers, LayerSum, runs
-from ckptfmt.report.measuring import Budget, Measured, Measurements, Progress, measure
-from ckptfmt.report.statistics import Statistics, json_number
+from ckptfmt.report.measuring import Budget, Measurements, Progress, measure
+from ckptfmt.report.statistics import Statistics
 
 # More tensors than this, or names of more bytes, are shown as groups.
 ROWS_MAX, NAMES_MAX = 20_000, 4 << 20
@@ -92,8 +92,7 @@ def checkpoint_data(
             data["key"] = printable(key)
         if shard < 0:
             data |= _slices(reader[key])
-        if (found := results.found.get(row)) is not None:
-            data |= _values(found, elements)
+        data |= results.found.get(row, {})
         if row in tall:
             data.setdefault("warnings", []).append(tall[row])
         if row in errors:
@@ -138,39 +137,6 @@ def _slices(handle: TensorHandle) -> dict[str, Any]:
         "slices": [[list(one.start), list(one.shape), one.shard] for one in slices[:SLICES_MAX]],
         "slice_count": len(slices),
     }
-
-
-def _values(found: Measured, elements: int) -> dict[str, Any]:
-    data: dict[str, Any] = {"stats": _numbers(found.statistics, elements), "sampled": found.sampled}
-    if found.sample is not None:
-        finite, few, bins, counts = found.sample
-        data["percentiles"] = list(map(json_number, few))
-        if bins is not None:
-            data["histogram"] = {
-                "low": bins.low,
-                "high": bins.high,
-                "scale": bins.scale,
-                "counts": counts,
-                "elements": sum(counts),
-            }
-            if bins.is_log:
-                left_out = {"zeros": finite - sum(counts), "negative": bins.is_negative}
-                data["histogram"] |= left_out
-    if found.grids is not None:
-        data["places"] = found.grids
-    if found.first is not None:
-        data["first_nan"] = found.first
-    if found.warnings:
-        data["warnings"] = [text for _, text in found.warnings]
-    return data
-
-
-def _numbers(found: Statistics, elements: int) -> dict[str, Any]:
-    numbers = {name: getattr(found, name) for name in ("low", "high", "mean", "deviation")}
-    # Of a sample, scaled to all elements.
-    numbers["norm"] = found.rms * math.sqrt(found.finite / max(found.count, 1) * elements)
-    counts = {name: getattr(found, name) for name in ("count", "zeros", "infinite", "nans")}
-    return counts | {name: json_number(value) for name, value in numbers.items()}
 
 
 # ---- groups --------------------------------------------------------------------------------------

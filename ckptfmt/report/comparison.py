@@ -42,7 +42,7 @@ from ckptfmt.report.about import LINES_MAX, cut
 from ckptfmt.report.collect import NAMES_MAX, ROWS_MAX
 from ckptfmt.report.layers import Layers, short
 from ckptfmt.report.measuring import Budget, OutOfBudget, Progress
-from ckptfmt.report.statistics import bins_of, json_number, numbers_of
+from ckptfmt.report.statistics import histogram, json_number, numbers_of
 
 CHANGES = {"only in A": "removed", "only in B": "added", "values": "changed"}
 # What a training step does not do comes first.
@@ -245,8 +245,8 @@ class _Rows:
     def listed(self, budget: Budget) -> list[dict[str, Any]]:
         """Return the rows in their order, the first ones that changed with histograms."""
         for *_, row, sample in self._sampled:
-            if budget.left() > 0 and (histogram := _histogram(*sample.take())) is not None:
-                row["histogram"] = histogram
+            if budget.left() > 0 and (found := _histogram(*sample.take())) is not None:
+                row["histogram"] = found
         listed = list[dict[str, Any]]()
         for rows in self._rows.values():
             names = 0
@@ -395,12 +395,7 @@ class _Sample:
 def _histogram(one: NDArray[Any], other: NDArray[Any]) -> dict[str, Any] | None:
     """Return how the finite numbers of a sample are distributed; None if all are equal."""
     both = [np.sort(numbers[np.isfinite(numbers)]) for numbers in map(numbers_of, (one, other))]
-    bins = bins_of(np.sort(np.concatenate(both)))
-    if bins is None:
-        return None
-    before, after = map(bins.counts, both)
-    data = {"low": bins.low, "high": bins.high, "scale": bins.scale}
-    return data | {"before": before, "after": after}
+    return histogram(before=both[0], after=both[1])
 
 
 class _Candidate(NamedTuple):

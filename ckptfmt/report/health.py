@@ -86,8 +86,8 @@ def health_data(
     kinds["damaged"] += errors.items()
     kinds["outlier"] += tall.items()
     zero_slots = 0
-    for row, one in results.found.items():
-        for kind, text in one.warnings:
+    for row, warnings in results.warnings.items():
+        for kind, text in warnings:
             if kind == "zero" and layers.roles[row] == "optimizer":
                 zero_slots += 1
             else:
@@ -95,8 +95,8 @@ def health_data(
     items, shown = [], layers.shown
     for kind, several in kinds.items():
         for row, text in nsmallest(KIND_MAX, several, key=lambda one: natural_key(shown[one[0]])):
-            seen = results.found.get(row) if kind in ("nan", "infinite") else None
-            place = None if seen is None else seen.first
+            is_bad = kind in ("nan", "infinite")
+            place = results.found[row].get("first_nan") if is_bad else None
             items.append({"kind": kind, "name": shown[row], "text": text, "place": place})
     return {
         "findings": findings,

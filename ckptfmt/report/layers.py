@@ -13,7 +13,6 @@ import contextlib
 import math
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 from ckptfmt._base.names import OBJECT_GRAPH_KEY, in_order, printable
@@ -87,77 +86,58 @@ class Layers:
         ]
 
 
-@dataclass(slots=True)
 class LayerSum:
     """What a report shows of a layer: sums over its tensors, and the statistics of all measured
-    elements of floating point and complex tensors together.
+    elements of floating point and complex tensors together."""
 
-    Attributes:
-        name, role: of the layer.
-        tensors, elements, nbytes: of all of its tensors.
-        dtypes: elements by dtype.
-        measured: how many elements are in the statistics.
-        sampled: whether these stand for more.
-        zeros, nans, infinite, low, high, mean, deviation: as in `Statistics`.
-    """
-
-    name: str
-    role: ModelRole
-    tensors: int = 0
-    elements: int = 0
-    nbytes: int = 0
-    dtypes: dict[str, int] = field(default_factory=dict)
-    measured: int = 0
-    sampled: bool = False
-    zeros: int = 0
-    nans: int = 0
-    infinite: int = 0
-    low: float = math.nan
-    high: float = math.nan
-    mean: float = math.nan
-    deviation: float = math.nan
-    # How many finite elements the mean and the deviation are of; samples count as all.
-    _finite: float = 0.0
+    def __init__(self, name: str, role: ModelRole) -> None:
+        self._name, self._role, self._sampled = name, role, False
+        self._tensors = self._elements = self._nbytes = 0
+        self._dtypes: dict[str, int] = {}
+        self._sum = Statistics()
+        # How many finite elements the mean and the deviation are of; samples count as all.
+        self._finite = 0.0
 
     def count(self, dtype: str, elements: int, nbytes: int) -> None:
         """Count a tensor."""
-        self.tensors += 1
-        self.elements += elements
-        self.nbytes += nbytes
-        self.dtypes[dtype] = self.dtypes.get(dtype, 0) + elements
+        self._tensors += 1
+        self._elements += elements
+        self._nbytes += nbytes
+        self._dtypes[dtype] = self._dtypes.get(dtype, 0) + elements
 
     def add(self, found: Statistics, elements: int) -> None:
         """Add the statistics of a tensor, or of a sample of so many elements."""
-        self.measured += found.count
-        self.sampled = self.sampled or found.count < elements
-        self.zeros += found.zeros
-        self.nans += found.nans
-        self.infinite += found.infinite
+        every = self._sum
+        self._sampled = self._sampled or found.count < elements
+        every.count += found.count
+        every.zeros += found.zeros
+        every.nans += found.nans
+        every.infinite += found.infinite
         if not found.finite:
             return
         if not self._finite:
-            self.low, self.high, self.mean, self.deviation = found.low, found.high, 0.0, 0.0
+            every.low, every.high, every.mean, every.deviation = found.low, found.high, 0.0, 0.0
         more = found.finite * elements / found.count
         together = self._finite + more
         old, new = self._finite / together, more / together
-        apart = (found.mean - self.mean) * math.sqrt(old * new)
-        self.low, self.high = min(self.low, found.low), max(self.high, found.high)
-        self.mean = self.mean * old + found.mean * new
-        parts = self.deviation * math.sqrt(old), found.deviation * math.sqrt(new), apart
-        self.deviation, self._finite = math.hypot(*parts), together
+        apart = (found.mean - every.mean) * math.sqrt(old * new)
+        every.low, every.high = min(every.low, found.low), max(every.high, found.high)
+        every.mean = every.mean * old + found.mean * new
+        parts = every.deviation * math.sqrt(old), found.deviation * math.sqrt(new), apart
+        every.deviation, self._finite = math.hypot(*parts), together
 
     def data(self) -> dict[str, Any]:
         """Return the JSON values."""
-        rms = math.hypot(self.mean, self.deviation)
-        numbers = {name: getattr(self, name) for name in ("low", "high", "mean", "deviation")}
-        numbers |= {"rms": rms, "norm": rms * math.sqrt(self._finite)}
-        counts = ("role", "tensors", "elements", "dtypes", "measured", "sampled", "zeros", "nans")
         return {
-            "name": short(self.name),
-            "bytes": self.nbytes,
-            "infinite": self.infinite,
-            **{name: getattr(self, name) for name in counts},
-            **{name: json_number(value) for name, value in numbers.items()},
+            "name": short(self._name),
+            "role": self._role,
+            "tensors": self._tensors,
+            "elements": self._elements,
+            "bytes": self._nbytes,
+            "dtypes": self._dtypes,
+            "sampled": self._sampled,
+            "rms": json_number(self._sum.rms),
+            **self._sum.data(self._finite),
         }
 
 

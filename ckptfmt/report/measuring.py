@@ -12,7 +12,7 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,7 +25,7 @@ from ckptfmt.bundle.tensor import TensorHandle
 from ckptfmt.bundle.verify import Report, verify_all
 from ckptfmt.errors import CkptfmtError
 from ckptfmt.report.places import Places
-from ckptfmt.report.statistics import Bins, Gathered, Statistics, bins_of, percentiles
+from ckptfmt.report.statistics import Gathered, Statistics, histogram, json_number, percentiles
 
 # Values are read in pieces of so many bytes. Of a larger tensor the first step reads about so many,
 # in SAMPLES boxes.
@@ -65,50 +65,15 @@ class Budget:
         return True
 
 
-class Sample(NamedTuple):
-    """What is shown of the finite elements that the first look reads.
-
-    Attributes:
-        percentiles: the PERCENTILES.
-        bins, counts: the histogram; None and empty if all are equal.
-        elements: how many they are.
-    """
-
-    elements: int
-    percentiles: list[float]
-    bins: Bins | None
-    counts: list[int]
-
-
-@dataclass(slots=True)
-class Measured:
-    """What was found in the values of a tensor.
-
-    Attributes:
-        statistics: of all elements, or of a sample.
-        sampled: whether they are of a sample.
-        sample: None if there are no finite elements, or it is not kept.
-        warnings: kinds and texts of what may be wrong with the values.
-        first: the index of the first NaN or infinity that was read.
-        grids: where NaN, infinities and zeros are.
-    """
-
-    statistics: Statistics
-    sampled: bool
-    sample: Sample | None
-    warnings: list[tuple[str, str]]
-    first: list[int] | None
-    grids: dict[str, Any] | None
-
-
 @dataclass
 class Measurements:
     """What was read of a checkpoint.
 
     Attributes:
         total, keep: as in `measure`.
-        found: by the tensor's place in the index; without the tensors that could not be read, that
-            are not numbers, and that there was no time for.
+        found: what the page shows of the values, by the tensor's place in the index; without the
+            tensors that could not be read, that are not numbers, and that there was no time for.
+        warnings: of the same, kinds and texts of what may be wrong.
         errors: why a tensor could not be read.
         meant: tensors whose bits stand for values of another dtype.
         numbers: how many tensors are numbers.
@@ -121,7 +86,8 @@ class Measurements:
 
     total: Total
     keep: bool
-    found: dict[int, Measured] = field(default_factory=dict)
+    found: dict[int, dict[str, Any]] = field(default_factory=dict)
+    warnings: dict[int, list[tuple[str, str]]] = field(default_factory=dict)
     errors: dict[int, str] = field(default_factory=dict)
     meant: dict[int, TensorHandle] = field(default_factory=dict)
     numbers: int = 0
@@ -209,8 +175,8 @@ def _first_look(
         return
     results.verified += not is_large
     if is_numbers:
-        sample = _sample(finite) if results.keep else None
-        _keep(results, row, gathered, places, sample, whole=not is_large)
+        sample = _sample(finite) if results.keep else {}
+        _keep(results, row, handle.size, gathered, places, sample, whole=not is_large)
 
 
 def _look_again(reader: Reader, skipped: list[int], budget: Budget, results: Measurements) -> None:
@@ -224,13 +190,15 @@ def _look_again(reader: Reader, skipped: list[int], budget: Budget, results: Mea
         _first_look(handle, row, results, is_numbers=True, is_large=False)
 
 
-def _sample(finite: list[NDArray[np.float64]]) -> Sample | None:
+def _sample(finite: list[NDArray[np.float64]]) -> dict[str, Any]:
+    """Return what is shown of the finite elements that the first look reads."""
     ordered = np.sort(finite[0] if len(finite) == 1 else np.concatenate(finite))
     if not ordered.size:
-        return None
-    bins = bins_of(ordered)
-    counts = [] if bins is None else bins.counts(ordered)
-    return Sample(ordered.size, percentiles(ordered), bins, counts)
+        return {}
+    found: dict[str, Any] = {"percentiles": list(map(json_number, percentiles(ordered)))}
+    if (bars := histogram(after=ordered)) is not None:
+        found["histogram"] = bars
+    return found
 
 
 def _add(
@@ -256,33 +224,45 @@ def _whole(handle: TensorHandle, row: int, budget: Budget, results: Measurements
         results.damaged += 1
         results.sampled.pop(row, None)
         return True
-    seen = results.found.get(row)
-    _keep(results, row, gathered, places, None if seen is None else seen.sample, whole=True)
+    seen = results.found.get(row, {})
+    kept = ("percentiles", "histogram")
+    sample = {name: one for name, one in seen.items() if name in kept}
+    _keep(results, row, handle.size, gathered, places, sample, whole=True)
     return True
 
 
 def _keep(
     results: Measurements,
     row: int,
+    size: int,
     gathered: Gathered,
     places: Places,
-    sample: Sample | None,
+    sample: dict[str, Any],
     *,
     whole: bool,
 ) -> None:
     found = gathered.end()
-    warnings = list(places.warnings(found))
-    results.found.pop(row, None)
+    results.warnings.pop(row, None)
     results.sampled.pop(row, None)
     if whole:
         results.whole += 1
         results.total(row, found, found.count)
     else:
         results.sampled[row] = found
-    if results.keep or warnings:
-        grids = places.grids(found) if whole else None
-        one = Measured(found, not whole, sample, warnings, places.first, grids)
-        results.found[row] = one
+    warnings = list(places.warnings(found))
+    if not (results.keep or warnings):
+        return
+    # Of a sample, scaled to all elements.
+    stats = found.data(found.finite / max(found.count, 1) * size)
+    data: dict[str, Any] = {"stats": stats, "sampled": not whole, **sample}
+    if whole and (grids := places.grids(found)) is not None:
+        data["places"] = grids
+    if places.first is not None:
+        data["first_nan"] = places.first
+    if warnings:
+        data["warnings"] = [text for _, text in warnings]
+        results.warnings[row] = warnings
+    results.found[row] = data
 
 
 class OutOfBudget(Exception):  # noqa: N818 (it ends reading, and is no error)

@@ -8,7 +8,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -64,6 +64,13 @@ class Statistics:
     def rms(self) -> float:
         """The root of the mean square of the finite ones; NaN if there are none."""
         return math.hypot(self.mean, self.deviation)
+
+    def data(self, finite: float) -> dict[str, Any]:
+        """Return what a page shows of a tensor, or a layer, that has so many finite elements."""
+        counts = {name: getattr(self, name) for name in ("count", "zeros", "infinite", "nans")}
+        numbers = {name: getattr(self, name) for name in ("low", "high", "mean", "deviation")}
+        numbers["norm"] = self.rms * math.sqrt(finite)
+        return counts | {name: json_number(value) for name, value in numbers.items()}
 
     def rows(self) -> Iterator[tuple[str, str]]:
         """Yield names and values, as text."""
@@ -203,47 +210,37 @@ class Gathered:
         return found
 
 
-class Bins(NamedTuple):
-    """Intervals for a histogram.
+def histogram(**sides: NDArray[np.float64]) -> dict[str, Any] | None:
+    """Return a histogram of finite numbers; None if all are equal.
 
-    Attributes:
-        low, high: where they begin and end; of logarithmic ones, absolute values.
-        is_log: whether the intervals are equal in the logarithm. 0 is then in none of them.
-        is_negative: whether logarithmic ones are of values that are at most 0.
+    Where the numbers have one sign and span powers of ten, the intervals are equal in the logarithm
+    of their absolute values: "scale" is "log", and "zeros" are left out.
+
+    Args:
+        sides: sorted numbers, by the name of their counts.
     """
-
-    low: float
-    high: float
-    is_log: bool = False
-    is_negative: bool = False
-
-    @property
-    def scale(self) -> str:
-        """What the page calls it."""
-        return "log" if self.is_log else "linear"
-
-    def counts(self, ordered: NDArray[np.float64]) -> list[int]:
-        """Return how many of some finite numbers, which are sorted, are in each interval."""
-        if self.is_log:
-            ordered = _sizes(ordered, is_negative=self.is_negative)
-            edges = np.exp(np.linspace(math.log(self.low), math.log(self.high), BINS + 1))
-        else:
-            edges = self.low * (1 - _PARTS) + self.high * _PARTS  # the difference may overflow
-        places = ordered.searchsorted(edges[1:-1]).tolist()
-        return [b - a for a, b in itertools.pairwise([0, *places, ordered.size])]
-
-
-def bins_of(ordered: NDArray[np.float64]) -> Bins | None:
-    """Return the intervals for some finite numbers, which are sorted; None if they are equal."""
-    if not ordered.size or ordered[0] == ordered[-1]:
+    several = [*sides.values()]
+    every = several[0] if len(several) == 1 else np.sort(np.concatenate(several))
+    if not every.size or every[0] == every[-1]:
         return None
-    low, high = float(ordered[0]), float(ordered[-1])
-    if low >= 0 or high <= 0:
-        sizes = _sizes(ordered, is_negative=high <= 0)
+    count, is_log, is_negative = every.size, False, bool(every[-1] <= 0)
+    if every[0] >= 0 or is_negative:
+        sizes = _sizes(every, is_negative=is_negative)
         small, large = percentiles(sizes, (5, 95))
-        if large > WIDE * small:
-            return Bins(float(sizes[0]), float(sizes[-1]), True, high <= 0)
-    return Bins(low, high)
+        is_log = large > WIDE * small
+    if is_log:
+        every, several = sizes, [_sizes(side, is_negative=is_negative) for side in several]
+    low, high = float(every[0]), float(every[-1])
+    if is_log:
+        edges = np.exp(np.linspace(math.log(low), math.log(high), BINS + 1))
+    else:
+        edges = low * (1 - _PARTS) + high * _PARTS  # the difference may overflow
+    found: dict[str, Any] = {"low": low, "high": high, "scale": "log" if is_log else "linear"}
+    found |= {"zeros": count - every.size, "negative": is_log and is_negative}
+    for name, ordered in zip(sides, several, strict=True):
+        places = ordered.searchsorted(edges[1:-1]).tolist()
+        found[name] = [b - a for a, b in itertools.pairwise([0, *places, ordered.size])]
+    return found
 
 
 def _sizes(ordered: NDArray[np.float64], *, is_negative: bool) -> NDArray[np.float64]:

@@ -24,7 +24,7 @@ function select(name) {
   $("facts").replaceChildren(make("table", {}, make("tbody", {}, ...rows)));
   for (const text of [...(one.warnings || []), ...(one.error ? [one.error] : [])]) $("facts").append(make("p", { class: "warn" }, text));
   if (change && change.histogram) $("facts").append(histogram(change.histogram));
-  else if (one.histogram) $("facts").append(histogram({ ...one.histogram, after: one.histogram.counts }, elements(one)));
+  else if (one.histogram) $("facts").append(histogram(one.histogram, elements(one)));
   for (const what of ["nans", "zeros"]) if (one.places && one.places[what]) $("facts").append(places(one, what));
   if (one.slices) $("facts").append(slices(one));
   $("detail").hidden = false;
@@ -52,8 +52,8 @@ addEventListener("keydown", (event) => { if (event.key === "Escape") close(); })
 // Bars from low to high; of two checkpoints the outline is before, the bars are after.
 function histogram(found, every) {
   const width = 320, height = 130, series = [found.after, found.before].filter(Boolean), most = Math.max(...series.flat(), 1), step = width / found.after.length;
-  const sign = found.negative ? "-" : "", low = `${sign}${number(found.low)}`, high = `${sign}${number(found.high)}`;
-  const of = every === undefined ? "sampled elements, before (outline) and after" : `${found.elements < every ? `${count(found.elements)} of ${count(every)}` : count(every)} elements`;
+  const shown = found.after.reduce((all, one) => all + one, 0), sign = found.negative ? "-" : "", low = `${sign}${number(found.low)}`, high = `${sign}${number(found.high)}`;
+  const of = every === undefined ? "sampled elements, before (outline) and after" : `${shown < every ? `${count(shown)} of ${count(every)}` : count(every)} elements`;
   const text = `histogram of ${of}, from ${low} to ${high}${found.scale === "log" ? ", logarithmic" : ""}${found.zeros ? `, without ${plural(found.zeros, "zero")}` : ""}`;
   const svg = draw("svg", { viewBox: `0 0 ${width} ${height + 18}`, role: "img", "aria-label": text, width });
   const tall = (one) => one ? Math.max(1, height * one / most) : 0;

@@ -3,10 +3,10 @@
 const layerChange = new Map(comparison ? comparison.layers.map((one) => [`${one.role} ${one.name}`, one]) : []);
 const changeOfLayer = (one) => layerChange.get(`${one.role} ${one.name}`);
 const ratioOf = (one) => { const change = changeOfLayer(one); return change ? key(change.ratio) : null; };
-const layerRoles = ROLES.filter((role) => layers.some((one) => one.role === role && one.measured));
+const layerRoles = ROLES.filter((role) => layers.some((one) => one.role === role && one.count));
 let layerRole = layerRoles[0], layersShown = [], layerBounds = [];
 const PANEL = 104, LEFT = 62, GAP = 22;
-const measured = layers.filter((one) => one.measured);
+const measured = layers.filter((one) => one.count);
 measured.forEach((one, at) => { one.at = at; });
 const about_ = (one, field) => `${one.sampled ? "~" : ""}${short(one[field])}`;
 function chart() {
@@ -60,7 +60,7 @@ const layerColumns = () => [
   ...[["norm", "norm"], ["rms", "rms"], ["std", "deviation"], ["min", "low"], ["max", "high"]].map(([title, field]) => ({ title, width: 86, right: 1, down: -1, key: (one) => key(one[field]), cell: (one) => about_(one, field) })),
   { title: "tensors", width: 76, right: 1, down: -1, key: (one) => one.tensors, cell: (one) => count(one.tensors) },
   { title: "elements", width: 104, right: 1, down: -1, key: (one) => one.elements, cell: (one) => count(one.elements) },
-  { title: "zero", width: 66, right: 1, down: -1, key: (one) => one.zeros / one.measured, cell: (one) => one.zeros ? percent(one.zeros, one.measured) : "" },
+  { title: "zero", width: 66, right: 1, down: -1, key: (one) => one.zeros / one.count, cell: (one) => one.zeros ? percent(one.zeros, one.count) : "" },
   { title: "NaN, inf", width: 84, right: 1, down: -1, key: (one) => one.nans + one.infinite, cell: (one) => one.nans + one.infinite ? count(one.nans + one.infinite) : "" },
   { title: "dtypes", width: 150, key: dtypesOf, cell: dtypesOf },
 ];
