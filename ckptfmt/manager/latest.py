@@ -58,7 +58,8 @@ def latest_checkpoint(directory: Path, latest_filename: Path | None = None) -> s
 
     A checkpoint is complete if its index is sound and all its data files exist and are long enough;
     tensors are not read. If the state file does not lead to a complete checkpoint, another one is
-    searched for, with a CkptfmtWarning that states why. Nothing outside the directory is opened.
+    searched for, with a CkptfmtWarning that states why; without one if the state file changes
+    meanwhile and there is a later one of the same name. Nothing outside the directory is opened.
 
     Args:
         directory: where the checkpoints are.
