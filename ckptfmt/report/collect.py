@@ -63,7 +63,7 @@ def checkpoint_data(
     columns = zip(
         shown, stored, roles, shapes, *(table[one].tolist() for one in fields), strict=True
     )
-    rows = _Groups(groups)
+    rows, modules = list[dict[str, Any]](), dict[str, dict[str, Any]]()
     parts: dict[str, list[int]] = {}
     for row, (name, key, role, shape, dtype, nbytes, size, shard) in enumerate(columns):
         if (values := results.meant.get(row)) is not None:
@@ -74,7 +74,8 @@ def checkpoint_data(
             part[place] += more
         if (layer := layers.of[row]) is not None:
             sums[layer].count(dtype, elements, nbytes)
-        if rows.add(row, role, elements, nbytes):
+        if groups is not None:
+            _count(modules, groups[row], role, elements, nbytes)
             continue
         data: dict[str, Any] = {
             "name": name,
@@ -97,7 +98,7 @@ def checkpoint_data(
             data.setdefault("warnings", []).append(tall[row])
         if row in errors:
             data["error"] = errors[row]
-        rows.rows.append(data)
+        rows.append(data)
     return {
         "path": printable(masked(reader.prefix)),
         "format": "tensorflow",
@@ -108,7 +109,7 @@ def checkpoint_data(
         "parts": [[role, *numbers] for role, numbers in parts.items()],
         "layers": [one.data() for one in sums],
         "grouped": groups is not None,
-        "tensors": rows.rows,
+        "tensors": rows if groups is None else [*modules.values()],
         "health": health_data(results, budget, layers, errors, tall, findings),
     }
 
@@ -166,26 +167,14 @@ def _module(name: str, depth: int) -> str:
     return name.removesuffix(parts[depth]) if len(parts) > depth else name
 
 
-class _Groups:
-    """The rows of the page: tensors, or groups of them."""
-
-    def __init__(self, groups: list[str] | None) -> None:
-        self.rows: list[dict[str, Any]] = []
-        self._groups = groups
-        self._by_name: dict[str, dict[str, Any]] = {}
-
-    def add(self, row: int, role: str, elements: int, nbytes: int) -> bool:
-        """Count a tensor in its group; return False if there are no groups."""
-        if self._groups is None:
-            return False
-        name = self._groups[row]
-        data = self._by_name.get(name)
-        if data is None:
-            data = {"name": name, "tensors": 0, "elements": 0, "bytes": 0, "roles": {}}
-            self._by_name[name] = data
-            self.rows.append(data)
-        data["tensors"] += 1
-        data["elements"] += elements
-        data["bytes"] += nbytes
-        data["roles"][role] = data["roles"].get(role, 0) + nbytes
-        return True
+def _count(
+    modules: dict[str, dict[str, Any]], name: str, role: str, elements: int, nbytes: int
+) -> None:
+    """Count a tensor in its group."""
+    if name not in modules:
+        modules[name] = {"name": name, "tensors": 0, "elements": 0, "bytes": 0, "roles": {}}
+    data = modules[name]
+    data["tensors"] += 1
+    data["elements"] += elements
+    data["bytes"] += nbytes
+    data["roles"][role] = data["roles"].get(role, 0) + nbytes

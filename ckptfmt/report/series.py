@@ -181,7 +181,8 @@ class Series:
 
     Attributes:
         paths: of those that are read: at most STEPS_MAX, the first and the last among them.
-        errors: by place in `paths`, why a checkpoint cannot be read.
+        steps: of the same, None where not known.
+        errors: by path, why a checkpoint cannot be read.
 
     Raises:
         CkptfmtError: a checkpoint cannot be read now, or none can.
@@ -195,19 +196,16 @@ class Series:
         most = min(len(paths), STEPS_MAX)
         places = [at * (len(paths) - 1) // max(most - 1, 1) for at in range(most)]
         self.paths = [self.paths[place] for place in places]
-        self.errors: dict[int, str] = {}
+        self.errors: dict[str, str] = {}
         self._skipped = len(paths) - most
         self._progress = progress if progress is not None else lambda done, total: None
         self._common: dict[str, Kind | None] | None = None
         self._missing: set[str] = set()
-        steps = [self._look(place) for place in range(most)]
-        order = list(range(most))
-        self._by_step = None not in steps
+        found = [(self._look(place), path) for place, path in enumerate(self.paths)]
+        self._by_step = all(step is not None for step, _ in found)
         if self._by_step:
-            order.sort(key=lambda place: steps[place] or 0)
-        self.steps = [steps[place] for place in order]
-        self.paths = [self.paths[place] for place in order]
-        self.errors = {order.index(place): error for place, error in self.errors.items()}
+            found.sort(key=lambda one: one[0] or 0)
+        self.steps, self.paths = [step for step, _ in found], [path for _, path in found]
 
     def _look(self, place: int) -> int | None:
         """Read the index of a checkpoint; return its step."""
@@ -221,7 +219,7 @@ class Series:
                 except CkptfmtError as error:  # the sampling reports it
                     _reason(error)
         except CkptfmtError as error:
-            self.errors[place] = _reason(error)
+            self.errors[path] = _reason(error)
             return _number(path)
         common = kinds if self._common is None else self._common
         if common != kinds:
@@ -239,17 +237,17 @@ class Series:
             CkptfmtError: none can be, or one cannot be read now.
         """
         with contextlib.ExitStack() as stack:
-            for place in reversed(range(len(self.paths))):
-                if place in self.errors and len(self.errors) < len(self.paths):
-                    continue
+            # If none can be, that of the last says why.
+            readable = [path for path in self.paths if path not in self.errors] or self.paths[-1:]
+            while True:
+                path = readable.pop()
                 try:
-                    found = stack.enter_context(open_any(self.paths[place]))
-                except CkptfmtError as error:
-                    self.errors[place] = _reason(error)
-                    if len(self.errors) == len(self.paths):
-                        raise
-                else:
+                    found = stack.enter_context(open_any(path))
                     break
+                except CkptfmtError as error:
+                    self.errors[path] = _reason(error)
+                    if not readable:
+                        raise
             yield found
 
     def data(self, names: Layers, budget: Budget) -> dict[str, Any]:
@@ -267,10 +265,13 @@ class Series:
             for name, role, _ in layers
         ]
         boxes = _Boxes([one for *_, parts in layers for one in parts])
-        partial = set[int]()
+        steps: list[dict[str, Any]] = [
+            {"path": printable(masked(path)), "step": step, "error": self.errors.get(path)}
+            for path, step in zip(self.paths, self.steps, strict=True)
+        ]
         for place, path in enumerate(self.paths):
             self._progress(place, count)
-            if place in self.errors:
+            if path in self.errors:
                 continue
             left, nbytes = max(budget.left(), 0.0), budget.nbytes
             share = Budget(
@@ -283,23 +284,18 @@ class Series:
                         try:
                             found = boxes.sampled(one, parts, share)
                         except CkptfmtError as error:  # of other layers there may be values
-                            self.errors.setdefault(place, _reason(error))
+                            self.errors.setdefault(path, _reason(error))
                             continue
                         if found is None:
-                            partial.add(place)
+                            steps[place]["partial"] = True
                             break
                         for field, value in _numbers(parts, found, previous).items():
                             row[field][place] = value
                         previous.update(zip((part.name for part in parts), found, strict=True))
             except CkptfmtError as error:
-                self.errors[place] = _reason(error)
+                self.errors[path] = _reason(error)
+            steps[place]["error"] = self.errors.get(path)
         self._progress(count, count)
-        steps: list[dict[str, Any]] = [
-            {"path": printable(masked(path)), "step": step, "error": self.errors.get(place)}
-            for place, (path, step) in enumerate(zip(self.paths, self.steps, strict=True))
-        ]
-        for place in partial:
-            steps[place]["partial"] = True
         missing = sorted(self._missing)
         return {
             "axis": "step" if self._by_step else "place",
