@@ -57,7 +57,7 @@ def checkpoint_data(
                 rms[row] = found.rms
 
     results = measure(reader, budget, total, progress, keep=groups is None)
-    tall = outliers(rms, shown, shapes, layers.mark)
+    tall = outliers(rms, shapes, layers)
     errors = _damage(results, stored)
     fields = ("dtype", "nbytes", "stored_nbytes", "shard")
     columns = zip(

@@ -25,19 +25,15 @@ OUTLIER, PEERS_MIN = 100.0, 4
 
 
 def outliers(
-    rms: NDArray[np.float64],
-    shown: Sequence[str],
-    shapes: Sequence[tuple[int, ...]],
-    mark: str,
+    rms: NDArray[np.float64], shapes: Sequence[tuple[int, ...]], layers: Layers
 ) -> dict[int, str]:
     """Return what is said of tensors whose values are far larger than those of their peers, which
     have the same last part of the name and as many dimensions.
 
     Args:
         rms: the roots of the mean squares of weights; NaN of other tensors.
-        shown: the names.
         shapes: the shapes.
-        mark: between the parts of names.
+        layers: of the checkpoint.
     """
     positive = rms[rms > 0]
     # A median that is not 0 is at least half of the smallest.
@@ -45,7 +41,8 @@ def outliers(
         return {}
     peers: dict[tuple[str, int], list[int]] = {}
     for row in np.flatnonzero(rms >= 0).tolist():
-        peers.setdefault((shown[row].rpartition(mark)[2], len(shapes[row])), []).append(row)
+        last = layers.shown[row].rpartition(layers.mark)[2]
+        peers.setdefault((last, len(shapes[row])), []).append(row)
     found: dict[int, str] = {}
     for rows in peers.values():
         median = float(np.median(rms[rows])) if len(rows) >= PEERS_MIN else 0.0
