@@ -69,9 +69,9 @@ class Checkpoint(AdapterCheckpoint):
         self._made: TorchCoordinator | None = None
         if rank_and_size()[1] > 1:
             self._group = torch.distributed.new_group(backend="gloo")
-            _ranks().RankState(state)
             if coordinator is None:
                 coordinator = self._made = TorchCoordinator(self._group)
+            _ranks().agreed(coordinator, lambda: _ranks().RankState(state))
         elif coordinator is not None:
             raise invalid("coordinator", "a coordinator joins several processes, and this is one")
         self.coordinator = coordinator
@@ -96,7 +96,7 @@ class Checkpoint(AdapterCheckpoint):
         if not self._is_alone():
             together, queue = _ranks(), self._ckptfmt_queue
             begun: Begun = together.RankSave(
-                together.RankState(self.state), path, options, queue, self._group
+                self.state, path, options, queue, self._group, self.coordinator
             )
             return begun
         packed, metadata = taken_apart(self.state, None, options.level)
@@ -107,7 +107,9 @@ class Checkpoint(AdapterCheckpoint):
     def _load(self, path: str) -> MatchReport:
         if self._is_alone():
             return load_into(self.state, path)
-        report: MatchReport = _ranks().RankState(self.state).load(path, self._group)
+        together = _ranks()
+        state = together.agreed(self.coordinator, lambda: together.RankState(self.state))
+        report: MatchReport = state.load(path, self._group, self.coordinator)
         return report
 
 

@@ -13,7 +13,7 @@ import copy
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import distributed
@@ -31,12 +31,25 @@ from ckptfmt.bundle import reader as reading
 from ckptfmt.errors import InvalidError
 from ckptfmt.recipe.load import MatchReport, Mismatch, refuse
 from ckptfmt.saving.options import CheckpointOptions
+from ckptfmt.sharded.coordinator import Coordinator
+from ckptfmt.sharded.rounds import Team
 from ckptfmt.torch.dcp import StorageReader, StorageWriter
 from ckptfmt.torch.making import New
 from ckptfmt.torch.state import RandomState
 from ckptfmt.torch.structure import is_stateful, structure_and_names
 
 Keys = tuple[Any, ...]
+T = TypeVar("T")
+
+
+def agreed(coordinator: Coordinator, work: Callable[[], T]) -> T:
+    """Return the result of `work` once it ended in all processes; if it failed in one, all raise.
+    The others would wait for that process in the next collective call."""
+    team, results = Team(coordinator, "ckptfmt.torch.Checkpoint"), list[T]()
+    with team.guarded() as guard:
+        results.append(work())
+    team.round(guard.error, b"", lambda _: b"")
+    return results[0]
 
 
 class _Object(NamedTuple):
@@ -54,7 +67,7 @@ class RankState:
             dicts.
 
     Raises:
-        InvalidError: an optimizer of which not exactly one module has all parameters.
+        InvalidError: an optimizer of which not exactly one module has all parameters, or LBFGS.
     """
 
     def __init__(self, state: Any) -> None:
@@ -75,6 +88,11 @@ class RankState:
                 raise InvalidError(
                     f"the parameters of the optimizer '{_text(keys)}' must be those of exactly one "
                     f"module of the state; modules that have all of them: {having}"
+                )
+            if isinstance(optimizer, torch.optim.LBFGS):
+                raise InvalidError(
+                    f"the optimizer '{_text(keys)}' is an LBFGS, whose state "
+                    "torch.distributed.checkpoint cannot load: use it in one process"
                 )
             module = modules[places[0]]
             self._optimizers.append(_Optimizer(keys, places[0], module, optimizer))
@@ -111,25 +129,30 @@ class RankState:
 
     # ---- loading -------------------------------------------------------------------------------
 
-    def load(self, path: str, group: Any) -> MatchReport:
+    def load(self, path: str, group: Any, coordinator: Coordinator) -> MatchReport:
         """Load a checkpoint into the objects, tensors and dicts of the state."""
         planner = _Planner(path)
         with contextlib.ExitStack() as undone:
             for one in self._optimizers:
                 undone.callback(one.undo)
-            values = self._taken(self._state, ())
+            values = agreed(coordinator, lambda: self._taken(self._state, ()))
             for keys, _ in self._random:  # of another number of processes: by its own rules
                 _drop(values, keys)
             reader = _Reader(path, self._optimizers, [keys for keys, _ in self._random])
+            agreed(coordinator, reader.open)
             with _errors():
                 dcp.load(values, storage_reader=reader, planner=planner, process_group=group)
             undone.pop_all()
-        for one_object in self._objects:
-            one_object.take(_at(values, one_object.keys))
-        _replace(self._state, values)
-        for (_, random), found in zip(self._random, reader.random, strict=True):
-            random.load_state_dict(found)
+        agreed(coordinator, lambda: self._take(values, reader.random))
         return planner.report
+
+    def _take(self, values: Any, random: list[Any]) -> None:
+        """Take what was loaded."""
+        for one in self._objects:
+            one.take(_at(values, one.keys))
+        _replace(self._state, values)
+        for (_, own), found in zip(self._random, random, strict=True):
+            own.load_state_dict(found)
 
 
 @dataclass
@@ -153,13 +176,27 @@ class _Optimizer:
     def taken(self) -> dict[str, Any]:
         """Return the state, by the names of parameters."""
         self.is_new = not self.optimizer.state
-        found: dict[str, Any] = named.get_optimizer_state_dict(self.module, self.optimizer)
+        with self._without_gradients() if self.is_new else contextlib.nullcontext():
+            found: dict[str, Any] = named.get_optimizer_state_dict(self.module, self.optimizer)
         self.names = {name for group in found["param_groups"] for name in group["params"]}
         if self.is_saved and self.is_new:
             self.undo()
             found["state"] = {}
         self.values = found
         return found
+
+    @contextlib.contextmanager
+    def _without_gradients(self) -> Iterator[None]:
+        """Put the gradients aside, with which torch fills no new optimizer."""
+        own = [one for group in self.optimizer.param_groups for one in group["params"]]
+        gradients = [one.grad for one in own]
+        for one in own:
+            one.grad = None
+        try:
+            yield
+        finally:
+            for one, gradient in zip(own, gradients, strict=True):
+                one.grad = gradient
 
     def undo(self) -> None:
         """Empty the state of an optimizer that was new."""
@@ -186,8 +223,18 @@ class _Reader(StorageReader):
 
     def __init__(self, path: str, optimizers: list[_Optimizer], random: list[Keys]) -> None:
         super().__init__(path)
+        self._prefix = path
         self._optimizers, self._places = optimizers, random
         self.random: list[Any] = []
+
+    def open(self) -> None:
+        """Open the checkpoint, before DCP, which has an AssertionError for all that fails here."""
+        super().read_metadata()
+
+    def read_metadata(self, *args: Any, **kwargs: Any) -> dcp.Metadata:
+        """Return the contents of the checkpoint, which is open."""
+        assert self._opened is not None
+        return self._opened.metadata
 
     def _structure(self, reader: reading.Reader) -> Any:
         structure, names = structure_and_names(reader)
@@ -201,7 +248,9 @@ class _Reader(StorageReader):
             if groups is not None:
                 begin = f"{_text(one.place)}." if one.place else ""
                 flat = [_own_name(each, begin, one.names) for group in groups for each in group]
-                structure = _put(structure, one.keys, _by_names(stored, flat))
+                stored = _by_names(stored, flat)
+                structure = _put(structure, one.keys, stored)
+            self._compare_groups(one, stored)
         self.random = []
         for keys in self._places:
             found, new = _own_random(_at(structure, keys)), New(torch.device("cpu"))
@@ -211,6 +260,21 @@ class _Reader(StorageReader):
             structure = _put(structure, keys, None)
             _drop(structure, keys)
         return structure
+
+    def _compare_groups(self, one: _Optimizer, stored: dict[str, Any]) -> None:
+        """Refuse other parameters in a group: their options would be those of no group, or of
+        another one. The order does not matter, and DCP compares the number of groups."""
+        there, here = (
+            {frozenset(map(str, group["params"])) for group in state.get("param_groups", ())}
+            for state in (stored, one.values)
+        )
+        if len(there) == len(here) and there != here:  # else DCP misses keys
+            name = f"{_text(one.keys)}.param_groups"
+            stored_groups, own_groups = (
+                sorted(map(sorted, one)) for one in (there - here, here - there)
+            )
+            mismatch = Mismatch(name, name, stored_groups, own_groups)
+            refuse(self._prefix, MatchReport(structure_mismatch=(mismatch,)))
 
 
 class _Planner(DefaultLoadPlanner):  # type: ignore[misc]
@@ -260,28 +324,32 @@ def _kind(value: Any) -> tuple[Any, tuple[int, ...]]:
 class RankSave(NamedTuple):
     """A save of all processes together; `Begun` of an AdapterCheckpoint."""
 
-    state: RankState
+    state: Any
     path: str
     options: CheckpointOptions
     queue: SaveQueue
     group: Any
+    coordinator: Coordinator
 
     def run(self) -> str:
         """Save, and return the prefix."""
         if self.options.enable_async:
             return self.run_async().prefix
-        self._write(self.state.saved())
+        self._write(agreed(self.coordinator, lambda: RankState(self.state).saved()))
         return self.path
 
     def run_async(self) -> SaveFuture:
         """Save in the background; return once everything is copied."""
 
-        def copied() -> Work:
+        def copied() -> Any:
             # On the CPU; Python values may be lists that the training changes.
-            values = copy.deepcopy(BlockingAsyncStager().stage(self.state.saved()))
+            return copy.deepcopy(BlockingAsyncStager().stage(RankState(self.state).saved()))
+
+        def prepare() -> Work:
+            values = agreed(self.coordinator, copied)
             return lambda: self._write(values)
 
-        return self.queue.begin(self.path, copied)
+        return self.queue.begin(self.path, prepare)
 
     def _write(self, values: Any) -> None:
         options = self.options
@@ -294,7 +362,7 @@ class RankSave(NamedTuple):
         )
         with _errors():
             dcp.save(values, storage_writer=writer, process_group=self.group)
-        options.after_write(self.path)
+        agreed(self.coordinator, lambda: options.after_write(self.path))
 
 
 @contextlib.contextmanager

@@ -184,3 +184,92 @@ def test_optimizers_before_their_first_step(tmp_path: Path, first: int, second: 
     """A save leaves them as they are, and what is loaded empties others."""
     for world_size in (first, second):
         run_ranks(tmp_path, world_size, f"{TRAIN}\nfirst = {first}\n{FRESH}")
+
+
+FAILURES = """
+import pytest
+
+class Failing:
+    method = None
+    def state_dict(self):
+        assert self.method != "save"
+        return {"count": 1}
+    def load_state_dict(self, found):
+        assert self.method != "load"
+
+failing = Failing()
+state = {"model": nn.Linear(2, 2), "failing": failing, "step": 0}
+manager = manager_of(state, keep_best=ckptfmt.KeepBest("loss", mode="min"))
+
+def slow(prefix):
+    time.sleep(0.5 * (rank == 0))
+    assert failing.method != "callback"
+
+options = ckptfmt.tf.CheckpointOptions(experimental_write_callbacks=[slow])
+manager.save(1, metrics={"loss": 1.0}, options=options)
+assert manager.best_checkpoint == "run/ckpt-1"  # recorded in all processes
+expected = {
+    "save": lambda: manager.save(2),
+    "async": lambda: manager.save_async(2).result(),
+    "callback": lambda: manager.save(2, options=options),
+    "load": manager.restore_or_initialize,
+}
+for method, call in expected.items():
+    failing.method = method.replace("async", "save") if rank == 1 or method == "load" else None
+    failed_here = rank == 1 or method == "load"
+    with pytest.raises(AssertionError if failed_here else ckptfmt.StorageError):
+        call()
+    failing.method = None
+manager.save(3)
+dist.barrier()
+if rank == 0:
+    content = bytearray(open("run/ckpt-3.index", "rb").read())
+    content[len(content) // 3] ^= 1
+    open("run/ckpt-3.index", "wb").write(content)
+dist.barrier()
+with pytest.raises(ckptfmt.CorruptError):
+    manager.checkpoint.restore("run/ckpt-3")
+"""
+
+
+def test_all_processes_fail_together(tmp_path: Path) -> None:
+    """No process waits for one that failed, and what is damaged has the error of one process."""
+    run_ranks(tmp_path, 2, f"import time\n{TRAIN}\n{FAILURES}")
+
+
+OPTIMIZERS = """
+import pytest
+model = nn.Linear(3, 2)
+with pytest.raises(ckptfmt.InvalidError):
+    Checkpoint({"model": model, "optimizer": torch.optim.LBFGS(model.parameters())})
+
+def state(kind, *groups):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(3, 2), nn.Linear(2, 1))
+    own = list(model.parameters())
+    groups = [{"params": own[:at], "lr": 0.1} if at > 0 else {"params": own[at:]} for at in groups]
+    return {"model": model, "optimizer": kind(groups, lr=0.2)}
+
+saved = state(torch.optim.SGD, 1, -3)
+manager_of(saved).save(1)
+for groups in ((3, -1), (1, -1)):
+    target = state(torch.optim.SGD, *groups)
+    with pytest.raises(ckptfmt.InvalidError) as caught:
+        manager_of(target).restore_or_initialize()
+    assert caught.value.report.structure_mismatch[0].name == "optimizer.param_groups"
+
+saved, target = (state(torch.optim.Adam, 4) for _ in range(2))
+saved["model"](torch.ones(1, 3)).sum().backward()
+saved["optimizer"].step()
+manager_of(saved, "moments").save(1)
+target["model"](torch.ones(1, 3)).sum().backward()
+gradients = [one.grad.clone() for one in target["model"].parameters()]
+assert manager_of(target, "moments").restore_or_initialize()
+assert len(target["optimizer"].state) == 4
+assert all(map(torch.equal, gradients, (one.grad for one in target["model"].parameters())))
+"""
+
+
+def test_optimizers_that_do_not_fit(tmp_path: Path) -> None:
+    """What torch would assign to other parameters is refused; gradients are no reason to."""
+    run_ranks(tmp_path, 2, f"{TRAIN}\n{OPTIMIZERS}")
