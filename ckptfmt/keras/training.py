@@ -87,7 +87,8 @@ class CheckpointCallback(keras.callbacks.Callback):  # type: ignore[misc]
 
     Args:
         manager: of a `ckptfmt.keras.Checkpoint` of the model that is trained. A `keep_best` of it
-            compares the logs of Keras, such as "val_loss".
+            compares the logs of Keras, such as "val_loss"; what is saved without a validation
+            is not compared by that.
         monitor: the metric that the manager's `keep_best` compares, to be sure of it.
         save_freq: "epoch" saves after each epoch, under its number; an integer N every N batches,
             under the number of batches.
@@ -118,7 +119,8 @@ class CheckpointCallback(keras.callbacks.Callback):  # type: ignore[misc]
             )
         if save_freq != "epoch" and not is_positive(save_freq):
             raise wrong("save_freq", "'epoch' or a positive number of batches", save_freq)
-        self._manager = manager
+        self._manager, self._best = manager, best
+        self._is_compared: bool | None = None  # None before the first save
         self._every = None if save_freq == "epoch" else int(save_freq)
         self._epoch = self._batch = self._batches = self._saved = 0
 
@@ -146,6 +148,7 @@ class CheckpointCallback(keras.callbacks.Callback):  # type: ignore[misc]
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         """Count."""
+        self.model._initial_epoch = None  # a later fit begins with its own
         self._epoch, self._batch = epoch, -1
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
@@ -168,13 +171,22 @@ class CheckpointCallback(keras.callbacks.Callback):  # type: ignore[misc]
 
     def on_train_end(self, logs: Any = None) -> None:
         """Wait for the last save."""
+        self.model._initial_epoch = None  # after no epoch
         self._manager.sync()
+        if self._is_compared is False:
+            warn(f"no checkpoint can be the best: fit never logged {self._best!r}")
 
     def _save(self, number: int, epochs: int, logs: Any) -> None:
         self._saved = self._batches
         self.model  # noqa: B018 (on JAX it brings the model up to date)
         self._manager.checkpoint.metadata |= {EPOCH: epochs, BATCHES: self._batches}
         metrics = {name: float(value) for name, value in (logs or {}).items()}
+        waits = isinstance(self._best, str) and self._best.startswith("val_")
+        if waits and not any(name.startswith("val_") for name in metrics):
+            metrics = {}  # validation runs after the epoch, and not after each
+            self._is_compared = self._is_compared or False
+        else:
+            self._is_compared = True
         self._manager.save_async(number, metrics=metrics or None)
 
 

@@ -158,3 +158,21 @@ def test_batches_that_end_an_epoch_continue_bit_equal(tmp_path: Path) -> None:
         model.fit(X, Y, batch_size=4, epochs=epochs, shuffle=False, verbose=0, callbacks=[saves])
         weights.append(model.get_weights())
     assert all(map(np.array_equal, weights[0], weights[2]))
+
+
+@pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")  # Keras on torch
+def test_validation_of_some_epochs(tmp_path: Path) -> None:
+    """What is saved without a validation is not compared. A later `fit` without the callback begins
+    with its own first epoch."""
+    model = model_of()
+    train = partial(model.fit, X, Y, batch_size=4, shuffle=False, verbose=0)
+    best = ckptfmt.KeepBest("val_loss", mode="min")
+    manager = ckptfmt.CheckpointManager(Checkpoint(model), tmp_path, 9, keep_best=best)
+    with pytest.warns(ckptfmt.CkptfmtWarning, match="val_loss"):
+        train(epochs=1, callbacks=[CheckpointCallback(manager)])
+    saves = CheckpointCallback(manager, monitor="val_loss")
+    data = {"validation_data": (X, Y), "validation_freq": 2}
+    assert train(epochs=3, callbacks=[saves], **data).epoch == [1, 2]
+    assert manager.all_steps() == [1, 2, 3] and manager.best_checkpoint == str(tmp_path / "ckpt-2")
+    assert train(epochs=3, callbacks=[saves]).epoch == []
+    assert train(epochs=2).epoch == [0, 1]
