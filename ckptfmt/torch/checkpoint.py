@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from ckptfmt._base.arguments import invalid
+from ckptfmt._base.background import wait_for_saves
 from ckptfmt.bundle.saving import collect
 from ckptfmt.bundle.writer import metadata_json
 from ckptfmt.errors import InvalidError
@@ -68,6 +69,7 @@ class Checkpoint(AdapterCheckpoint):
         self._group: Any = None
         self._made: TorchCoordinator | None = None
         if rank_and_size()[1] > 1:
+            wait_for_saves()  # of another Checkpoint, with the same coordinator
             self._group = torch.distributed.new_group(backend="gloo")
             if coordinator is None:
                 coordinator = self._made = TorchCoordinator(self._group)
@@ -94,6 +96,7 @@ class Checkpoint(AdapterCheckpoint):
 
     def _save(self, path: str, options: CheckpointOptions) -> Begun:
         if not self._is_alone():
+            wait_for_saves()  # of another Checkpoint, with the same coordinator
             together, queue = _ranks(), self._ckptfmt_queue
             begun: Begun = together.RankSave(
                 self.state, path, options, queue, self._group, self.coordinator

@@ -273,3 +273,32 @@ assert all(map(torch.equal, gradients, (one.grad for one in target["model"].para
 def test_optimizers_that_do_not_fit(tmp_path: Path) -> None:
     """What torch would assign to other parameters is refused; gradients are no reason to."""
     run_ranks(tmp_path, 2, f"{TRAIN}\n{OPTIMIZERS}")
+
+
+SHARED = """
+import pytest, time
+from ckptfmt.torch import TorchCoordinator
+
+def failing(prefix):
+    time.sleep(2 * rank)
+    assert rank == 0
+
+coordinator = TorchCoordinator()
+state = {"model": nn.Linear(2, 2)}
+options = ckptfmt.tf.CheckpointOptions(experimental_write_callbacks=[failing])
+future = Checkpoint(state, coordinator=coordinator).write_async("first", options)
+time.sleep(0.5)
+second = Checkpoint(state, coordinator=coordinator)
+with pytest.raises(AssertionError if rank == 1 else ckptfmt.StorageError):
+    future.result()
+future = Checkpoint(state, coordinator=coordinator).write_async("first", options)
+time.sleep(0.5)
+assert second.write("second") == "second"
+with pytest.raises(AssertionError if rank == 1 else ckptfmt.StorageError):
+    future.result()
+"""
+
+
+def test_two_checkpoints_share_a_coordinator(tmp_path: Path) -> None:
+    """The error of a background save is not that of the other checkpoint."""
+    run_ranks(tmp_path, 2, f"{TRAIN}\n{SHARED}")
