@@ -50,7 +50,7 @@ from ckptfmt.jax.pytrees import (
     named_leaves,
     wanted,
 )
-from ckptfmt.jax.saving import compare_contents, content_of
+from ckptfmt.jax.saving import content_of
 from ckptfmt.naming.roles import OPTIMIZER_STATES
 from ckptfmt.objects.build import pytree_of
 from ckptfmt.objects.nodes import holds_scalar
@@ -58,7 +58,7 @@ from ckptfmt.recipe.changes import Cast, Changes, Names
 from ckptfmt.recipe.load import MatchReport, Mismatch, refuse, without_bookkeeping
 from ckptfmt.saving.options import CheckpointOptions
 from ckptfmt.sharded.coordinator import Coordinator, SingleProcess
-from ckptfmt.sharded.rounds import Team
+from ckptfmt.sharded.rounds import Team, compare_contents
 from ckptfmt.sharded.sharded import compare_seen, fail
 from ckptfmt.sharded.staging import TeamStaging
 

@@ -8,11 +8,9 @@ they only compare descriptions of their pytrees before they write.
 from __future__ import annotations
 
 import functools
-import json
 import math
 import zlib
 from collections import Counter
-from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -32,7 +30,6 @@ from ckptfmt.jax.pytrees import (
     structure_of,
 )
 from ckptfmt.saving.replicas import COMPARED_BYTES
-from ckptfmt.sharded.rounds import compare_all, unpacked
 
 # Leaves other than arrays, and what objects have that are arrays.
 _LEAVES = (bool, int, float, complex, str, bytes, bytearray, memoryview)
@@ -176,13 +173,3 @@ def _assigned(pieces: list[_Piece]) -> list[int]:
         writers[at] = min(pieces[at].holders, key=lambda process: (load[process], process))
         load[writers[at]] += pieces[at].nbytes
     return writers
-
-
-def compare_contents(answers: list[bytes]) -> None:
-    """Raise InvalidError, by name, unless the processes describe the same pytree."""
-    if len(set(answers)) == 1:
-        return
-    found: list[Mapping[str, str]] = [json.loads(unpacked(answer)) for answer in answers]
-    for name in dict.fromkeys(name for one in found for name in one):
-        with about(name):
-            compare_all("have different values", [one.get(name, "no leaf") for one in found])

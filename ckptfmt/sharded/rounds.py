@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ckptfmt import errors
@@ -166,6 +166,17 @@ def compare_all(what: str, reported: Sequence[Any]) -> None:
     if len(ranks) > 1:
         groups = "; ".join(f"{one} (process {some(who)})" for one, who in ranks.items())
         raise InvalidError(f"the processes {what}: {groups}")
+
+
+def compare_contents(answers: list[bytes], what: str = "have different values") -> None:
+    """Raise InvalidError, by name, unless the processes describe the same content: JSON of a text
+    for each name, compressed."""
+    if len(set(answers)) == 1:
+        return
+    found: list[Mapping[str, str]] = [json.loads(unpacked(answer)) for answer in answers]
+    for name in dict.fromkeys(name for one in found for name in one):
+        with errors.about(name):
+            compare_all(what, [one.get(name, "no value") for one in found])
 
 
 # Errors of a decision that name the processes concerned.

@@ -135,7 +135,7 @@ class StorageWriter(storage.StorageWriter):  # type: ignore[misc]
         if self._prefix is None:
             raise invalid("checkpoint_id", "give the prefix: dcp.save(..., checkpoint_id=PREFIX)")
         self._rank = None if kwargs.get("use_collectives", True) else kwargs.get("rank")
-        self._discard()
+        self.discard()
 
     def prepare_local_plan(self, plan: SavePlan) -> SavePlan:
         """Return the plan."""
@@ -157,7 +157,7 @@ class StorageWriter(storage.StorageWriter):  # type: ignore[misc]
                 with self._part_in(self._staging, {}) as writer:
                     sizes = _write(writer, plan.items, packed, planner)
             except BaseException:
-                self._discard()
+                self.discard()
                 raise
             written = [_Written(self._staging.directory.token, size) for size in sizes]
         results = [
@@ -190,14 +190,15 @@ class StorageWriter(storage.StorageWriter):  # type: ignore[misc]
         finally:
             for one in made:
                 one.directory.remove()
-            self._discard()
+            self.discard()
         metadata.storage_meta = self.storage_meta()
 
     def _target(self) -> str:
         # Without collectives each rank has a checkpoint of its own.
         return f"{self._prefix}" if self._rank is None else _of_rank(f"{self._prefix}", self._rank)
 
-    def _discard(self) -> None:
+    def discard(self) -> None:
+        """Remove what this rank has written of a save that did not end."""
         staging, self._staging = self._staging, None
         if staging is not None:
             staging.directory.remove()

@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import json
 import warnings
+import zlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeVar
@@ -19,11 +21,13 @@ import torch
 from torch import distributed
 from torch.distributed import checkpoint as dcp
 from torch.distributed.checkpoint import state_dict as named
+from torch.distributed.checkpoint._nested_dict import flatten_state_dict
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner
 from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 from torch.distributed.checkpoint.planner import LoadPlan
 from torch.distributed.checkpoint.staging import BlockingAsyncStager
+from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
 from ckptfmt._base.background import SaveFuture, SaveQueue, Work
@@ -31,8 +35,9 @@ from ckptfmt.bundle import reader as reading
 from ckptfmt.errors import InvalidError
 from ckptfmt.recipe.load import MatchReport, Mismatch, refuse
 from ckptfmt.saving.options import CheckpointOptions
+from ckptfmt.saving.replicas import COMPARED_BYTES
 from ckptfmt.sharded.coordinator import Coordinator
-from ckptfmt.sharded.rounds import Team
+from ckptfmt.sharded.rounds import Team, compare_contents
 from ckptfmt.torch.dcp import StorageReader, StorageWriter
 from ckptfmt.torch.making import New
 from ckptfmt.torch.state import RandomState
@@ -42,13 +47,22 @@ Keys = tuple[Any, ...]
 T = TypeVar("T")
 
 
-def agreed(coordinator: Coordinator, work: Callable[[], T]) -> T:
+def agreed(
+    coordinator: Coordinator, work: Callable[[], T], content: Callable[[T], bytes] | None = None
+) -> T:
     """Return the result of `work` once it ended in all processes; if it failed in one, all raise.
-    The others would wait for that process in the next collective call."""
-    team, results = Team(coordinator, "ckptfmt.torch.Checkpoint"), list[T]()
+    The others would wait for that process in the next collective call. What `content` says of the
+    results must be the same."""
+    team, results, answer = Team(coordinator, "ckptfmt.torch.Checkpoint"), list[T](), b""
     with team.guarded() as guard:
         results.append(work())
-    team.round(guard.error, b"", lambda _: b"")
+        answer = b"" if content is None else content(results[0])
+
+    def compare(answers: list[bytes]) -> bytes:
+        compare_contents(answers, "have different values, of which one would be stored for all")
+        return b""
+
+    team.round(guard.error, answer, compare)
     return results[0]
 
 
@@ -115,6 +129,8 @@ class RankState:
         elif is_stateful(value):
             found = value.state_dict()
             self._objects.append(_Object(keys, value.load_state_dict))
+        elif isinstance(value, (list, tuple)) and _holds_objects(value):
+            raise InvalidError(f"'{_text(keys)}' is a list of objects: put them into a dict")
         else:
             return value
         return found
@@ -126,6 +142,16 @@ class RankState:
         for one in self._optimizers:
             one.is_saved = True
         return self._taken(self._state, ())
+
+    def content(self, values: Any) -> bytes:
+        """Return what is the same in all processes: all that is not sharded, but the states of
+        random numbers, which have the process in their keys. Of tensors that are larger than
+        COMPARED_BYTES dtype and shape."""
+        for keys, _ in self._random:
+            values = _put(values, keys, {})
+        flat, _ = flatten_state_dict(values if isinstance(values, dict) else {"": values})
+        described = {name: _described(one) for name, one in flat.items()}
+        return zlib.compress(json.dumps(described).encode(), 1)
 
     # ---- loading -------------------------------------------------------------------------------
 
@@ -321,6 +347,26 @@ def _kind(value: Any) -> tuple[Any, tuple[int, ...]]:
     return "value", ()
 
 
+def _described(value: Any) -> str:
+    if isinstance(value, DTensor) or not isinstance(value, torch.Tensor):
+        if isinstance(value, DTensor) or hasattr(value, "local_shards"):
+            return f"{value.dtype}{list(value.size())} in shards"
+        text = repr(sorted(map(repr, value)) if isinstance(value, (set, frozenset)) else value)
+        return f"a value with checksum {zlib.crc32(text.encode()):08x}"
+    text = f"{value.dtype}{list(value.shape)}"
+    is_plain = value.layout == torch.strided and not (value.is_quantized or value.is_meta)
+    if is_plain and value.nbytes <= COMPARED_BYTES:
+        flat = value.detach().cpu().resolve_conj().resolve_neg().contiguous().reshape(-1)
+        text += f" with checksum {zlib.crc32(flat.view(torch.uint8).numpy()):08x}"
+    return text
+
+
+def _holds_objects(value: Any) -> bool:
+    if isinstance(value, (dict, list, tuple)):
+        return any(map(_holds_objects, value.values() if isinstance(value, dict) else value))
+    return is_stateful(value)
+
+
 class RankSave(NamedTuple):
     """A save of all processes together; `Begun` of an AdapterCheckpoint."""
 
@@ -335,18 +381,21 @@ class RankSave(NamedTuple):
         """Save, and return the prefix."""
         if self.options.enable_async:
             return self.run_async().prefix
-        self._write(agreed(self.coordinator, lambda: RankState(self.state).saved()))
+        state = RankState(self.state)
+        self._write(agreed(self.coordinator, state.saved, state.content))
         return self.path
 
     def run_async(self) -> SaveFuture:
         """Save in the background; return once everything is copied."""
 
+        state = RankState(self.state)
+
         def copied() -> Any:
             # On the CPU; Python values may be lists that the training changes.
-            return copy.deepcopy(BlockingAsyncStager().stage(RankState(self.state).saved()))
+            return copy.deepcopy(BlockingAsyncStager().stage(state.saved()))
 
         def prepare() -> Work:
-            values = agreed(self.coordinator, copied)
+            values = agreed(self.coordinator, copied, state.content)
             return lambda: self._write(values)
 
         return self.queue.begin(self.path, prepare)
@@ -360,8 +409,12 @@ class RankSave(NamedTuple):
             durability=options.durability,
             compression=options.compression,
         )
-        with _errors():
-            dcp.save(values, storage_writer=writer, process_group=self.group)
+        try:
+            with _errors():
+                dcp.save(values, storage_writer=writer, process_group=self.group)
+        except BaseException:
+            writer.discard()  # the error may keep the writer
+            raise
         agreed(self.coordinator, lambda: options.after_write(self.path))
 
 

@@ -114,7 +114,7 @@ print(refused(CkptfmtError, ckptfmt.jax.save, "file", state)[:20])
     crcs = "int64[5] of every process with checksum"
     assert first[0] == second[0]
     assert first[0].startswith(f"the processes have different values: {crcs} ")
-    assert first[1].startswith("the processes have different values: no leaf (process 0); int64[]")
+    assert first[1].startswith("the processes have different values: no value (process 0); int64[]")
     assert '"durability": "none"' in first[2]
     text = "a leaf must be an array, a Python scalar, str or bytes, not object"
     assert second[3:5] == [text] * 2

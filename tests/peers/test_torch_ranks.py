@@ -302,3 +302,74 @@ with pytest.raises(AssertionError if rank == 1 else ckptfmt.StorageError):
 def test_two_checkpoints_share_a_coordinator(tmp_path: Path) -> None:
     """The error of a background save is not that of the other checkpoint."""
     run_ranks(tmp_path, 2, f"{TRAIN}\n{SHARED}")
+
+
+DIFFERENT = """
+import pytest
+from pathlib import Path
+
+class Loader:
+    def __init__(self):
+        self.at = rank * differs
+
+    def state_dict(self):
+        return {"at": self.at}
+
+    def load_state_dict(self, state):
+        self.at = state["at"]
+
+def given():
+    return {
+        **training(), "loader": Loader(), "seen": {"b", "a", str(rank * differs)},
+        "t": torch.full((2,), float(rank * differs)),
+    }
+
+for differs in (1, 0):
+    for name in ("loader.at", "seen", "t") if differs else ("",):
+        state = {key: one for key, one in given().items() if key not in ("loader", "seen", "t")}
+        if name:
+            state[name.partition(".")[0]] = given()[name.partition(".")[0]]
+        else:
+            state = given()
+        manager = manager_of(state)
+        for save in (manager.save, lambda number: manager.save_async(number).result()):
+            if not differs:
+                save(2 - len(manager.all_steps()))
+                continue
+            with pytest.raises(ckptfmt.InvalidError) as caught:
+                save(1)
+            assert caught.value.tensor == name, caught.value
+            assert not manager.all_steps()
+        manager.checkpoint.close()
+with pytest.raises(ckptfmt.InvalidError):
+    Checkpoint({"x": [nn.Linear(2, 2)]}).write("listed")
+assert not list(Path().glob("listed*"))
+"""
+
+
+def test_one_value_is_not_stored_for_all_where_they_differ(tmp_path: Path) -> None:
+    run_ranks(tmp_path, 2, f"{TRAIN}\n{DIFFERENT}")
+
+
+FULL = """
+import resource, signal
+import pytest
+from pathlib import Path
+
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+manager = manager_of(training())
+manager.save(1)
+if rank == 1:
+    resource.setrlimit(resource.RLIMIT_FSIZE, (400, resource.RLIM_INFINITY))
+with pytest.raises(ckptfmt.StorageError) as caught:
+    manager.save(2)
+resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+dist.barrier()
+assert not list(Path("run").glob("*_temp_*")), "the error is kept, and what was written is not"
+manager.save(3)
+assert manager.all_steps() == [1, 3]
+"""
+
+
+def test_a_failed_save_leaves_no_parts(tmp_path: Path) -> None:
+    run_ranks(tmp_path, 2, f"{TRAIN}\n{FULL}")
