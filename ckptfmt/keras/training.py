@@ -125,7 +125,8 @@ class CheckpointCallback(keras.callbacks.Callback):  # type: ignore[misc]
         self._epoch = self._batch = self._batches = self._saved = 0
 
     def on_train_begin(self, logs: Any = None) -> None:
-        """Restore the newest checkpoint, if there is one.
+        """Restore the newest checkpoint, if there is one. A CkptfmtWarning says that no epoch is
+        left.
 
         Raises:
             InvalidError: the model is not that of the manager.
@@ -143,6 +144,9 @@ class CheckpointCallback(keras.callbacks.Callback):  # type: ignore[misc]
                 f"{path} does not say after how many epochs it was saved: fit counts from the first"
             )
             return
+        epochs = (self.params or {}).get("epochs")
+        if isinstance(epochs, int) and epoch >= epochs:
+            warn(f"{path} was saved after {epoch} of {epochs} epochs: none is left")
         model._initial_epoch = epoch  # as keras.callbacks.BackupAndRestore does
         self._batches = self._saved = batches
 

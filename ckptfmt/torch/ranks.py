@@ -334,7 +334,7 @@ class _Planner(DefaultLoadPlanner):  # type: ignore[misc]
             unexpected=tuple(name for name in stored if name not in own),
         )
         if not self.report.complete:
-            refuse(self.path, self.report)
+            refuse(self.path, self.report, casts=lambda *_: False)
         return super().create_local_plan()
 
 

@@ -108,6 +108,9 @@ def test_batches_continue_at_the_epoch(tmp_path: Path) -> None:
     assert done.epoch == [2] and int(other.optimizer.iterations) == 9
     assert checkpoint.metadata == {"epoch": 2, "batches": 8}
     assert load_weights(model, tmp_path / "ckpt-8")
+    with pytest.warns(ckptfmt.CkptfmtWarning, match="none is left"):
+        done = other.fit(X[:6], Y[:6], epochs=2, verbose=0, callbacks=[again])
+    assert done.epoch == []
 
 
 def test_what_a_callback_refuses(tmp_path: Path) -> None:
