@@ -198,6 +198,7 @@ class Failing:
         assert self.method != "load"
 
 failing = Failing()
+torch.manual_seed(0)
 state = {"model": nn.Linear(2, 2), "failing": failing, "step": 0}
 manager = manager_of(state, keep_best=ckptfmt.KeepBest("loss", mode="min"))
 
@@ -239,6 +240,7 @@ def test_all_processes_fail_together(tmp_path: Path) -> None:
 
 OPTIMIZERS = """
 import pytest
+torch.manual_seed(0)
 model = nn.Linear(3, 2)
 with pytest.raises(ckptfmt.InvalidError):
     Checkpoint({"model": model, "optimizer": torch.optim.LBFGS(model.parameters())})
@@ -284,6 +286,7 @@ def failing(prefix):
     assert rank == 0
 
 coordinator = TorchCoordinator()
+torch.manual_seed(0)
 state = {"model": nn.Linear(2, 2)}
 options = ckptfmt.tf.CheckpointOptions(experimental_write_callbacks=[failing])
 future = Checkpoint(state, coordinator=coordinator).write_async("first", options)
