@@ -94,14 +94,15 @@ def order(stored: Groups, own: Groups) -> list[list[int]] | None:
     None if their names differ. Two are the same if they have a name in common that no other has."""
     if list(map(len, stored)) != list(map(len, own)):
         return None
-    for of in (str, _without_wrappers):
+    for of in (str, without_wrappers):
         pairs = [_order(_keys(a, of), _keys(b, of)) for a, b in zip(stored, own, strict=True)]
         if None not in pairs:
             return [one for one in pairs if one is not None]
     return None
 
 
-def _without_wrappers(name: str) -> str:
+def without_wrappers(name: str) -> str:
+    """Return the name of a parameter without what wrappers of modules add."""
     return ".".join(part for part in name.split(".") if part not in _WRAPPERS)
 
 

@@ -23,7 +23,7 @@ from torch.distributed import checkpoint as dcp
 from torch.distributed.checkpoint import state_dict as named
 from torch.distributed.checkpoint._nested_dict import flatten_state_dict
 from torch.distributed.checkpoint.api import CheckpointException
-from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner
+from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner, DefaultSavePlanner
 from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 from torch.distributed.checkpoint.planner import LoadPlan
 from torch.distributed.checkpoint.staging import BlockingAsyncStager
@@ -40,6 +40,7 @@ from ckptfmt.sharded.coordinator import Coordinator
 from ckptfmt.sharded.rounds import Team, compare_contents
 from ckptfmt.torch.dcp import StorageReader, StorageWriter
 from ckptfmt.torch.making import New
+from ckptfmt.torch.parameters import without_wrappers
 from ckptfmt.torch.state import RandomState
 from ckptfmt.torch.structure import is_stateful, structure_and_names
 
@@ -88,6 +89,7 @@ class RankState:
         self._state = state
         self._objects: list[_Object] = []
         self._random: list[tuple[Keys, RandomState]] = []
+        self._buffers: set[str] = set()
         self._optimizers: list[_Optimizer] = []
         modules = dict(_found(state, (), torch.nn.Module))
         for keys, optimizer in _found(state, (), Optimizer):
@@ -118,6 +120,12 @@ class RankState:
         found: Any
         if isinstance(value, torch.nn.Module):
             found = named.get_model_state_dict(value)
+            own = {
+                without_wrappers(name) for name, _ in value.named_parameters(remove_duplicate=False)
+            }
+            self._buffers |= {
+                _text((*keys, name)) for name in found if without_wrappers(name) not in own
+            }
             self._objects.append(_Object(keys, lambda new: named.set_model_state_dict(value, new)))
         elif isinstance(value, Optimizer):
             one = next(one for one in self._optimizers if one.keys == keys)
@@ -145,12 +153,14 @@ class RankState:
 
     def content(self, values: Any) -> bytes:
         """Return what is the same in all processes: all that is not sharded, but the states of
-        random numbers, which have the process in their keys. Of tensors that are larger than
-        COMPARED_BYTES dtype and shape."""
+        random numbers, which have the process in their keys, and buffers of modules, which are
+        those of process 0. Of tensors that are larger than COMPARED_BYTES dtype and shape."""
         for keys, _ in self._random:
             values = _put(values, keys, {})
         flat, _ = flatten_state_dict(values if isinstance(values, dict) else {"": values})
-        described = {name: _described(one) for name, one in flat.items()}
+        described = {
+            name: _described(one) for name, one in flat.items() if name not in self._buffers
+        }
         return zlib.compress(json.dumps(described).encode(), 1)
 
     # ---- loading -------------------------------------------------------------------------------
@@ -409,9 +419,11 @@ class RankSave(NamedTuple):
             durability=options.durability,
             compression=options.compression,
         )
+        # Of buffers the values of process 0, as DistributedDataParallel takes them.
+        planner = DefaultSavePlanner(dedup_save_to_lowest_rank=True)
         try:
             with _errors():
-                dcp.save(values, storage_writer=writer, process_group=self.group)
+                dcp.save(values, storage_writer=writer, planner=planner, process_group=self.group)
         except BaseException:
             writer.discard()  # the error may keep the writer
             raise

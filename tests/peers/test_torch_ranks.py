@@ -376,3 +376,27 @@ assert manager.all_steps() == [1, 3]
 
 def test_a_failed_save_leaves_no_parts(tmp_path: Path) -> None:
     run_ranks(tmp_path, 2, f"{TRAIN}\n{FULL}")
+
+
+BUFFERS = """
+from ckptfmt.torch import load
+
+torch.manual_seed(0)
+net = nn.Sequential(nn.Linear(4, 5), nn.BatchNorm1d(5), nn.Linear(5, 5), nn.BatchNorm1d(5))
+model = nn.parallel.DistributedDataParallel(net)
+manager = manager_of({"model": model})
+model(torch.full((3, 4), rank + 1.0) * torch.arange(3).reshape(3, 1)).sum().backward()
+means = torch.stack([net[1].running_mean, net[3].running_mean])
+every = [torch.empty_like(means) for _ in range(world_size)]
+dist.all_gather(every, means)
+assert not torch.equal(*every)
+for number, save in enumerate((manager.save, lambda at: manager.save_async(at).result()), 1):
+    found = load(save(number))["model"]
+    stored = torch.stack([found["1.running_mean"], found["3.running_mean"]])
+    assert torch.equal(stored, every[0])
+"""
+
+
+def test_buffers_are_those_of_process_0(tmp_path: Path) -> None:
+    """As DistributedDataParallel gives them to the others before each step."""
+    run_ranks(tmp_path, 2, f"{TRAIN}\n{BUFFERS}")
