@@ -370,6 +370,7 @@ class GoneError(Exception):
 
 def test_a_process_that_is_gone(tmp_path: Path, before: dict[str, bytes]) -> None:
     """The coordinator's own error comes through, and the last process leaves nothing behind."""
+    both = threading.Barrier(2)  # else one finds, while it writes, that the other has left
 
     def save(team: Any) -> None:
         rounds = iter(range(10))
@@ -377,6 +378,7 @@ def test_a_process_that_is_gone(tmp_path: Path, before: dict[str, bytes]) -> Non
 
         def counted(data: bytes, root: int = 0) -> Any:
             if next(rounds) == 1:
+                both.wait(60)
                 raise GoneError(f"{team.rank}")
             return gather(data, root)
 
