@@ -523,8 +523,9 @@ CKPTFMT_API ckptfmt_status ckptfmt_writer_add_tensor(ckptfmt_writer *writer, con
 /* One string tensor, row-major: element i has sizes[i] of the bytes, one after the other. */
 CKPTFMT_API ckptfmt_status ckptfmt_writer_add_strings(ckptfmt_writer *writer, const uint8_t *name, uint64_t name_size,
 	const int64_t *dims, int32_t rank, const uint8_t *bytes, const uint64_t *sizes, ckptfmt_error *err);
-/* Appends metadata: a JSON object in the form of EXT-12, which is not checked. Best called last, right before
- * ckptfmt_writer_commit. INVALID: there are metadata already. */
+/* Appends metadata: a JSON object in the form of EXT-12, which is not checked. May be called at any time before
+ * ckptfmt_writer_commit; before the first ckptfmt_writer_add, a data file that is cut short later still has them.
+ * INVALID: there are metadata already. */
 CKPTFMT_API ckptfmt_status ckptfmt_writer_add_metadata(ckptfmt_writer *writer, const uint8_t *text, uint64_t size,
 	ckptfmt_error *err);
 /* Makes the checkpoint visible, all or nothing, and frees the writer whatever is returned. An older checkpoint of

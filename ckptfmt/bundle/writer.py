@@ -199,12 +199,23 @@ class Writer:
         report: Callable[[int], None] | None = None,
     ) -> None:
         """Append some of the sources; `report` is called with the bytes appended."""
-        handle = self._open_handle()
         table, owners = sources.table(first, last)
-        handle.add(table)
+        self._append(table)
         if report is not None:
             report(sum(sources.sizes[first:last]))
         del owners
+
+    def _append(self, table: NDArray[Any]) -> None:
+        """Append rows. The metadata come before the first, so that a data file which is cut short
+        later still has them."""
+        self._put_metadata().add(table)
+
+    def _put_metadata(self) -> _core.WriterHandle:
+        handle = self._open_handle()
+        text, self._metadata = self._metadata, None
+        if text is not None:
+            handle.add_metadata(text)
+        return handle
 
     def _open_handle(self) -> _core.WriterHandle:
         if self._handle is None:
@@ -228,9 +239,7 @@ class Writer:
                 "an earlier add to this writer failed, so that the checkpoint would be incomplete: "
                 "write it again with a new writer"
             )
-        if self._metadata is not None:
-            text, self._metadata = self._metadata, None
-            handle.add_metadata(text)
+        self._put_metadata()
         self._handle = None
         handle.commit()
 
@@ -313,7 +322,7 @@ def write_sources(
             unreported = np.where(same[rest], 0, sizes)  # unchanged bytes were reported before
             for batch in batches(sizes, most):
                 chosen = rest[batch]
-                writer._open_handle().add(earlier.table[chosen])
+                writer._append(earlier.table[chosen])
                 meter.add(int(unreported[batch].sum()))
 
 

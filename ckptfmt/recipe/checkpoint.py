@@ -387,12 +387,12 @@ def _copy(
                     value = piece.value(partial(cast, piece, dtype))._replace(code=None)
                 yield value._replace(name=raw)
 
-    metadata = [handle for _, handle in rest if handle.name == names.METADATA]
+    for _, handle in rest:
+        if handle.name == names.METADATA:
+            writer._metadata = handle.read().item()
     rest = [one for one in rest if one[1].name != names.METADATA]
     total = sum(handle.nbytes for _, handle in rest if handle.name not in plan.texts)
     values.rewrite(writer, made(), Meter(progress, total).add)
-    for handle in metadata:
-        writer._open_handle().add_metadata(handle.read().item())
     return total
 
 

@@ -270,7 +270,7 @@ def write(
         need(not name.startswith(b"_CKPTFMT_"), "EXT-8", "ARGUMENT", f"{name!r} is reserved")
         need(len(name) <= LIMITS["key"], "TAB-13", "LIMIT", "name")
     if metadata is not None:
-        items.append((b"_CKPTFMT_METADATA", np.array(put_metadata(metadata), object)))
+        items.insert(0, (b"_CKPTFMT_METADATA", np.array(put_metadata(metadata), object)))
     table: dict[bytes, bytes] = {}
     partitioned: dict[bytes, tuple[int, Shape, list[Extents]]] = {}
     data, compressed = bytearray(), False

@@ -286,7 +286,7 @@ def test_metadata_of_another_type_can_be_dropped(tmp_path: Path) -> None:
         assert METADATA not in reader and list(reader) == ["x"]
 
 
-@pytest.mark.parametrize("damage", ["flipped", "cut", "cut in a tensor", "its file is missing"])
+@pytest.mark.parametrize("damage", ["flipped", "cut", "its file is missing"])
 @pytest.mark.parametrize("to", ["b", "b.safetensors", "b.npz", "edit"])
 def test_damaged_metadata_can_be_dropped(
     tmp_path: Path, damage: str, to: str, monkeypatch: pytest.MonkeyPatch
@@ -295,18 +295,13 @@ def test_damaged_metadata_can_be_dropped(
     ckptfmt.save("part", {"x": np.arange(3), "y": np.ones(9)})
     ckptfmt.save("other", {}, metadata={"a": "hello"})
     ckptfmt.merge(["part", "other"], "a")
-    data = Path("a.data-00000-of-00002")
+    data = Path("a.data-00001-of-00002")
     if damage == "its file is missing":
-        Path("a.data-00001-of-00002").unlink()
+        data.unlink()
+    elif damage == "flipped":
+        flip(data, 5)
     else:
-        ckptfmt.save("a", {"x": np.arange(3), "y": np.ones(9)}, metadata={"a": "hello"})
-        (data,) = tmp_path.glob("a.data*")
-        with ckptfmt.open("a") as reader:
-            place = reader.table(reserved=True)["offset"][0]
-        if damage == "flipped":
-            flip(data, place + 5)
-        else:
-            os.truncate(data, place + 5 if damage == "cut" else place - 20)
+        os.truncate(data, 5)
     command = "edit" if to == "edit" else "convert"
     words = [command, "-q", "a", to, "--drop", "y", *(["--drop-weights"] if to == "edit" else [])]
     assert main(words) in (1, 2)

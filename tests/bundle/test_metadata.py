@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import enum
 import json
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -16,7 +17,7 @@ from support import index as ix
 from support.files import listing
 
 import ckptfmt
-from ckptfmt import InvalidError
+from ckptfmt import InvalidError, editing
 from ckptfmt.cli import main
 from ckptfmt.sharded.coordinator import SingleProcess
 
@@ -187,3 +188,37 @@ def test_a_number_beyond_float64(tmp_path: Path, capsys: pytest.CaptureFixture[s
     document = json.loads(capsys.readouterr().out, parse_constant=refuse)
     assert document["metadata"] == {"loss": ["Infinity", "-Infinity"]}
     assert main(["report", str(prefix), "-o", str(tmp_path / "r.html")]) == 0
+
+
+# ---- where they are ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("how", ["save", "shards", "zstd", "base", "Writer", "edit"])
+def test_a_file_that_is_cut_short_keeps_them(how: str, tmp_path: Path) -> None:
+    path, told = tmp_path / "ckpt", {"said": "x" * 200}
+    tensors = {name: np.full(50_000, number) for number, name in enumerate("abcd")}
+    if how == "Writer":
+        with ckptfmt.Writer(path, metadata=told) as writer:
+            for name, array in tensors.items():
+                writer.add(name, array)
+    elif how == "edit":
+        ckptfmt.save(tmp_path / "one", tensors, metadata=told)
+        editing.edit(tmp_path / "one", path, drop="a", drop_weights=True, compact=True)
+    else:
+        ckptfmt.save(tmp_path / "base", tensors)
+        changed = tensors if how != "base" else {**tensors, "d": np.arange(50_000)}
+        options: dict[str, Any] = {
+            "shards": {"shards": 3},
+            "zstd": {"compression": "zstd"},
+            "base": {"base": tmp_path / "base"},
+        }.get(how, {})
+        ckptfmt.save(path, changed, metadata=told, **options)
+    with ckptfmt.open(path) as reader:
+        rows = reader.table(reserved=True)
+        (row,) = np.flatnonzero(rows["name"] == "_CKPTFMT_METADATA")
+        shard, size = rows["shard"][row], rows["stored_nbytes"][row]
+        assert rows["offset"][row] == 0 and (rows["shard"] == shard).sum() > 1
+        count = reader.header.num_shards
+    os.truncate(f"{path}.data-{shard:05}-of-{count:05}", size)
+    with ckptfmt.open(path) as reader:
+        assert reader.metadata == told
