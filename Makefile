@@ -383,6 +383,7 @@ lint: python
 	$(Q)$(PY) -m ruff check .
 	$(Q)$(PY) -m ruff format --check .
 	$(Q)$(PY) -m mypy
+	$(Q)$(PY) -m mypy --platform darwin
 
 python: needs-python $(VENV)/.built $(VENV)/.for-tests
 

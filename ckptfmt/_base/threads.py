@@ -26,7 +26,9 @@ class Stop:
 
 def thread_count(most: int) -> int:
     """Return the number of processors available to this process, at most `most`."""
-    return min(len(os.sched_getaffinity(0)), most)
+    if hasattr(os, "sched_getaffinity"):  # Linux
+        return min(len(os.sched_getaffinity(0)), most)
+    return min(os.cpu_count() or 1, most)
 
 
 def share(count: int, work: Callable[[int], None], threads_max: int, name: str, stop: Stop) -> None:

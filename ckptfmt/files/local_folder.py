@@ -32,6 +32,7 @@ from ckptfmt.files.temporary import (
     TemporaryDirectory,
     make_directory,
     replace_file,
+    sync_descriptor,
     temporary_name,
 )
 
@@ -388,7 +389,7 @@ class LocalFolder:
         """Sync the directory, if it was opened with durability "full"."""
         if self._full:
             try:
-                os.fsync(self._descriptor())
+                sync_descriptor(self._descriptor())
             except OSError as error:
                 raise self._failed("the directory cannot be synced", error) from None
 

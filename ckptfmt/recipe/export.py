@@ -19,7 +19,12 @@ from ckptfmt._base.hints import some
 from ckptfmt._base.progress import Meter, Progress
 from ckptfmt.bundle.comparing import pieces
 from ckptfmt.errors import InvalidError, storage_errors
-from ckptfmt.files.temporary import make_directory, open_directory, replacing_file
+from ckptfmt.files.temporary import (
+    make_directory,
+    open_directory,
+    replacing_file,
+    sync_descriptor,
+)
 from ckptfmt.formats import safetensors, torch_state
 from ckptfmt.formats.tensors import Box, Kind, Read
 from ckptfmt.recipe.sources import Format, Taken, module_of, of_text
@@ -192,7 +197,7 @@ class Export:
             with storage_errors(path), contextlib.suppress(FileNotFoundError):
                 os.unlink(name, dir_fd=directory)
                 if name == names[0] and self._durability == "full":
-                    os.fsync(directory)
+                    sync_descriptor(directory)
 
     def _check(self, path: str, kinds: list[Kind], taken: Taken) -> None:
         with self._module.open_tensors(path) as (tensors, _):

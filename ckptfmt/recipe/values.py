@@ -148,7 +148,12 @@ def mapped_array(
     try:
         with tempfile.TemporaryFile(dir=folder) as file:
             # Writing to the mapping on a full disk would kill the process.
-            os.posix_fallocate(file.fileno(), 0, size)
+            if hasattr(os, "posix_fallocate"):  # not Darwin
+                os.posix_fallocate(file.fileno(), 0, size)
+            else:
+                for at in range(0, size, 1 << 20):
+                    file.write(bytes(min(size - at, 1 << 20)))
+                file.flush()
             mapped = mmap.mmap(file.fileno(), size)
     except OSError as error:
         raise StorageError(

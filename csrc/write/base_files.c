@@ -154,7 +154,7 @@ static ckptfmt_status find_value(const keeping *k, const uint8_t *key, uint64_t 
 		return CKPTFMT_OK;
 	CF_TRY(cf_entry_decode((cf_bytes_view){value.data, value.size}, value.offset, k->reader->limits.slices_max,
 		out->dims, &out->entry, err));
-	link = bsearch(&(shard_link){out->entry.shard, NO_LINK}, cf_buffer_items(&k->links),
+	link = bsearch((&(shard_link){out->entry.shard, NO_LINK}), cf_buffer_items(&k->links),
 		(size_t)(k->links.size / sizeof *link), sizeof *link, compare_shards);
 	if (link != NULL && link->place != NO_LINK && is_simple(k, stored, &out->entry) &&
 		cf_entry_fits(&out->entry, true, k->base->linked[link->place].file.info.size))
