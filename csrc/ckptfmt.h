@@ -316,6 +316,11 @@ typedef enum ckptfmt_verify_mode {
 	CKPTFMT_VERIFY_OFF = 2     /* never (index blocks are checked all the same) */
 } ckptfmt_verify_mode;
 
+typedef struct ckptfmt_bytes {
+	const uint8_t *data;
+	uint64_t size;
+} ckptfmt_bytes;
+
 typedef struct ckptfmt_open_options {
 	uint64_t struct_size;           /* sizeof(ckptfmt_open_options) */
 	const ckptfmt_limits *limits;   /* NULL: the defaults */
@@ -326,6 +331,8 @@ typedef struct ckptfmt_open_options {
 	                                 * are UNSUPPORTED */
 	const ckptfmt_storage *storage; /* NULL: the file system. Must outlive the reader */
 	ckptfmt_progress_hook progress; /* of ckptfmt_reader_read; two reads at once may report at once */
+	const ckptfmt_bytes *index;     /* NULL: the index file; else read instead of its bytes. The file must exist all the
+	                                 * same. The bytes must outlive the reader */
 } ckptfmt_open_options;
 
 typedef struct ckptfmt_header {
@@ -403,11 +410,6 @@ typedef struct ckptfmt_request {
  * and no codec. */
 CKPTFMT_API ckptfmt_status ckptfmt_reader_read(ckptfmt_reader *reader, const ckptfmt_selection *selection,
 	ckptfmt_request *requests, uint64_t count, int32_t verify, ckptfmt_error *err);
-
-typedef struct ckptfmt_bytes {
-	const uint8_t *data;
-	uint64_t size;
-} ckptfmt_bytes;
 
 /* Reads the elements of a STRING or VARIANT tensor (variant: the payloads as they are); box as in ckptfmt_request. */
 CKPTFMT_API ckptfmt_status ckptfmt_reader_read_strings(ckptfmt_reader *reader, const ckptfmt_selection *selection,

@@ -185,6 +185,44 @@ typedef enum ckptfmt_region_kind {
 ckptfmt_status ckptfmt_reader_regions(ckptfmt_reader *reader, ckptfmt_region *regions, uint64_t capacity,
 	uint64_t *count, ckptfmt_error *err);
 
+/* ---- damaged indexes ------------------------------------------------------------------------------------- */
+
+typedef enum ckptfmt_salvage_outcome {
+	CKPTFMT_SALVAGE_REPAIRED = 1,    /* one bit was changed, the only one with which the checksum holds */
+	CKPTFMT_SALVAGE_LIKELY = 2,      /* one byte was changed, and another change may be the right one */
+	CKPTFMT_SALVAGE_LOST = 3         /* no such change is known; the entries are those that decode as they are */
+} ckptfmt_salvage_outcome;
+
+/* One damaged region of an index file. */
+typedef struct ckptfmt_damage {
+	uint64_t offset;
+	uint64_t size;              /* with the trailer of a block */
+	uint64_t changed;           /* offset of the byte that was changed; 0 where none was */
+	uint64_t entry_count;       /* of a data block: entries in `sound` (REPAIRED) or `doubtful` (others) */
+	int32_t kind;               /* ckptfmt_region_kind: DATA (also a torn block at the end), INDEX, FOOTER */
+	int32_t outcome;            /* ckptfmt_salvage_outcome; of INDEX and FOOTER LOST: blocks were searched */
+} ckptfmt_damage;
+
+/* What is left of an index. `sound` is an index file of all data blocks whose checksum holds, repaired ones included,
+ * each at the offset that it has in the file. `doubtful` is another one, of entries of the other blocks: their keys are
+ * between those of the blocks around them, so that `sound` has none of them. Its size is 0 if there are none. Both have
+ * a header. */
+typedef struct ckptfmt_salvage {
+	const uint8_t *sound, *doubtful;
+	uint64_t sound_size, doubtful_size;
+	const ckptfmt_damage *damages;   /* ascending by offset; none: `sound` is the file as it is */
+	uint64_t damage_count;
+	int32_t header_lost;        /* 1: the header in both is made up: `num_shards`, little-endian */
+	int32_t reserved;
+} ckptfmt_salvage;
+
+/* Finds what is sound in the bytes of an index file. CORRUPT: no entry is left, or the header is lost and num_shards is
+ * 0; LIMIT, NO_MEMORY. */
+ckptfmt_status ckptfmt_index_salvage(const uint8_t *bytes, uint64_t size, int32_t num_shards,
+	const ckptfmt_limits *limits, ckptfmt_salvage **out, ckptfmt_error *err);
+/* NULL is harmless. */
+void ckptfmt_salvage_free(ckptfmt_salvage *salvage);
+
 /* ---- building on another checkpoint ---------------------------------------------------------------------- */
 
 /* Which tensors have not changed: same[i] is 1 if row rows[i] of the selection has the dtype, the shape and all bytes

@@ -17,6 +17,7 @@ library.py      dtypes, checksums, counters, slice texts
 reading.py      readers, and the tensors that they list or select
 writing.py      writers, and merge
 verifying.py    verification
+salvaging.py    damaged indexes
 storage.py      storages written in Python
 codec.py        codecs written in Python
 callbacks.py    exceptions of Python code that C calls
@@ -68,6 +69,17 @@ from ckptfmt._core.reading import (
     sweep,
     sweep_before_save,
 )
+from ckptfmt._core.salvaging import (
+    REGION_DATA,
+    REGION_FOOTER,
+    REGION_INDEX,
+    SALVAGE_LIKELY,
+    SALVAGE_LOST,
+    SALVAGE_REPAIRED,
+    Damage,
+    Salvage,
+    salvage_index,
+)
 from ckptfmt._core.storage import Adopted, ObjectInfo, Read, Storage, Store
 from ckptfmt._core.verifying import Finding, verify
 from ckptfmt._core.writing import WriterHandle, merge
@@ -82,7 +94,13 @@ __all__ = [
     "NO_OFFSET",
     "NUMPY_RANK_MAX",
     "RANK_MAX",
+    "REGION_DATA",
+    "REGION_FOOTER",
+    "REGION_INDEX",
     "REQUEST",
+    "SALVAGE_LIKELY",
+    "SALVAGE_LOST",
+    "SALVAGE_REPAIRED",
     "SEVERITY_NOTE",
     "SOURCE",
     "STORAGE_FIXED",
@@ -95,6 +113,7 @@ __all__ = [
     "Adopted",
     "Codec",
     "Coder",
+    "Damage",
     "DtypeInfo",
     "Finding",
     "Memory",
@@ -103,6 +122,7 @@ __all__ = [
     "Read",
     "ReaderHandle",
     "Record",
+    "Salvage",
     "Selection",
     "Storage",
     "Store",
@@ -124,6 +144,7 @@ __all__ = [
     "new_array",
     "parse_spec",
     "path_bytes",
+    "salvage_index",
     "sweep",
     "sweep_before_save",
     "text",

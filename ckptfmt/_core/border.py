@@ -224,15 +224,19 @@ def new_slot(kind: Any, free: Callable[[Any], None], storage: Storage | None = N
     return ffi.gc(slot, free) if storage is None else own(slot, free, storage)
 
 
-def held(pointer: Any, slot: Any) -> Any:
-    """Return a pointer that keeps its slot alive."""
-    return ffi.gc(pointer, functools.partial(operator.is_, slot))
+def held(pointer: Any, owner: Any) -> Any:
+    """Return a pointer that keeps its slot, or a tuple that the slot is in, alive."""
+    return ffi.gc(pointer, functools.partial(operator.is_, owner))
 
 
 def open_options(
-    limits: Any, follow_symlinks: bool, codec: Codec | None, storage: Storage | None
+    limits: Any,
+    follow_symlinks: bool,
+    codec: Codec | None,
+    storage: Storage | None,
+    index: Any = None,
 ) -> Any:
-    """Return a `ckptfmt_open_options`; it does not own its limits, codec and storage."""
+    """Return a `ckptfmt_open_options`; it does not own its limits, codec, storage and index."""
     return ffi.new(
         "ckptfmt_open_options *",
         {
@@ -241,5 +245,6 @@ def open_options(
             "follow_symlinks": bool(follow_symlinks),
             "codec": ffi.NULL if codec is None else codec.pointer,
             "storage": ffi.NULL if storage is None else storage.pointer,
+            "index": ffi.NULL if index is None else index,
         },
     )

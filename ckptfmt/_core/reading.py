@@ -78,6 +78,7 @@ _COLUMNS = ffi.typeof("ckptfmt_columns *")
 _ERROR = ffi.typeof("ckptfmt_error *")
 _SIZE = ffi.typeof("uint64_t *")
 _BYTES = ffi.typeof("uint8_t[]")
+_GIVEN = ffi.typeof("ckptfmt_bytes *")
 _SIZES = ffi.typeof("uint64_t[]")
 _NUMBERS = ffi.typeof("int64_t[]")
 
@@ -311,7 +312,7 @@ class ReaderHandle(Handle):
     error is raised: the traceback would keep the object alive.
     """
 
-    __slots__ = ("_absolute", "_address")
+    __slots__ = ("_absolute", "_address", "_index")
 
     def __init__(
         self,
@@ -320,17 +321,23 @@ class ReaderHandle(Handle):
         follow_symlinks: bool,
         coder: Coder | None = None,
         store: Store | None = None,
+        *,
+        index: Any = None,
     ) -> None:
+        # Bytes to read instead of the index file. C has a pointer to them.
+        self._index: Any = None if index is None else ffi.from_buffer(_BYTES, index)
+        given = None if index is None else ffi.new(_GIVEN, (self._index, len(self._index)))
         codec = None if coder is None else Codec(coder)
         storage = storage_of(store)
         raw, values = path_bytes(prefix), limits_of(limits)
-        options = open_options(values, follow_symlinks, codec, storage)
+        options = open_options(values, follow_symlinks, codec, storage, given)
         slot = new_slot(_SLOT, lib.cf_reader_slot_free, storage)
         error = ffi.new("ckptfmt_error *")
         try:
             status = stored(storage, lib.cf_reader_slot_open, raw, options, slot, error)
             check_stored(storage, status, error, prefix)
-            super().__init__(held(slot.reader, slot), "checkpoint", prefix, codec, storage)
+            pointer = held(slot.reader, (slot, self._index))
+            super().__init__(pointer, "checkpoint", prefix, codec, storage)
             self._absolute = path_bytes(os.path.join(os.getcwd(), prefix))
             self._address = int(ffi.cast("uintptr_t", slot.reader))
         except BaseException:
@@ -373,7 +380,7 @@ class ReaderHandle(Handle):
             error = ffi.new("ckptfmt_error *")
             status = lib.cf_reader_slot_reopen(self._pointer, self._absolute, slot, error)
             check(status, error, self.path)
-            self._pointer = held(slot.reader, slot)
+            self._pointer = held(slot.reader, (slot, self._index))
             self._address = int(ffi.cast("uintptr_t", slot.reader))
             self._pid = os.getpid()
 

@@ -60,7 +60,7 @@ ckptfmt_status cf_reader_is_current(ckptfmt_reader *reader, bool *current, ckptf
 	if (!*current || same_time(&info, &reader->index_info))
 		return CKPTFMT_OK;
 	*current = false;
-	return reader->table == NULL ? CKPTFMT_OK : same_content(reader, name, current, err);
+	return reader->table == NULL || reader->given != NULL ? CKPTFMT_OK : same_content(reader, name, current, err);
 }
 
 /* NAM-9: whether the file named as the prefix itself is a table. Any failure here means that it is not. */
@@ -105,6 +105,15 @@ ckptfmt_status cf_reader_open_index(ckptfmt_reader *reader, ckptfmt_error *err)
 	return CKPTFMT_OK;
 }
 
+ckptfmt_status cf_reader_open_table(ckptfmt_reader *reader, ckptfmt_error *err)
+{
+	if (reader->given != NULL)
+		return cf_table_open_memory(reader->given->data, reader->prefix.index_path, reader->given->size,
+			&reader->limits, &reader->table, err);
+	return cf_index_open(&reader->index, reader->prefix.index_path, reader->index_info.size, &reader->limits,
+		&reader->table, err);
+}
+
 /* HDR-1: the first entry of the table has the empty key and holds the header. */
 static ckptfmt_status read_header(ckptfmt_reader *reader, ckptfmt_error *err)
 {
@@ -137,8 +146,7 @@ static ckptfmt_status open_files(ckptfmt_reader *reader, bool *again, ckptfmt_er
 	bool current;
 	*again = false;
 	CF_TRY(cf_reader_open_index(reader, err));
-	CF_TRY(cf_index_open(&reader->index, reader->prefix.index_path, reader->index_info.size, &reader->limits,
-		&reader->table, err));
+	CF_TRY(cf_reader_open_table(reader, err));
 	CF_TRY(read_header(reader, err));
 	CF_TRY(cf_shards_open(&reader->shards, &reader->directory, reader->prefix.base, reader->header.num_shards,
 		reader->limits.open_files_max, reader->follow_symlinks, err));
@@ -174,6 +182,10 @@ static ckptfmt_status take_options(ckptfmt_reader *reader, const ckptfmt_open_op
 	reader->follow_symlinks = from == NULL || options.follow_symlinks != 0;
 	reader->threads = options.threads;
 	reader->progress = options.progress;
+	if (options.index != NULL) {
+		reader->own_given = *options.index;
+		reader->given = &reader->own_given;
+	}
 	*storage = options.storage;
 	if (options.codec != NULL) {
 		CF_TRY(cf_codec_take(&reader->own_codec, options.codec, err));
@@ -216,7 +228,7 @@ ckptfmt_status ckptfmt_reader_reopen(const ckptfmt_reader *old, const char *pref
 {
 	const ckptfmt_open_options options = {.struct_size = sizeof options, .limits = &old->limits,
 		.progress = old->progress, .follow_symlinks = old->follow_symlinks, .threads = old->threads,
-		.codec = old->codec};
+		.codec = old->codec, .index = old->given};
 	ckptfmt_reader *reader;
 	CF_TRY(ckptfmt_reader_open(prefix, &options, &reader, err));
 	if (!same_file(&reader->index_info, &old->index_info) || !same_time(&reader->index_info, &old->index_info)) {
@@ -264,7 +276,7 @@ void ckptfmt_reader_header(const ckptfmt_reader *reader, ckptfmt_header *out)
 	out->big_endian = reader->header.endianness;
 	out->producer = reader->header.producer;
 	out->min_consumer = reader->header.min_consumer;
-	out->index_size = reader->index_info.size;
+	out->index_size = cf_table_size(reader->table);
 	out->block_count = cf_table_block_count(reader->table);
 }
 

@@ -26,6 +26,8 @@ struct ckptfmt_reader {
 	bool follow_symlinks;
 	int32_t threads;            /* as in ckptfmt_open_options, */
 	ckptfmt_progress_hook progress;     /* and this */
+	ckptfmt_bytes own_given;    /* a copy of the caller's */
+	const ckptfmt_bytes *given; /* read instead of the index file; NULL: none */
 	ckptfmt_codec own_codec;    /* a copy of the caller's */
 	const ckptfmt_codec *codec; /* NULL: none */
 	_Atomic(ckptfmt_selection *) listing;   /* of all; NULL until a name that looks like a slice's key is looked up */
@@ -45,6 +47,8 @@ CF_MUST_CHECK ckptfmt_status cf_reader_new(const char *prefix, const ckptfmt_ope
 	ckptfmt_reader **out, ckptfmt_error *err);
 /* Opens the index file and does not look into it. CHECKPOINT_NOT_FOUND, BAD_PATH, IO. */
 CF_MUST_CHECK ckptfmt_status cf_reader_open_index(ckptfmt_reader *reader, ckptfmt_error *err);
+/* Opens the table of that file, or of the bytes given instead. */
+CF_MUST_CHECK ckptfmt_status cf_reader_open_table(ckptfmt_reader *reader, ckptfmt_error *err);
 /* Closes the index and the data files, so that the index can be opened again. */
 void cf_reader_close_files(ckptfmt_reader *reader);
 /* Whether the index on disk is still the one that was opened. */

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Verifying a checkpoint: the stages of private.h, and what becomes of a checkpoint that is replaced meanwhile. */
 #include "verify/private.h"
-#include "read/index.h"
 
 #include "base/memory.h"
 
@@ -15,8 +14,7 @@ static ckptfmt_status open_index(cf_verifier *v, ckptfmt_error *err)
 	ckptfmt_status status;
 	CF_TRY(cf_reader_open_index(reader, err));
 	CF_TRY(cf_progress_begin(v->progress, reader->index_info.size, err));
-	status = cf_index_open(&reader->index, reader->prefix.index_path, reader->index_info.size, &reader->limits,
-		&reader->table, &error);
+	status = cf_reader_open_table(reader, &error);
 	if (status == CKPTFMT_IO || status == CKPTFMT_NO_MEMORY) {
 		if (err != NULL)
 			*err = error;

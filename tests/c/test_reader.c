@@ -476,6 +476,47 @@ static void test_alignment_of_mappings(void)
 	empty_tree(directory);
 }
 
+/* The bytes given are read instead of a damaged file; the file must exist. */
+static void test_given_index(void)
+{
+	const float value = 1;
+	ckptfmt_open_options options = {.struct_size = sizeof options};
+	ckptfmt_bytes given;
+	ckptfmt_reader *reader;
+	ckptfmt_report *report;
+	ckptfmt_selection *selection;
+	ckptfmt_header header;
+	cf_buffer sound;
+	maker_begin(&m, directory, "ck", 1);
+	maker_tensor(&m, "a", CKPTFMT_FLOAT, 0, NULL, 0, &value, sizeof value);
+	maker_build(&m);
+	sound = m.index;
+	m.index = CF_BUFFER_EMPTY;
+	cf_put_bytes(&m.index, "damaged", 7);
+	maker_save(&m);
+	given = (ckptfmt_bytes){sound.data, sound.size};
+	options.index = &given;
+	CHECK_OK(ckptfmt_reader_open(path_of("ck"), &options, &reader, &err), err);
+	given.size = 0;
+	ckptfmt_reader_header(reader, &header);
+	CHECK_EQ(header.index_size, sound.size);
+	selection = list(reader);
+	CHECK_EQ(ckptfmt_selection_count(selection), 1);
+	ckptfmt_selection_free(selection);
+	ckptfmt_reader_close(reader);
+	CHECK_FAILS(ckptfmt_reader_open(path_of("ck"), &options, &reader, &err), err, CKPTFMT_FAIL_TRUNCATED, "FTR-1");
+	given.size = sound.size;
+	CHECK_OK(ckptfmt_verify(path_of("ck"), &options, &report, &err), err);
+	CHECK_EQ(report->finding_count, 0);
+	ckptfmt_report_free(report);
+	unlink(path_of("ck.index"));
+	CHECK_FAILS(ckptfmt_reader_open(path_of("ck"), &options, &reader, &err), err, CKPTFMT_FAIL_CHECKPOINT_NOT_FOUND,
+		"");
+	cf_buffer_free(&sound);
+	maker_free(&m);
+	empty_tree(directory);
+}
+
 int main(void)
 {
 	if (!make_directory())
@@ -488,6 +529,7 @@ int main(void)
 	test_large_chunks();
 	test_paths_without_a_name();
 	test_alignment_of_mappings();
+	test_given_index();
 	rmdir(directory);
 	os_fault_log_clear();
 	return test_finish("reader");

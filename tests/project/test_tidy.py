@@ -25,8 +25,8 @@ TEXT = {".c", ".h", ".py", ".pyi", ".sh", ".md", ".toml", ".in", ".txt", ""}
 
 # A folder of csrc and what it may include besides itself.
 LAYERS = [
-    *("base", "crc32c", "table", "proto", "slices", "compress", "storage"),
-    *("read", "write", "merge", "verify", "python"),
+    *("base", "crc32c", "table", "proto", "slices", "compress", "rescue"),
+    *("storage", "read", "write", "merge", "verify", "python"),
 ]
 
 C_WIDTH, TAB_WIDTH, PYTHON_WIDTH = 120, 4, 100
