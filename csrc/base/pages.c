@@ -1,21 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "base/pages.h"
 
+#include "base/system.h"
+
 #include <assert.h>
 #include <errno.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
-#ifndef MADV_POPULATE_WRITE
+#if CKPTFMT_PLAIN_POSIX
+/* The advice is Linux's alone. */
+#define madvise(data, size, advice) ((void)(data), (void)(size), errno = ENOSYS, -1)
+#elif !defined(MADV_POPULATE_WRITE)
 #define MADV_POPULATE_WRITE 23
 #endif
-
-/* Best effort: a failure is ignored. */
-static void advise(void *data, uint64_t size, int advice)
-{
-	int result = madvise(data, (size_t)size, advice);
-	(void)result;
-}
 
 static uint8_t *map_pages(uint64_t size)
 {
@@ -36,13 +34,9 @@ ckptfmt_status cf_pages_map(uint64_t size, uint8_t **out, ckptfmt_error *err)
 		errno = kept;
 		return cf_fail_memory(err);
 	}
-#ifdef MADV_HUGEPAGE
-	advise(data, size, MADV_HUGEPAGE);
-#endif
-#ifdef MADV_DONTFORK
-	/* Otherwise each page written after a fork would be copied. */
-	advise(data, size, MADV_DONTFORK);
-#endif
+	/* Best effort. Without the second each page written after a fork would be copied. */
+	(void)!madvise(data, (size_t)size, MADV_HUGEPAGE);
+	(void)!madvise(data, (size_t)size, MADV_DONTFORK);
 	errno = kept;
 	*out = data;
 	return CKPTFMT_OK;
@@ -50,16 +44,11 @@ ckptfmt_status cf_pages_map(uint64_t size, uint8_t **out, ckptfmt_error *err)
 
 void cf_pages_want_large(void *data, uint64_t size)
 {
-#ifdef MADV_HUGEPAGE
 	int kept = errno;
 	uint64_t skipped = -(uint64_t)(uintptr_t)data % CF_PAGES_UNIT;
 	if (size > skipped && size - skipped >= CF_PAGES_UNIT)
-		advise((uint8_t *)data + skipped, (size - skipped) / CF_PAGES_UNIT * CF_PAGES_UNIT, MADV_HUGEPAGE);
+		(void)!madvise((uint8_t *)data + skipped, (size - skipped) / CF_PAGES_UNIT * CF_PAGES_UNIT, MADV_HUGEPAGE);
 	errno = kept;
-#else
-	(void)data;
-	(void)size;
-#endif
 }
 
 /* Returns 0, or -1 with errno set. Keeps what is already written. */
@@ -81,7 +70,7 @@ ckptfmt_status cf_pages_populate(uint8_t *data, uint64_t size, ckptfmt_error *er
 		return cf_fail_memory(err);
 	}
 	errno = kept;
-	/* A kernel before 5.14: touch each page. If memory is short, the kernel kills the process here. */
+	/* Not Linux, or before 5.14: touch each page. If memory is short, the kernel kills the process here. */
 	for (uint64_t at = 0; result != 0 && at < size; at += page)
 		*(volatile uint8_t *)(data + at) = 0;
 	return CKPTFMT_OK;

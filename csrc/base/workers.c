@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "base/workers.h"
 
+#include "base/system.h"
+
 #include <errno.h>
 #include <pthread.h>
 #include <sched.h>
@@ -10,7 +12,7 @@
 
 static int32_t processors(void)
 {
-#ifdef __linux__
+#if !CKPTFMT_PLAIN_POSIX
 	cpu_set_t set;
 	if (sched_getaffinity(0, sizeof set, &set) == 0)
 		return CPU_COUNT(&set);

@@ -483,7 +483,7 @@ ckptfmt_status cf_posix_write_at(const cf_file *file, const char *path, const ui
 
 void cf_os_reserve(const cf_file *file, uint64_t size)
 {
-#if defined(__linux__) && defined(FALLOC_FL_KEEP_SIZE)
+#if !CKPTFMT_PLAIN_POSIX
 	int kept = errno;
 	/* Not posix_fallocate, which writes zeros where the file system cannot reserve. */
 	if (cf_os_is_local(file->storage) && size > 0 && size <= (uint64_t)INT64_MAX)
@@ -507,7 +507,7 @@ void cf_os_trim(const cf_file *file, uint64_t size)
 
 void cf_os_sync_ahead(const cf_file *file, uint64_t offset, uint64_t size)
 {
-#if defined(__linux__) && defined(SYNC_FILE_RANGE_WRITE)
+#if !CKPTFMT_PLAIN_POSIX
 	int kept = errno;
 	if (cf_os_is_local(file->storage) && size > 0 && cf_range_fits(offset, size, (uint64_t)INT64_MAX))
 		/* Only this flag: one that waits would consume the write error that the later sync must report. */

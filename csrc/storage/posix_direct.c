@@ -84,7 +84,7 @@ bool cf_os_direct_place(cf_direct *direct, unsigned slot, uint8_t *memory)
 
 /* ---- O_DIRECT ---- */
 
-#if defined(__linux__) && defined(O_DIRECT)
+#if !CKPTFMT_PLAIN_POSIX
 
 static bool set_direct(int fd, bool on)
 {
@@ -370,7 +370,7 @@ ckptfmt_status cf_os_direct_wait(cf_direct *direct, unsigned slot, const char *p
 
 bool cf_os_is_cached(const cf_file *file, uint64_t offset, uint64_t size)
 {
-#if defined(__linux__)
+#if !CKPTFMT_PLAIN_POSIX
 	int kept = errno;
 	uint64_t page = cf_os_page_size(), begin = offset - offset % page, looked = 0, cached = 0;
 	uint8_t *data;

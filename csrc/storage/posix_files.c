@@ -30,6 +30,11 @@
 #define RENAME_NOREPLACE 1
 #endif
 
+/* glibc lacks the name that POSIX has for this. */
+#if !defined(O_SEARCH) && defined(O_PATH)
+#define O_SEARCH O_PATH
+#endif
+
 enum { DIRECTORY_FLAGS = O_RDONLY | O_DIRECTORY | O_CLOEXEC };
 
 /* ---- directories ---- */
@@ -135,10 +140,10 @@ static ckptfmt_status open_directory(const ckptfmt_storage *storage, const char 
 		CF_TRY(make_directory(path, sync_parents, err));
 		fd = open_it(AT_FDCWD, path, DIRECTORY_FLAGS, 0);
 	}
-#ifdef O_PATH
+#ifdef O_SEARCH
 	/* Reading files needs permission to search a directory, not to list it. */
 	if (fd < 0 && errno == EACCES && !make)
-		fd = cf_posix_open(AT_FDCWD, path, O_PATH | O_DIRECTORY | O_CLOEXEC, 0);
+		fd = cf_posix_open(AT_FDCWD, path, O_SEARCH | O_DIRECTORY | O_CLOEXEC, 0);
 #endif
 	/* NAM-2: a path that is not a directory counts as missing. */
 	if (fd < 0 && (errno == ENOENT || errno == ENOTDIR) && !make) {
@@ -268,6 +273,7 @@ bool cf_os_directory_remove_in(const cf_directory *directory, const char *name)
 
 int32_t ckptfmt_file_system_is_local(int32_t fd)
 {
+	/* Each system has a call of its own for this. */
 #if defined(__linux__)
 	static const uint32_t kinds[] = {
 		0xef53 /* ext2 to ext4 */, 0x58465342 /* xfs */, 0x9123683e /* btrfs */, 0x01021994 /* tmpfs */,
@@ -354,7 +360,7 @@ static ckptfmt_status link_file(const cf_directory *from, const char *from_name,
 /* 0, or -1 with errno: ENOSYS or EINVAL if the system or the file system cannot do it. */
 static int rename_noreplace(const cf_directory *directory, const char *from, const char *to)
 {
-#if defined(__linux__) && defined(SYS_renameat2)
+#if !CKPTFMT_PLAIN_POSIX
 	long result;
 	do {
 		CF_COUNT(renames, 1);

@@ -10,6 +10,7 @@
 
 #include "ckptfmt_unstable.h"
 
+#include "base/system.h"
 #include "storage/os.h"
 
 #include <stdatomic.h>

@@ -3,6 +3,7 @@
  * their functions one with the name of storage/os.h that consults the plan first. */
 #include "os_fault.h"
 
+#include "base/system.h"
 #include "storage/os.h"
 
 #include <dirent.h>
@@ -140,11 +141,6 @@ static int system_fsync(int fd)
 	return system_fails(OS_SYSTEM_FSYNC) ? -1 : fsync(fd);
 }
 
-static int system_fallocate(int fd, int mode, off_t offset, off_t size)
-{
-	return system_fails(OS_SYSTEM_FALLOCATE) ? -1 : fallocate(fd, mode, offset, size);
-}
-
 static int system_ftruncate(int fd, off_t size)
 {
 	return system_fails(OS_SYSTEM_FTRUNCATE) ? -1 : ftruncate(fd, size);
@@ -155,14 +151,23 @@ static int system_renameat(int from, const char *from_name, int to, const char *
 	return system_fails(OS_SYSTEM_RENAME) ? -1 : renameat(from, from_name, to, to_name);
 }
 
+#if !CKPTFMT_PLAIN_POSIX
+static int system_fallocate(int fd, int mode, off_t offset, off_t size)
+{
+	return system_fails(OS_SYSTEM_FALLOCATE) ? -1 : fallocate(fd, mode, offset, size);
+}
+
 static long system_syscall(long number, int from, const char *from_name, int to, const char *to_name, int flags)
 {
 	return system_fails(OS_SYSTEM_RENAME_NOREPLACE) ? -1 : syscall(number, from, from_name, to, to_name, flags);
 }
+#endif
 
 static int system_linkat(int from, const char *from_name, int to, const char *to_name, int flags)
 {
-	return system_fails(OS_SYSTEM_LINK) ? -1 : linkat(from, from_name, to, to_name, flags);
+	/* Only a link that keeps the old name follows symbolic links. */
+	os_system_kind kind = flags == 0 ? OS_SYSTEM_RENAME_LINK : OS_SYSTEM_LINK;
+	return system_fails(kind) ? -1 : linkat(from, from_name, to, to_name, flags);
 }
 
 static int system_unlinkat(int directory, const char *name, int flags)

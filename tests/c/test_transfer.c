@@ -197,7 +197,7 @@ static void test_failures_of_reads(void)
 		CHECK_EQ(err.os_errno, EIO);
 		CHECK(strstr(err.path, "ck.data-00000-of-00001") != NULL);
 		CHECK(err.tensor[0] == 't');
-		CHECK(at < 100);
+		CHECK(at < 1000);
 	}
 	for (uint64_t at = 2; at < 10; at += 3) {
 		os_fault_set(&(os_fault_plan){.kind = OS_FAULT_READ, .at = at, .partial = 1});
