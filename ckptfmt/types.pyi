@@ -19,6 +19,7 @@ from ckptfmt.recipe.average import Average as Average
 from ckptfmt.recipe.convert import Conversion as Conversion
 from ckptfmt.recipe.edit import Edit as Edit
 from ckptfmt.recipe.load import MatchReport as MatchReport
+from ckptfmt.recipe.rescue import Rescue as Rescue
 
 __all__ = [
     "Average",
@@ -33,6 +34,7 @@ __all__ = [
     "NameBasedSaverStatus",
     "Rejected",
     "Report",
+    "Rescue",
     "Restored",
     "SaveFuture",
     "SliceSpec",

@@ -44,6 +44,7 @@ NAMES = {
         "bundle.verify": "Finding Report",
         "recipe.average": "Average",
         "recipe.edit": "Edit",
+        "recipe.rescue": "Rescue",
         "recipe.convert": "Conversion",
         "manager.restoring": "Rejected Restored",
         "objects.nodes": "TreeNode",
@@ -57,6 +58,7 @@ NAMES = {
     "ckptfmt.editing": {
         "recipe.average": "average",
         "recipe.edit": "edit",
+        "recipe.rescue": "rescue",
     },
 }
 # Modules that users import.

@@ -53,6 +53,8 @@ def graph_bytes(handle: ReaderHandle, path: str, mode: int) -> bytes | None:
 
 def read_graph_bytes(reader: Opened) -> bytes | None:
     """Return the encoded object graph of an open checkpoint, as `graph_bytes`."""
+    if OBJECT_GRAPH_KEY in reader._forgotten:
+        return None
     return graph_bytes(reader._handle, reader.prefix, reader._default_mode)
 
 

@@ -104,6 +104,9 @@ def _no_number(name: str) -> Any:
 class Reader(Mapping[str, TensorHandle]):
     """A `ckptfmt.Reader` that finds tensors by their stored names alone."""
 
+    # Bytes to read instead of those of the index file.
+    _index: bytes | None = None
+
     def __init__(
         self,
         prefix: str,
@@ -121,7 +124,8 @@ class Reader(Mapping[str, TensorHandle]):
         self._follow_symlinks = follow_symlinks
         self._default_mode = self._verify_mode(verify)
         self._listed: _Listing | None = None
-        self._forgot_metadata = False
+        # Damaged metadata, a damaged object graph: what is read as if it were not there.
+        self._forgotten: set[str] = set()
         self._named: list[str] | None = None
         try:
             self._handle = _core.ReaderHandle(
@@ -130,6 +134,7 @@ class Reader(Mapping[str, TensorHandle]):
                 follow_symlinks,
                 Zstd(),
                 store_of(prefix),
+                index=self._index,
             )
         except CorruptError as error:
             raise explained(error, prefix) from None
@@ -347,7 +352,7 @@ class Reader(Mapping[str, TensorHandle]):
     def metadata(self) -> dict[str, Any]:
         """The JSON object stored with the checkpoint; empty if it has none. Raises
         CorruptError if it is not a JSON object."""
-        if self._forgot_metadata or names.METADATA not in self:
+        if names.METADATA in self._forgotten or names.METADATA not in self:
             return {}
         import json  # noqa: PLC0415 (most readers need none)
 
@@ -382,9 +387,9 @@ class Reader(Mapping[str, TensorHandle]):
                     error.hint(f" ({way_out} leaves the metadata out)")
                     error.argument = way_out.partition("=")[0]
                 raise
-            self._forgot_metadata = True
+            self._forgotten.add(names.METADATA)
             self.__dict__.pop("_noted", None)
-        return self._forgot_metadata
+        return names.METADATA in self._forgotten
 
     @property
     def _notes(self) -> dict[str, dict[str, Any]]:

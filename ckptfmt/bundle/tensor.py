@@ -36,6 +36,7 @@ class Opened(Protocol):
 
     _handle: _core.ReaderHandle
     _default_mode: int
+    _forgotten: set[str]
 
     @property
     def prefix(self) -> str:

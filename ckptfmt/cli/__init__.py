@@ -5,7 +5,8 @@ Exit status: 0 good, 1 problems or differences found, 2 wrong usage or no checkp
 interrupted.
 
 The commands: average.py, clean.py, completion.py, convert.py, cp.py, diff.py, digest.py, edit.py,
-help.py, inspect.py, latest.py, merge.py, mv.py, prune.py, report.py, rm.py, show.py, verify.py
+help.py, inspect.py, latest.py, merge.py, mv.py, prune.py, report.py, rescue.py, rm.py, show.py,
+verify.py
 
 parser.py         the table of commands, their parsers, and what a wrong word may mean
 options.py        options that commands share

@@ -27,6 +27,7 @@ COMMANDS = {
     "convert": "write a checkpoint in another format, or at another level of ours",
     "edit": "rename, drop or cast tensors, or set metadata",
     "average": "write the mean of checkpoints with the same tensors",
+    "rescue": "write what is sound of a damaged checkpoint",
     "cp": "copy a checkpoint under another name",
     "mv": "rename a checkpoint, or move it to another directory",
     "rm": "remove checkpoints",
@@ -49,6 +50,7 @@ GUESSES = {
     "convert": "export import transform compress to",
     "edit": "cast set strip drop",
     "average": "avg mean ema soup",
+    "rescue": "repair fix recover restore salvage",
     "cp": "copy",
     "mv": "move rename",
     "rm": "del delete remove unlink",
@@ -79,6 +81,7 @@ examples:
   ckptfmt convert --level v2 model other  write it at another level
   ckptfmt edit --cast float16 model new   cast, rename, drop tensors
   ckptfmt average a b c mean              the mean of the weights
+  ckptfmt rescue broken new               what is sound of it
   ckptfmt latest directory                the newest complete one
   ckptfmt report model                    a page with pictures
   ckptfmt prune --keep 3 directory        remove all but the newest

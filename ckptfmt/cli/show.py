@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 import ckptfmt
 from ckptfmt import CkptfmtError, InvalidError, TensorNotFoundError
+from ckptfmt._base.arguments import Verify
 from ckptfmt._base.dtypes import code_of_array, little_endian, plain_quantized
 from ckptfmt._base.hints import near
 from ckptfmt._base.names import in_order
@@ -52,6 +53,9 @@ Values are printed as NumPy prints them, shortened unless --all is given. Of a t
 as names are by `ckptfmt inspect`. --stats reads all values, piece by piece, and prints minimum,
 maximum, mean, standard deviation and a histogram of those that are finite, and how many are zero,
 infinite or NaN.
+
+--unverified prints what is stored whether or not the checksums hold: of a checkpoint, not of a file
+of another format.
 
 --npy writes all values to a file that numpy.load reads, or to standard output if FILE is -. An
 existing .npy file is replaced, any other is refused. --raw writes the bytes of the values,
@@ -100,6 +104,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="the tensor or tensors, optionally with an index; without it: list the names",
     )
     add("--all", action="store_true", help="print all values, and long strings in full")
+    add("--unverified", action="store_true", help="print values whose checksum does not hold")
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--stats", action="store_true", help="print statistics and a histogram")
     form.add_argument("--npy", metavar="FILE", help="write the values to a .npy file; -: stdout")
@@ -122,7 +127,8 @@ def run(options: argparse.Namespace) -> int:
             out.line(name)
     found = [] if options.name is None else _of_file(options.path, options.name)
     for given in found:
-        with open_any(options.path, given) as opened:
+        verify: Verify = "off" if options.unverified else "auto"
+        with open_any(options.path, given, verify) as opened:
             names = TensorNames(opened.reader)
             try:
                 chosen = _chosen(names, given)

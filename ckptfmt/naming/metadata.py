@@ -227,6 +227,16 @@ class NamedInMetadata:
         return changed if changed != self._all else None
 
     @property
+    def parts(self) -> list[list[str]]:
+        """The names of each value of the state that is stored in several tensors."""
+        found: list[list[str]] = []
+        for one in self._leaves:
+            if not one.is_part:
+                found.append([])
+            found[-1].append(one.name)
+        return [names for names in found if len(names) > 1]
+
+    @property
     def ties(self) -> dict[str, str]:
         """The paths of tensors of the state that are stored under the name of another path, with
         that name."""

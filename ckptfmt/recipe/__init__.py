@@ -6,6 +6,7 @@ plan.py        what changes make of the tensors of a file
 load.py        load, load_into, restore_v2
 edit.py        edit
 average.py     average
+rescue.py      rescue
 convert.py     convert
 sources.py     what changes take of a checkpoint or a file of another format
 checkpoint.py  into a checkpoint: values are linked, copied or made

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple
@@ -240,6 +240,7 @@ def edited(
     strip_optimizer: bool = False,
     drop_weights: bool = False,
     drop_missing: bool = False,
+    damaged: Set[str] = frozenset(),
     compact: bool = False,
     level: Level | None,
     is_fresh: bool,
@@ -250,6 +251,7 @@ def edited(
 
     Args:
         write: writes the result, and returns the bytes of arrays that it copied.
+        damaged: stored names of more tensors to drop, which cannot be read.
         is_fresh: whether all is copied.
         way_out: what removes the metadata, for errors; default an option of `edit`.
     """
@@ -272,7 +274,7 @@ def edited(
     roles = model_roles(reader, graph=graph) if strip_optimizer else {}
     undecided = tuple(name for name, role in roles.items() if role == "unknown")
     state = _optimizer_state(reader, roles, undecided) if strip_optimizer else set()
-    planned = plan(changes, tensors, state)
+    planned = plan(changes, tensors, state | damaged)
     if changes.cast is not None and not planned.casts and not is_fresh:
         raise TensorNotFoundError(
             f"cast: no tensor changes by {changes.cast!r}", path=reader.prefix, argument="cast"

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
 from typing import NamedTuple
 
+from ckptfmt._base.arguments import Verify, invalid
 from ckptfmt._base.hints import near
 from ckptfmt._base.names import is_url, printable
 from ckptfmt.bundle.graph import leaf_name
@@ -68,13 +69,14 @@ def files_of(kind: Format, path: str) -> list[str]:
 
 
 @contextlib.contextmanager
-def open_any(path: str, tensor: str | None = None) -> Iterator[Opened]:
+def open_any(path: str, tensor: str | None = None, verify: Verify = "auto") -> Iterator[Opened]:
     """Open a checkpoint, or a file of another format through a temporary conversion.
 
     Args:
         path: what `ckptfmt.open` or `ckptfmt.convert` takes.
         tensor: of a file, convert only the tensor of this name, after which an index in brackets
             may follow.
+        verify: how a checkpoint is read; "off" is refused for other files.
 
     Raises:
         TensorNotFoundError: the file has no such tensor.
@@ -84,9 +86,11 @@ def open_any(path: str, tensor: str | None = None) -> Iterator[Opened]:
     """
     kind = kind_of(path)
     if kind == "tensorflow":
-        with open_checkpoint(path) as reader:
+        with open_checkpoint(path, verify=verify) as reader:
             yield Opened(reader, reader.prefix, kind)
         return
+    if verify == "off":
+        raise invalid("unverified", "only the values of checkpoints have checksums", path=path)
     chosen, unread = None, list[CkptfmtError]()
     if tensor is not None:
         chosen = _stored_name(kind, path, tensor)

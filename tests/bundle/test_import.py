@@ -184,11 +184,11 @@ DOORS = [
 BEHIND = {
     "types": """
         TensorHandle StoredSlice Header SliceSpec DtypeInfo TreeNode SaveFuture Finding Report
-        MatchReport Restored Rejected Conversion Edit Average
+        MatchReport Restored Rejected Conversion Edit Average Rescue
         InitializationOnlyStatus LoadStatus NameBasedSaverStatus
     """,
     "sharded": "save save_async restore Mesh Layout Coordinator SingleProcess",
-    "editing": "edit average",
+    "editing": "edit average rescue",
     "tf": """
         save_v2 restore_v2 merge_v2_checkpoints sharded_filename SaveSpec SaveSliceInfo Saver
         Checkpoint CheckpointManager CheckpointReader load_checkpoint list_variables load_variable

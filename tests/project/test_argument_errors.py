@@ -110,6 +110,7 @@ VALID: dict[str, dict[str, Any]] = {
     },
     "editing.average": {"sources": ["a", "a"], "destination": "n"},
     "editing.edit": {"source": "a", "destination": "n", "drop_missing": True},
+    "editing.rescue": {"source": "a", "destination": "n"},
     "safetensors.load_file": {"path": "s.safetensors"},
     "safetensors.safe_open": {"path": "s.safetensors"},
     "safetensors.save_file": {"tensors": ARRAYS, "path": "n.safetensors"},

@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`ckptfmt rescue` and `show --unverified`."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+from support.files import flip, listing
+
+import ckptfmt
+from ckptfmt.cli import main
+
+
+@pytest.fixture
+def damaged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The first tensor, of four chunks, has a flipped bit in the second; the last is cut off."""
+    monkeypatch.chdir(tmp_path)
+    tensors = {"a": np.zeros((1024, 128)), "b": np.ones(3), "c": np.ones(999)}
+    ckptfmt.save("ck", tensors, metadata={"step": 3})
+    data = tmp_path / "ck.data-00000-of-00001"
+    flip(data, 64 + (300 << 10))
+    os.truncate(data, data.stat().st_size - 64)
+    return tmp_path
+
+
+def test_rescue(damaged: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before = listing(damaged)
+    assert main(["rescue", "--unproven", "ck", "out"]) == 1
+    lost_a, lost_c, kept, unproven = capsys.readouterr().out.splitlines()
+    assert lost_a.startswith("lost: a: CHECKSUM") and lost_a.endswith(
+        "rows 0:256, 512:1024 are sound"
+    )
+    assert lost_c.startswith("lost: c: TRUNCATED")
+    assert (kept, unproven) == (
+        "rescued 1 tensor to out",
+        "wrote 1 unproven tensor to out-unproven",
+    )
+    assert {*before} <= {*listing(damaged)}
+    with ckptfmt.open("out") as reader:
+        assert list(reader) == ["b"] and reader.metadata == {"step": 3}
+    assert ckptfmt.load("out-unproven")["a"].shape == (1024, 128)
+    assert main(["rescue", "ck", "out"]) == 2  # it is there
+    assert main(["rescue", "ck", "ck", "--overwrite"]) == 2
+    assert main(["rescue", "nothing", "new"]) == 2
+    assert main(["rescue", "-q", "out", "whole"]) == 0
+    capsys.readouterr()
+    assert main(["rescue", "--json", "--overwrite", "ck", "out"]) == 1
+    document = json.loads(capsys.readouterr().out)
+    assert {*document.pop("lost")} == {"a", "c"}
+    more = {"index": [], "unproven": {}, "structure": "none", "metadata": "whole"}
+    assert document == {"schema": 2, "path": "out", "kept": ["b"], **more}
+
+
+def test_show_unverified(damaged: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["show", "ck", "a"]) == 1
+    capsys.readouterr()
+    assert main(["show", "--unverified", "--stats", "ck", "a"]) == 0
+    assert "float64 [1024, 128]" in capsys.readouterr().out
+    np.save("a.npy", np.ones(3))
+    np.savez("a.npz", a=np.ones(3))
+    assert main(["show", "--unverified", "a.npz", "a"]) == 2
