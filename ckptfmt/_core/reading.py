@@ -325,8 +325,9 @@ class ReaderHandle(Handle):
         index: Any = None,
     ) -> None:
         # Bytes to read instead of the index file. C has a pointer to them.
-        self._index: Any = None if index is None else ffi.from_buffer(_BYTES, index)
-        given = None if index is None else ffi.new(_GIVEN, (self._index, len(self._index)))
+        raw_index: Any = None if index is None else ffi.from_buffer(_BYTES, index)
+        given = None if index is None else ffi.new(_GIVEN, (raw_index, len(raw_index)))
+        self._index = raw_index
         codec = None if coder is None else Codec(coder)
         storage = storage_of(store)
         raw, values = path_bytes(prefix), limits_of(limits)

@@ -54,7 +54,7 @@ static ckptfmt_status list_block(region_list *list, cf_handle handle, ckptfmt_re
 	region->compression = memory->stored[handle.size];
 	region->crc32c = cf_trailer_crc(memory->stored, handle.size);
 	region->crc_good = region->crc32c == cf_trailer_crc_computed(memory->stored, handle.size);
-	status = cf_table_block_decode(list->table, handle, memory, err);
+	status = cf_table_block_decode(&list->table->limits, handle, memory, err);
 	if (status == CKPTFMT_OK) {
 		status = cf_block_check(&list->entries, &memory->block, &report, err);
 		region->entry_count = status == CKPTFMT_OK ? report.entry_count : 0;

@@ -52,7 +52,7 @@ static ckptfmt_status check_last(const cf_table *table, uint64_t row, const uint
 ckptfmt_status cf_table_block_check(const cf_table *table, uint64_t row, cf_table_block *block,
 	cf_block_iterator *entries, cf_block_report *out, ckptfmt_error *err)
 {
-	CF_TRY(cf_table_block_decode(table, table->rows[row].handle, block, err));
+	CF_TRY(cf_table_block_decode(&table->limits, table->rows[row].handle, block, err));
 	CF_TRY(cf_block_check(entries, &block->block, out, err));
 	if (out->entry_count == 0)
 		return CKPTFMT_OK;
@@ -90,7 +90,7 @@ static ckptfmt_status rebuild(const cf_table *table, uint64_t key_bytes, cf_tabl
 	ckptfmt_status status;
 	/* TAB-13 */
 	if (taken > allowed || key_bytes > allowed - taken)
-		return cf_table_too_many_key_bytes(allowed, before.origin, err);
+		return cf_too_many_key_bytes(allowed, before.origin, err);
 	cf_block_builder_init(&builder, CF_TABLE_RESTART_INTERVAL);
 	status = rebuild_entries(&before, &builder, err);
 	if (status == CKPTFMT_OK)
@@ -228,7 +228,7 @@ static ckptfmt_status enter_block(cf_table_iterator *iterator, ckptfmt_error *er
 	if (block == NULL) {
 		if (!iterator->keeps_block) {
 			CF_TRY(cf_table_block_read(table, table->rows[row].handle, &iterator->memory, err));
-			CF_TRY(cf_table_block_decode(table, table->rows[row].handle, &iterator->memory, err));
+			CF_TRY(cf_table_block_decode(&table->limits, table->rows[row].handle, &iterator->memory, err));
 		}
 		iterator->keeps_block = table->row_count == 1;
 		block = &iterator->memory;
@@ -264,7 +264,7 @@ static ckptfmt_status show_entry(cf_table_iterator *iterator, ckptfmt_error *err
 		return cf_fail(err, CKPTFMT_FAIL_LIMIT, cf_block_offset(entry->block, entry->entry_position),
 			"TAB-13: more than %" PRIu64 " entries", iterator->table->limits.entries_max);
 	if (entry->key.size > iterator->key_bytes_max - iterator->key_bytes)
-		return cf_table_too_many_key_bytes(iterator->key_bytes_max,
+		return cf_too_many_key_bytes(iterator->key_bytes_max,
 			cf_block_offset(entry->block, entry->entry_position), err);
 	iterator->entry_count++;
 	iterator->key_bytes += entry->key.size;

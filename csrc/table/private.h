@@ -33,16 +33,9 @@ struct cf_table {
 	uint64_t row_count;
 };
 
-void cf_table_block_init(cf_table_block *block);
-void cf_table_block_free(cf_table_block *block);
 /* Reads the stored bytes and the trailer. REQUIRES: the handle was checked. TRUNCATED, LIMIT, IO, NO_MEMORY. */
 CF_MUST_CHECK ckptfmt_status cf_table_block_read(const cf_table *table, cf_handle handle, cf_table_block *block,
 	ckptfmt_error *err);
-/* Checks and decodes what cf_table_block_read read. CHECKSUM, BAD_BLOCK, LIMIT, NO_MEMORY. */
-CF_MUST_CHECK ckptfmt_status cf_table_block_decode(const cf_table *table, cf_handle handle, cf_table_block *block,
-	ckptfmt_error *err);
-/* The failure of passing cf_table_keys_bytes_max. */
-CF_MUST_CHECK ckptfmt_status cf_table_too_many_key_bytes(uint64_t allowed, uint64_t offset, ckptfmt_error *err);
 /* Decodes a data block that cf_table_block_read read, walks it, and checks its first and last key against the index
  * block (TAB-5); `entries` is then at its end. Failures as cf_table_block_decode and cf_block_check, BAD_ORDER. */
 CF_MUST_CHECK ckptfmt_status cf_table_block_check(const cf_table *table, uint64_t row, cf_table_block *block,

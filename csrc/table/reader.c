@@ -46,10 +46,14 @@ void cf_table_block_free(cf_table_block *block)
 	cf_buffer_free(&block->decoded);
 }
 
-static ckptfmt_status block_too_large(const cf_table *table, uint64_t size, uint64_t offset, ckptfmt_error *err)
+static ckptfmt_status check_block_size(const ckptfmt_limits *limits, uint64_t size, uint64_t offset,
+	ckptfmt_error *err)
 {
+	/* BLK-14 */
+	if (size <= limits->block_bytes_max)
+		return CKPTFMT_OK;
 	return cf_fail(err, CKPTFMT_FAIL_LIMIT, offset,
-		"BLK-14: a block of %" PRIu64 " bytes, where %" PRIu64 " are allowed", size, table->limits.block_bytes_max);
+		"BLK-14: a block of %" PRIu64 " bytes, where %" PRIu64 " are allowed", size, limits->block_bytes_max);
 }
 
 ckptfmt_status cf_table_block_read(const cf_table *table, cf_handle handle, cf_table_block *block,
@@ -57,9 +61,7 @@ ckptfmt_status cf_table_block_read(const cf_table *table, cf_handle handle, cf_t
 {
 	uint64_t size = handle.size + CF_TRAILER_SIZE;
 	uint8_t *to;
-	/* BLK-14 */
-	if (handle.size > table->limits.block_bytes_max)
-		return block_too_large(table, handle.size, handle.offset, err);
+	CF_TRY(check_block_size(&table->limits, handle.size, handle.offset, err));
 	assert(cf_range_fits(handle.offset, size, table->size));
 	if (table->bytes != NULL) {
 		block->stored = table->bytes + handle.offset;
@@ -77,31 +79,30 @@ ckptfmt_status cf_table_block_read(const cf_table *table, cf_handle handle, cf_t
 	return read_at(table, to, size, handle.offset, err);
 }
 
-static ckptfmt_status decompress(const cf_table *table, cf_handle handle, cf_table_block *block, ckptfmt_error *err)
+static ckptfmt_status decompress(const ckptfmt_limits *limits, cf_handle handle, cf_table_block *block,
+	ckptfmt_error *err)
 {
 	uint64_t size;
 	CF_TRY(cf_snappy_size(block->stored, handle.size, handle.offset, &size, err));
-	/* BLK-14 */
-	if (size > table->limits.block_bytes_max)
-		return block_too_large(table, size, handle.offset, err);
+	CF_TRY(check_block_size(limits, size, handle.offset, err));
 	cf_buffer_clear(&block->decoded);
 	/* One more, so that the address of an empty block is not NULL. */
 	if (!cf_buffer_reserve(&block->decoded, size + 1))
 		return cf_fail_memory(err);
 	block->decoded.size = size;
 	CF_TRY(cf_snappy_decode(block->stored, handle.size, handle.offset, block->decoded.data, size, err));
-	return cf_block_open(block->decoded.data, size, handle.offset, true, table->limits.key_bytes_max, &block->block,
-		err);
+	return cf_block_open(block->decoded.data, size, handle.offset, true, limits->key_bytes_max, &block->block, err);
 }
 
-ckptfmt_status cf_table_block_decode(const cf_table *table, cf_handle handle, cf_table_block *block,
+ckptfmt_status cf_table_block_decode(const ckptfmt_limits *limits, cf_handle handle, cf_table_block *block,
 	ckptfmt_error *err)
 {
+	CF_TRY(check_block_size(limits, handle.size, handle.offset, err));
 	CF_TRY(cf_trailer_check(block->stored, handle.size, handle.offset, &block->compression, err));
 	if (block->compression == CF_COMPRESSION_SNAPPY)
-		return decompress(table, handle, block, err);
-	return cf_block_open(block->stored, handle.size, handle.offset, false, table->limits.key_bytes_max,
-		&block->block, err);
+		return decompress(limits, handle, block, err);
+	return cf_block_open(block->stored, handle.size, handle.offset, false, limits->key_bytes_max, &block->block,
+		err);
 }
 
 /* ---- opening ---- */
@@ -164,15 +165,20 @@ static ckptfmt_status take_handle(cf_table *table, const cf_block_iterator *entr
 	return CKPTFMT_OK;
 }
 
-uint64_t cf_table_keys_bytes_max(const cf_table *table)
+uint64_t cf_keys_bytes_max(const ckptfmt_limits *limits, uint64_t size)
 {
 	uint64_t by_size;
-	if (!cf_mul_u64(table->limits.keys_bytes_factor, table->size, &by_size))
+	if (!cf_mul_u64(limits->keys_bytes_factor, size, &by_size))
 		by_size = UINT64_MAX;
-	return cf_max_u64(by_size, table->limits.keys_bytes_floor);
+	return cf_max_u64(by_size, limits->keys_bytes_floor);
 }
 
-ckptfmt_status cf_table_too_many_key_bytes(uint64_t allowed, uint64_t offset, ckptfmt_error *err)
+uint64_t cf_table_keys_bytes_max(const cf_table *table)
+{
+	return cf_keys_bytes_max(&table->limits, table->size);
+}
+
+ckptfmt_status cf_too_many_key_bytes(uint64_t allowed, uint64_t offset, ckptfmt_error *err)
 {
 	return cf_fail(err, CKPTFMT_FAIL_LIMIT, offset,
 		"TAB-13: the keys have more bytes in all than the %" PRIu64 " that are allowed", allowed);
@@ -190,7 +196,7 @@ static ckptfmt_status take_separator(cf_table *table, const cf_block_iterator *e
 		return CKPTFMT_OK;
 	}
 	if (entry->key.size > cf_table_keys_bytes_max(table) - table->separators.size)
-		return cf_table_too_many_key_bytes(cf_table_keys_bytes_max(table),
+		return cf_too_many_key_bytes(cf_table_keys_bytes_max(table),
 			cf_block_offset(&table->index.block, entry->entry_position), err);
 	cf_put_bytes(&table->separators, entry->key.data, entry->key.size);
 	return cf_buffer_status(&table->separators, err);
@@ -219,7 +225,7 @@ static ckptfmt_status read_index(cf_table *table, ckptfmt_error *err)
 	cf_buffer rows = CF_BUFFER_EMPTY;
 	uint64_t copied = 0;
 	CF_TRY(cf_table_block_read(table, table->footer.index, &table->index, err));
-	CF_TRY(cf_table_block_decode(table, table->footer.index, &table->index, err));
+	CF_TRY(cf_table_block_decode(&table->limits, table->footer.index, &table->index, err));
 	table->index.block.is_index = true;
 	cf_block_iterator_init(&entry);
 	cf_block_iterator_open(&entry, &table->index.block);

@@ -42,8 +42,11 @@ cf_handle cf_table_block_handle(const cf_table *table, uint64_t block);
 /* Reads bytes of the file as they are stored. REQUIRES: the range is within cf_table_size. TRUNCATED, IO. */
 CF_MUST_CHECK ckptfmt_status cf_table_read_at(const cf_table *table, uint8_t *to, uint64_t size, uint64_t offset,
 	ckptfmt_error *err);
-/* The limit on the bytes of all decoded keys (TAB-13). */
+/* The limit on the bytes of all decoded keys (TAB-13) of a table; of an index file of this size; the failure of passing
+ * it. */
 uint64_t cf_table_keys_bytes_max(const cf_table *table);
+uint64_t cf_keys_bytes_max(const ckptfmt_limits *limits, uint64_t size);
+CF_MUST_CHECK ckptfmt_status cf_too_many_key_bytes(uint64_t allowed, uint64_t offset, ckptfmt_error *err);
 
 /* A value, valid until cf_table_close. `offset` is its file offset; for a value in a compressed block, or in one that
  * was rebuilt because it has too few restarts, that of the block, with CF_ONE_OFFSET. */
@@ -69,6 +72,13 @@ typedef struct cf_table_block {
 	uint64_t rebuilt_bytes;    /* its keys, if it was rebuilt */
 	uint8_t compression;
 } cf_table_block;
+
+void cf_table_block_init(cf_table_block *block);
+void cf_table_block_free(cf_table_block *block);
+/* Checks and decodes the stored bytes of the block at `handle`; no table is needed. CHECKSUM, BAD_BLOCK, LIMIT,
+ * NO_MEMORY. REQUIRES: `stored` is set. */
+CF_MUST_CHECK ckptfmt_status cf_table_block_decode(const ckptfmt_limits *limits, cf_handle handle,
+	cf_table_block *block, ckptfmt_error *err);
 
 /* Iterates over all entries in order. Cached blocks are used in place; others are read into the iterator's own memory,
  * which is reused. */
