@@ -83,7 +83,7 @@ THREADED := $(patsubst tests/c/%.c,$(B)/%,$(if $(TEST_SRC),$(filter-out %/test_v
 	-e 'CF_DIRECT_SLOTS' $(TEST_SRC)))))
 EMULATED := $(patsubst tests/c/%.c,$(B)/%,$(if $(TEST_SRC),$(shell grep -L -e 'os_fault.h' -e 'hot_paths.h' -e 'schedule.h' $(TEST_SRC))))
 
-.PHONY: help demo test one explore docs man install-man browser install install-strip uninstall abi abi-record languages valgrind portability check properties powerloss soak races border slow coverage mutants decoder-mutants analyze interop interop-packages peers peers-packages oldest-torch budgets instructions bench bench-smoke bench-full asan tsan fuzz planted arm bigendian lib code-size code-size-record dist-check \
+.PHONY: help demo test one explore docs man install-man browser install install-strip uninstall abi abi-record languages valgrind portability check properties powerloss soak races border slow coverage mutants decoder-mutants analyze cross-packages interop interop-packages peers peers-packages oldest-torch budgets instructions bench bench-smoke bench-full asan tsan fuzz planted arm bigendian lib code-size code-size-record dist-check \
 	clean needs-python needs-c c-programs measure-programs fuzz-programs threaded-programs emulated-programs \
 	warn-objects c-test threaded-test emulated-test replay warnings lint python python-test
 .DEFAULT_GOAL := help
@@ -155,8 +155,10 @@ valgrind: lib ## the C example under valgrind: no error and no leak
 	$(Q)sh tools/need.sh valgrind
 	$(Q)valgrind -q --error-exitcode=1 --leak-check=full build/plain_c build/example/checked
 
-portability: needs-c ## the library and its C example with other compilers: LTO, clang, 32 bits, musl, aarch64
+portability: needs-c ## the library and its C example with other compilers; wheels for macOS, ARMv8 and musl
 	$(Q)sh tools/portability.sh
+	$(Q)if $(PY) -c 'import auditwheel, lief, ziglang' 2>/dev/null; then $(MAKE) python && $(PY) tools/cross.py; else \
+		echo 'portability: cross NOT RUN: needs make cross-packages'; fi
 
 # ---- for developers ---------------------------------------------------------------------------------------
 
@@ -166,6 +168,9 @@ check: test ## test, fuzz corpus replay, ruff, mypy, all C with warnings as erro
 	$(Q)$(MAKE) warnings
 	$(Q)$(MAKE) abi
 	$(Q)$(MAKE) lint
+
+cross-packages: python
+	$(Q)$(PY) tools/missing.py cross | xargs -r -d '\n' $(PY) -m pip install --quiet
 
 interop-packages: python
 	$(Q)$(if $(CKPTFMT_TF_PYTHON),:,$(PY) tools/missing.py interop | xargs -r -d '\n' $(PY) -m pip install --quiet)
