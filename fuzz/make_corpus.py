@@ -436,6 +436,36 @@ def choices():
         )
 
 
+def damaged_tables():
+    """Tables of valid entries, sound and with each kind of damage that a salvage tells apart."""
+    keys = [b"layer/%02d/kernel" % i for i in range(24)]
+    rows = [HEADER, *((key, ENTRY_X[1]) for key in keys)]
+    parts = [block(rows[at : at + 9], 4) for at in range(0, len(rows), 9)]
+    separators = [rows[min(at + 8, len(rows) - 1)][0] for at in range(0, len(rows), 9)]
+    for kind, data in (
+        ("one", table([block(rows)], [b"m"])),
+        ("three", table(parts, separators)),
+        ("snappy", table(parts, separators, SNAPPY)),
+    ):
+        yield kind, data
+        middle = len(data) // 3
+        yield f"{kind}_bit", flipped(data, (middle, 4))
+        yield f"{kind}_byte", flipped(data, (middle, 0x5A))
+        yield f"{kind}_bytes", flipped(data, (middle, 0x5A), (middle + 20, 0x5A))
+        yield f"{kind}_first", flipped(data, (5, 0x5A), (20, 0x5A))
+        yield f"{kind}_bits", flipped(data, (30, 1), (middle + 3, 1), (2 * middle, 1))
+        yield f"{kind}_index", flipped(data, (len(data) - 60, 8))
+        yield f"{kind}_cut", data[:-60]
+        yield f"{kind}_torn", data[: 2 * middle]
+
+
+def flipped(data, *changes):
+    out = bytearray(data)
+    for at, bits in changes:
+        out[at] ^= bits
+    return bytes(out)
+
+
 def write(folder, files, parameters=b"\0\0"):
     folder.mkdir(parents=True, exist_ok=True)
     for name, contents in files:
@@ -460,6 +490,7 @@ def main():
     write(root / "table", [("limits", table([block([HEADER, *names(60)])], [b"m"]))], b"\x1f\xff")
     sparse = block([(bytes([32 + i]), b"") for i in range(70)], 70)
     write(root / "table", [("limit_of_rebuilt", table([sparse]))], b"\x10\xff")
+    write(root / "rescue", damaged_tables(), b"\x80\0")
     write(root / "block", blocks.items(), b"\3\5")
     write(root / "snappy", snappy_streams(), b"")
     write(root / "chunk", chunks(), b"")

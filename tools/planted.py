@@ -45,6 +45,11 @@ BUGS = {
         "cf_commit_remove_generation(commit, commit->old_count); "
         "status = cf_file_writer_replace(index,",
     ),
+    "rescue": Bug(
+        "rescue/salvage.c",
+        "return above ? order > 0 : order < 0;",
+        "return above ? order > 0 : order != 0;",
+    ),
     "roundtrip": Bug(
         "write/commit.c",
         "if (commit->old_count != 0 && commit->old_count != count)\n\t\tcf_commit_remove",
