@@ -225,7 +225,7 @@ def check(name: str, target: Target, out: Path, wheel: Path, record: bool) -> in
         path.write_text("".join(f"{one}\n" for one in sorted(found)))
     recorded = set(path.read_text().splitlines())
     if wrong := differences(recorded, found):
-        raise SystemExit("\n".join([f"{path}: the wheel has other symbols", *wrong]))
+        raise SystemExit("\n".join([f"{path}: other symbols (--record writes them)", *wrong]))
     planted = differences(recorded, outside(out / "planted.so"))
     assert [one for one in planted if "planted_symbol" in one], f"a planted symbol: {planted}"
     return len(found)
