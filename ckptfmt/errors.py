@@ -47,6 +47,9 @@ VALUE_SUFFIX = "/.ATTRIBUTES/VARIABLE_VALUE"
 NAME_SHOWN_MAX, MESSAGE_SHOWN_MAX = 200, 10_000
 
 
+RESCUE = "`ckptfmt rescue`, ckptfmt.editing.rescue: write what is sound as a new checkpoint"
+
+
 class CkptfmtError(Exception):
     """Base of all errors of this package.
 
@@ -67,6 +70,8 @@ class CkptfmtError(Exception):
 
     default_status: ClassVar[str] = ""
     failures: ClassVar[tuple[str, ...]] = ()
+    # A note that every error of the class has.
+    way_out: ClassVar[str | None] = None
     report: Any = None
 
     def __init__(
@@ -89,6 +94,8 @@ class CkptfmtError(Exception):
         self.tensor = tensor
         self.errno = errno
         self.argument = argument
+        if self.way_out is not None:
+            self.add_note(self.way_out)
 
     @property
     def message(self) -> str:
@@ -232,6 +239,7 @@ def printable(text: str) -> str:
 class CorruptError(CkptfmtError):
     """A file breaks a rule of the format: it is damaged, cut short, forged or not all merged."""
 
+    way_out = RESCUE
     default_status = "CORRUPT"
     failures = (
         "BAD_MAGIC",
@@ -307,6 +315,7 @@ class StorageError(CkptfmtError, OSError):
 class ShardMissingError(StorageError):
     """A data file that the index names does not exist."""
 
+    way_out = RESCUE
     failures = ("SHARD_MISSING",)
 
 

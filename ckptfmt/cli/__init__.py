@@ -163,7 +163,10 @@ def complain(error: CkptfmtError, options: argparse.Namespace | None = None) -> 
             if getattr(options, action.dest, action.default) != action.default:
                 name = action.option_strings[-1] if action.option_strings else action.metavar
                 message = message if message.startswith(f"{name} ") else f"{name}: {message}"
-    return _complain(message, status)
+    _complain(message, status)
+    for note in getattr(error, "__notes__", ()):
+        _complain(note, status)
+    return status
 
 
 def _with_options(message: str, actions: Iterable[argparse.Action]) -> str:

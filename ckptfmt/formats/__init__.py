@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Other checkpoint formats, as conversions read and write them.
 
-The module of a format has `open_tensors(path)`, a context manager that gives its tensors and text
-metadata, and `holds(dtype)`; one that is written has `write(path, kinds, metadata, read)` as well.
-`tensors` says what these are.
+The module of a format has `open_tensors(path, damaged=False)`, a context manager that gives its
+tensors and text metadata, and `holds(dtype)`; one that is written has `write(path, kinds, metadata,
+read)` as well. `tensors` says what these are.
 
 tensors.py      tensors that are read box by box, and files of bytes
 safetensors.py  safetensors, and models of several such files

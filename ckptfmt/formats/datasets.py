@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import math
+import mmap
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping
@@ -26,7 +27,7 @@ from ckptfmt._base import dtypes
 from ckptfmt._base.arguments import Durability, check_choice
 from ckptfmt._base.arrays import refuse_masked
 from ckptfmt._base.names import path_text
-from ckptfmt._base.untrusted import memory_most, open_regular, output_most
+from ckptfmt._base.untrusted import Window, memory_most, open_regular, output_most
 from ckptfmt.errors import (
     CheckpointNotFoundError,
     CkptfmtError,
@@ -38,7 +39,7 @@ from ckptfmt.errors import (
     about,
 )
 from ckptfmt.files.temporary import open_directory, replacing_file
-from ckptfmt.formats.tensors import Places, Unreadable
+from ckptfmt.formats.tensors import UNNAMED, Places, Unreadable
 
 try:
     import h5py
@@ -52,6 +53,8 @@ DTYPE = "dtype"
 # Bytes that a file has for each string. Those that were never written take memory and time as well:
 # any file may have so many.
 STRING_BYTES, STRINGS_FLOOR = 16, 1 << 19
+# A file of which less than one in so many bytes is left is not read as one that is cut short.
+CUT_FACTOR = 1000
 # Parts of a path: HDF5 takes memory for all parents of each.
 PARTS_MAX = 256
 # Room for what HDF5 itself writes, and for that of each dataset.
@@ -169,8 +172,46 @@ class Found(dict[str, "Dataset | Unreadable"]):
         self.group_names: dict[str, str] = {}
 
 
+class _Cut(Window):
+    """A file that is cut short, with zeros up to the end that its superblock says.
+
+    Raises:
+        CorruptError: its superblock does not say it, or the file is far shorter.
+        UnsupportedError: what HDF5 would make of zeros can end the process.
+    """
+
+    def __init__(self, descriptor: int, path: str) -> None:
+        self.held = os.fstat(descriptor).st_size
+        start = os.pread(descriptor, 52, 0)
+        if not start.startswith(b"\x89HDF\r\n\x1a\n") or len(start) < 52:
+            raise CorruptError("not an HDF5 file", path=path)
+        with mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ) as content:
+            is_newer = start[8] > 1 or content.find(b"FRHP\0") >= 0
+        if is_newer or start[13:15] != b"\x08\x08":
+            raise UnsupportedError("a cut file of HDF5's newer format cannot be rescued", path=path)
+        super().__init__(int.from_bytes(start[40 + 4 * start[8] :][:8], "little"))
+        if self._size > CUT_FACTOR * self.held:
+            raise CorruptError("nearly all of the file is cut off", failure="TRUNCATED", path=path)
+        self._descriptor = os.dup(descriptor)
+
+    def readinto(self, buffer: Any) -> int:
+        """Fill the buffer."""
+        raw = memoryview(buffer).cast("B")
+        wanted = max(0, min(len(raw), self._size - self._at))
+        got = os.pread(self._descriptor, min(wanted, max(0, self.held - self._at)), self._at)
+        raw[:wanted] = got + bytes(wanted - len(got))
+        self._at += wanted
+        return wanted
+
+    def close(self) -> None:
+        """Close the descriptor."""
+        if not self.closed:
+            os.close(self._descriptor)
+        super().close()
+
+
 @contextlib.contextmanager
-def open_datasets(path: Path) -> Iterator[Found]:
+def open_datasets(path: Path, *, _damaged: bool = False) -> Iterator[Found]:
     """Open a file for the time of a `with` block, and give its datasets by name, in the order of
     their names. A link, a dataset in another file, one of a dtype that NumPy lacks, or one that is
     damaged, raises UnsupportedError or CorruptError when its dtype is asked for or it is read.
@@ -189,17 +230,26 @@ def open_datasets(path: Path) -> Iterator[Found]:
     except OSError as error:
         raise StorageError(error.strerror or "", path=text, errno=error.errno) from None
     try:
+        cut = None
         # HDF5 opens names only: where there is /proc, this one is of what was looked at.
         name = f"/proc/self/fd/{descriptor}"
-        file = h5py.File(name if os.path.exists(name) else text, "r", locking=False)
+        try:
+            file = h5py.File(name if os.path.exists(name) else text, "r", locking=False)
+        except OSError:
+            if not _damaged:
+                raise
+            cut = _Cut(descriptor, text)
+            file = h5py.File(cut, "r")
     except (OSError, ValueError, RuntimeError) as error:
         raise CorruptError(f"not an HDF5 file: {error}", path=text) from None
     finally:
         os.close(descriptor)
-    with file:
+    with file, contextlib.closing(cut) if cut is not None else contextlib.nullcontext():
         try:
             found = Found()
-            every = sorted(_datasets(file, text, found), key=_name_of)
+            every = sorted(
+                _datasets(file, text, found, None if cut is None else cut.held), key=_name_of
+            )
             found.update((one.name, one) for one in every)
         except (CkptfmtError, MemoryError):
             raise
@@ -212,18 +262,17 @@ def _name_of(dataset: Dataset | Unreadable) -> str:
     return dataset.name
 
 
-def _datasets(file: Any, path: str, found: Found) -> Iterator[Dataset | Unreadable]:
+def _datasets(
+    file: Any, path: str, found: Found, held: int | None
+) -> Iterator[Dataset | Unreadable]:
     # Groups are opened one at a time: HDF5 takes kilobytes, and the whole path, for an open one.
-    size = file.id.get_filesize()
+    size = file.id.get_filesize() if held is None else held
     waiting, seen = [""], set()
     names_left, strings_left = memory_most(size), max(STRINGS_FLOOR, size // STRING_BYTES)
     for base in waiting:
-        group = file[base or "/"]
-        own = {"name"} if base.endswith("vars/") else set()
-        found.has_attributes |= bool(set(group.attrs) - own)
-        if own and isinstance(name := group.attrs.get("name"), str):
-            found.group_names[base[:-1]] = name
-        for key in group:
+        group, keys, damaged = _group(file, base, path, found, held)
+        yield from damaged
+        for key in keys:
             name = f"{base}{key}"
             names_left -= 2 * len(name)
             if names_left < 0 or base.count("/") >= PARTS_MAX:
@@ -232,7 +281,7 @@ def _datasets(file: Any, path: str, found: Found) -> Iterator[Dataset | Unreadab
                 item = _member(group, key)
                 if isinstance(item, h5py.Dataset):
                     found.has_attributes |= bool(set(item.attrs) - {DTYPE})
-                    made = _dataset(name, item, file, path)
+                    made = _dataset(name, item, file, path, held)
                     strings_left -= math.prod(made.shape) if made.dtype.kind == "O" else 0
                     if strings_left < 0:
                         raise LimitError("far more strings than are stored")
@@ -254,6 +303,33 @@ def _datasets(file: Any, path: str, found: Found) -> Iterator[Dataset | Unreadab
                 yield Unreadable(name, CorruptError(message, path=path, tensor=name))
 
 
+def _group(
+    file: Any, base: str, path: str, found: Found, held: int | None
+) -> tuple[Any, list[str], list[Unreadable]]:
+    """Return a group, the names in it, and what stands for those of a damaged one in a file that is
+    cut short; note what its attributes say."""
+    try:
+        group = file[base or "/"]
+        own = {"name"} if base.endswith("vars/") else set()
+        found.has_attributes |= bool(set(group.attrs) - own)
+        if own and isinstance(name := group.attrs.get("name"), str):
+            found.group_names[base[:-1]] = name
+        return group, list(group), []
+    except (OSError, RuntimeError, ValueError, KeyError) as error:
+        if held is None:
+            raise
+        damaged = CorruptError(f"the group is damaged: {error}", path=path)
+        return None, [], [Unreadable(base + UNNAMED, damaged)]
+
+
+def _check_held(stored: Any, held: int) -> None:
+    """Refuse a dataset of a file that is cut short, unless it is contiguous and before the cut."""
+    offset, header = stored.id.get_offset(), h5py.h5o.get_info(stored.id)
+    end = max(header.addr + header.hdr.space.total, (offset or 0) + stored.id.get_storage_size())
+    if end > held or stored.chunks is not None or stored.dtype.kind == "O":
+        raise ValueError("what it needs may be past the end of the file, which is cut short")
+
+
 def _member(group: Any, key: str) -> Any:
     kind = type(group.get(key, getlink=True))
     if kind is not h5py.HardLink:
@@ -261,7 +337,7 @@ def _member(group: Any, key: str) -> Any:
     return group[key]
 
 
-def _dataset(name: str, stored: Any, file: Any, path: str) -> Dataset:
+def _dataset(name: str, stored: Any, file: Any, path: str, held: int | None) -> Dataset:
     if stored.is_virtual or stored.external:
         raise UnsupportedError("the values are in another file")
     if stored.shape is None:
@@ -273,6 +349,8 @@ def _dataset(name: str, stored: Any, file: Any, path: str) -> Dataset:
             dtype = named if named is not None and named.itemsize == dtype.itemsize else dtype
     if dtype.kind != "O" and dtypes.code_of_array(dtype) is None:
         raise UnsupportedError(f"the dtype {dtype} cannot be read")
+    if held is not None:
+        _check_held(stored, held)
     return Dataset(name, dtype, stored.shape, file, path)
 
 

@@ -41,8 +41,15 @@ from ckptfmt._core import NUMPY_RANK_MAX
 from ckptfmt.bundle import state_tree
 from ckptfmt.bundle.meanings import E8M0
 from ckptfmt.bundle.state_tree import KEY, WHOLE
-from ckptfmt.errors import CkptfmtError, CorruptError, InvalidError, LimitError, UnsupportedError
-from ckptfmt.formats.tensors import Box, ByteFile, Places, overlap, read_chunks
+from ckptfmt.errors import (
+    CheckpointNotFoundError,
+    CkptfmtError,
+    CorruptError,
+    InvalidError,
+    LimitError,
+    UnsupportedError,
+)
+from ckptfmt.formats.tensors import Box, ByteFile, Places, Unreadable, overlap, read_chunks
 
 METADATA = ".metadata"
 # Bytes of the pickles, which are small beside the tensors that they describe.
@@ -845,8 +852,9 @@ def _parameters(groups: Any) -> dict[Any, int]:
 
 
 @contextlib.contextmanager
-def open_tensors(path: str) -> Iterator[tuple[Tensors, dict[str, str]]]:
-    """Open a directory, or its `.metadata`, for the time of a `with` block.
+def open_tensors(path: str, *, damaged: bool = False) -> Iterator[tuple[Tensors, dict[str, str]]]:
+    """Open a directory, or its `.metadata`, for the time of a `with` block. Of what is `damaged`,
+    tensors and values that data files which are cut short or missing do not have are `Unreadable`.
 
     Raises:
         CheckpointNotFoundError, StorageError: a file cannot be opened.
@@ -868,10 +876,10 @@ def open_tensors(path: str) -> Iterator[tuple[Tensors, dict[str, str]]]:
                 raise InvalidError(f"it names the data file {name!r}", path=file.path)
             return stack.enter_context(contextlib.closing(ByteFile(os.path.join(folder, *parts))))
 
-        yield _tensors(file, data_file), {}
+        yield _tensors(file, data_file, damaged), {}
 
 
-def _tensors(file: ByteFile, data_file: Callable[[str], ByteFile]) -> Tensors:
+def _tensors(file: ByteFile, data_file: Callable[[str], ByteFile], is_damaged: bool) -> Tensors:
     def damaged(message: str) -> CorruptError:
         return CorruptError(message, failure="BAD_HEADER", path=file.path)
 
@@ -890,19 +898,18 @@ def _tensors(file: ByteFile, data_file: Callable[[str], ByteFile]) -> Tensors:
         for name, about in described.items():
             if type(name) is not str or not name:
                 raise ValueError(f"{reprlib.repr(name)} is not a name")
-            if type(about).__name__ == "BytesStorageMetadata":
-                place = _place(places[name, None], name, data_file)
-                # Values are held, and each is as large as its place.
-                if not values.add(
-                    place.file.path, place.file.size, place.offset, place.length, name
-                ):
-                    raise ValueError(f"{reprlib.repr(name)} is stored where another value is")
-                found[name] = _Value(place)
-            else:
-                found[name], count = _tensor(name, about, places, data_file)
-                chunks += count
-                if chunks > file.size:  # one list of chunks, for many tensors
-                    raise LimitError("the tensors have more chunks than the file has bytes")
+            try:
+                if type(about).__name__ == "BytesStorageMetadata":
+                    found[name] = _value(places[name, None], name, data_file, values)
+                else:
+                    found[name], count = _tensor(name, about, places, data_file)
+                    chunks += count
+            except (CheckpointNotFoundError, CorruptError) as error:
+                if not is_damaged:
+                    raise
+                found[name] = Unreadable(name, error)
+            if chunks > file.size:  # one list of chunks, for many tensors
+                raise LimitError("the tensors have more chunks than the file has bytes")
     except CkptfmtError as error:
         error.path = error.path or file.path
         raise
@@ -911,6 +918,14 @@ def _tensors(file: ByteFile, data_file: Callable[[str], ByteFile]) -> Tensors:
     except (ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
         raise damaged(f"not what torch writes: {type(error).__name__}: {error}") from None
     return found
+
+
+def _value(info: Any, name: str, data_file: Callable[[str], ByteFile], values: Places) -> _Value:
+    place = _place(info, name, data_file)
+    # Values are held, and each is as large as its place.
+    if not values.add(place.file.path, place.file.size, place.offset, place.length, name):
+        raise ValueError(f"{reprlib.repr(name)} is stored where another value is")
+    return _Value(place)
 
 
 def _tensor(

@@ -86,9 +86,11 @@ def optimizer_paths(tensors: Mapping[str, Any]) -> list[str]:
 
 
 @contextlib.contextmanager
-def open_tensors(path: str) -> Iterator[tuple[dict[str, Dataset | Unreadable], dict[str, str]]]:
-    """Open a file for the time of a `with` block; errors as `open_datasets`."""
-    with open_datasets(path) as found:
+def open_tensors(
+    path: str, *, damaged: bool = False
+) -> Iterator[tuple[dict[str, Dataset | Unreadable], dict[str, str]]]:
+    """Open a file for the time of a `with` block, as `open_datasets`."""
+    with open_datasets(path, _damaged=damaged) as found:
         yield found, {}
 
 

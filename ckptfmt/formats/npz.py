@@ -7,6 +7,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import functools
+import io
 import math
 import os
 import struct
@@ -30,10 +31,14 @@ from ckptfmt.errors import (
     StorageError,
     UnsupportedError,
 )
-from ckptfmt.formats.tensors import Box, Kind, Places, Read, Unreadable
+from ckptfmt.formats.tensors import UNNAMED, Box, Kind, Places, Read, Unreadable
 
 _END = ".npy"
 _SKIPPED = 1 << 20
+# The header of a member: magic, version, flags, method, (time, date,) CRC, sizes, name, extra.
+_LOCAL = struct.Struct("<4sHHH4xIIIHH")
+_SIZES_FOLLOW, _UTF8 = 0x8, 0x800
+_NO_MEMBERS = b"PK\5\6" + bytes(18)
 # Bytes of a text in memory, beside its characters.
 _TEXT_BYTES = 50
 # Bytes of a name in a zip archive.
@@ -216,20 +221,56 @@ def _unread(error: OSError, path: str | None, name: str | None = None) -> Ckptfm
     )
 
 
+def _without_directory(file: IO[bytes]) -> zipfile.ZipFile:
+    """Return an archive whose directory, its end, is lost, by the headers before its members.
+
+    Raises:
+        BadZipFile: it does not begin with one.
+    """
+    archive = zipfile.ZipFile(io.BytesIO(_NO_MEMBERS))
+    archive.fp, size, at = file, os.fstat(file.fileno()).st_size, 0
+    while size - at >= _LOCAL.size:
+        file.seek(at)
+        head = _LOCAL.unpack(file.read(_LOCAL.size))
+        magic, version, flags, method, crc, packed, unpacked, name_size, extra_size = head
+        name, extra = file.read(name_size), file.read(extra_size)
+        if magic != b"PK\3\4" or flags & _SIZES_FOLLOW or len(extra) < extra_size:
+            break
+        info = zipfile.ZipInfo(name.decode("utf-8" if flags & _UTF8 else "cp437"))
+        if extra[:2] == b"\1\0" and len(extra) >= 20:
+            unpacked, packed = struct.unpack_from("<QQ", extra, 4)
+        info.header_offset, info.flag_bits, info.compress_type, info.CRC = at, flags, method, crc
+        info.compress_size, info.file_size, info.extract_version = packed, unpacked, version
+        archive.filelist.append(info)
+        at += _LOCAL.size + name_size + extra_size + packed
+    if not archive.filelist:
+        raise zipfile.BadZipFile("it does not begin with a member")
+    return archive
+
+
 @contextlib.contextmanager
-def open_tensors(path: str) -> Iterator[tuple[dict[str, _Member | Unreadable], dict[str, str]]]:
+def open_tensors(
+    path: str, *, damaged: bool = False
+) -> Iterator[tuple[dict[str, _Member | Unreadable], dict[str, str]]]:
     """Open a file for the time of a `with` block. Object arrays, damaged ones, and those that are
-    compressed in a way that Python lacks, are `Unreadable`.
+    compressed in a way that Python lacks, are `Unreadable`. Of what is `damaged`, the directory at
+    the end may be lost: the arrays before are found by their own headers.
 
     Raises:
         CheckpointNotFoundError, StorageError: it cannot be opened.
         CorruptError, UnsupportedError: it is not a zip archive, or damaged, or divided.
         LimitError: texts, or an array in the order of columns, far larger than the file.
     """
+    is_cut = False
     with contextlib.ExitStack() as stack:
         try:
             file = stack.enter_context(open(open_regular(path), "rb"))
-            archive = zipfile.ZipFile(file)
+            try:
+                archive = zipfile.ZipFile(file)
+            except (zipfile.BadZipFile, struct.error, ValueError):
+                if not damaged:
+                    raise
+                archive, is_cut = _without_directory(file), True
         except FileNotFoundError:
             raise CheckpointNotFoundError("there is no such file", path=path) from None
         except OSError as error:
@@ -242,9 +283,12 @@ def open_tensors(path: str) -> Iterator[tuple[dict[str, _Member | Unreadable], d
             raise UnsupportedError(str(error), path=path) from None
         archive.filename = path
         stack.enter_context(archive)
-        if sum(info.compress_size for info in archive.infolist()) > _size(archive):
-            raise CorruptError("the members overlap", failure="BAD_HEADER", path=path)
         found: dict[str, _Member | Unreadable] = {}
+        if is_cut:
+            end = "the directory of the archive is lost, and with it what came after its last array"
+            found[UNNAMED] = Unreadable(UNNAMED, CorruptError(end, failure="TRUNCATED", path=path))
+        elif sum(info.compress_size for info in archive.infolist()) > _size(archive):
+            raise CorruptError("the members overlap", failure="BAD_HEADER", path=path)
         for info in archive.infolist():
             member: _Member | Unreadable
             try:

@@ -27,6 +27,7 @@ from ckptfmt._base.arguments import invalid
 from ckptfmt._base.untrusted import checked_shape, parsed_json
 from ckptfmt.bundle.comparing import pieces
 from ckptfmt.errors import (
+    CheckpointNotFoundError,
     CkptfmtError,
     CorruptError,
     InvalidError,
@@ -43,6 +44,7 @@ from ckptfmt.formats.tensors import (
     Kind,
     Places,
     Read,
+    Unreadable,
     overlap,
     read_chunks,
 )
@@ -251,11 +253,15 @@ class _Joined(FileTensor):
         return read_chunks(self._slices, self.shape, self.dtype, box)[0]
 
 
+_Tensors = dict[str, FileTensor | Unreadable]
+
+
 @contextlib.contextmanager
-def open_tensors(path: str) -> Iterator[tuple[dict[str, FileTensor], dict[str, str]]]:
+def open_tensors(path: str, *, damaged: bool = False) -> Iterator[tuple[_Tensors, dict[str, str]]]:
     """Open a file, an index of several files, or a directory with an index or with files that have
     different tensors, or slices of tensors, for the time of a `with` block. Gives the tensors by
-    name, in the order of their bytes, and the metadata.
+    name, in the order of their bytes, and the metadata. Of what is `damaged`, tensors that a file
+    which is cut short or missing does not have are `Unreadable`.
 
     Raises:
         CheckpointNotFoundError, StorageError: a file cannot be opened.
@@ -271,15 +277,23 @@ def open_tensors(path: str) -> Iterator[tuple[dict[str, FileTensor], dict[str, s
         if not path.endswith(INDEX):
             paths = _files_in(path) or [path]
             files = [stack.enter_context(contextlib.closing(ByteFile(one))) for one in paths]
-            yield _joined(path, files) if os.path.isdir(path) else _whole(files[0])
+            several = os.path.isdir(path)
+            yield _joined(path, files, damaged) if several else _whole(files[0], damaged)
             return
         places = _index(path)
-        found: dict[str, FileTensor] = {}
+        found: _Tensors = {}
         metadata: dict[str, str] = {}
         for name in sorted(set(places.values())):
             shard = os.path.join(os.path.dirname(path), name)
-            file = stack.enter_context(contextlib.closing(ByteFile(shard)))
-            tensors, text = _whole(file)
+            try:
+                file = stack.enter_context(contextlib.closing(ByteFile(shard)))
+                tensors, text = _whole(file, damaged)
+            except (CheckpointNotFoundError, CorruptError) as error:
+                if not damaged:
+                    raise
+                here = [one for one, of in places.items() if of == name]
+                found |= {one: Unreadable(one, error) for one in here}
+                continue
             for tensor in tensors:
                 # Loaders read all tensors of a file, listed or not, and one of several copies.
                 if places.get(tensor, name) != name or tensor in found:
@@ -326,9 +340,9 @@ def _files_in(path: str, end: str = ".safetensors") -> list[str]:
     return [os.path.join(path, name) for name in sorted(names) if name.endswith(end)]
 
 
-def _whole(file: ByteFile) -> tuple[dict[str, FileTensor], dict[str, str]]:
+def _whole(file: ByteFile, damaged: bool) -> tuple[_Tensors, dict[str, str]]:
     """Return the tensors and the metadata of a file. Raises UnsupportedError if it has slices."""
-    tensors, metadata, starts = _header(file)
+    tensors, metadata, starts = _header(file, damaged)
     folder, name = os.path.split(file.path)
     if starts and (_OF_A_RANK.fullmatch(name) or any(map(any, starts.values()))):
         raise UnsupportedError(
@@ -339,32 +353,37 @@ def _whole(file: ByteFile) -> tuple[dict[str, FileTensor], dict[str, str]]:
     return tensors, metadata
 
 
-def _joined(path: str, files: list[ByteFile]) -> tuple[dict[str, FileTensor], dict[str, str]]:
+def _joined(path: str, files: list[ByteFile], damaged: bool) -> tuple[_Tensors, dict[str, str]]:
     """Return the tensors and the metadata of all files of a directory."""
     _check_numbers(path, files)
-    whole: dict[str, FileTensor] = {}
+    whole: _Tensors = {}
+    lost: _Tensors = {}
     slices: dict[str, list[_Slice]] = {}
     metadata: dict[str, str] = {}
+    seen: dict[str, ByteFile] = {}
     for file in files:
-        tensors, text, starts = _header(file)
+        tensors, text, starts = _header(file, damaged)
         metadata |= text
         for name, tensor in tensors.items():
-            other = whole.get(name) or (slices[name][0].tensor if name in slices else None)
-            if other is not None and (name in whole or starts is None):
+            if name in seen and (name in whole or starts is None):
                 raise InvalidError(
-                    f"{os.path.basename(other._file.path)} and {os.path.basename(file.path)} both "
+                    f"{os.path.basename(seen[name].path)} and {os.path.basename(file.path)} both "
                     "have this tensor: give one file, or move the other away",
                     path=path,
                     tensor=name,
                 )
-            if starts is None:
+            seen[name] = file
+            if isinstance(tensor, Unreadable):
+                lost[name] = tensor
+            elif starts is None:
                 whole[name] = tensor
             else:
                 slices.setdefault(name, []).append(_Slice(starts[name], tensor))
     for name, parts in slices.items():
         is_whole = len(parts) == 1 and not any(parts[0].start)
-        whole[name] = parts[0].tensor if is_whole else _Joined(parts)
-    return whole, metadata
+        if name not in lost:
+            whole[name] = parts[0].tensor if is_whole else _Joined(parts)
+    return whole | lost, metadata
 
 
 def _check_numbers(path: str, files: list[ByteFile]) -> None:
@@ -409,8 +428,8 @@ def _json(file: ByteFile, text: bytes) -> Any:
 
 
 def _header(
-    file: ByteFile,
-) -> tuple[dict[str, FileTensor], dict[str, str], dict[str, tuple[int, ...]] | None]:
+    file: ByteFile, damaged: bool
+) -> tuple[_Tensors, dict[str, str], dict[str, tuple[int, ...]] | None]:
     """Return the tensors in the order of their bytes, the metadata, and of a file that may have
     slices where each begins in its tensor."""
     if file.size < 8:
@@ -442,16 +461,21 @@ def _header(
         if one.offset != end:
             raise _bad(file, "the bytes overlap others, or others are missing before", one.name)
         end += one.nbytes
+    sharding = metadata.pop(SHARDING, None)
+    tensors: _Tensors = {one.name: one for one in found}
+    starts = None if sharding is None else _starts(file, sharding, {one.name: one for one in found})
     if end != file.size:
         failure = "TRUNCATED" if end > file.size else "BAD_HEADER"
-        raise CorruptError(
+        error = CorruptError(
             f"the tensors end at byte {end}, and the file has {file.size}",
             failure=failure,
             path=file.path,
         )
-    tensors = {one.name: one for one in found}
-    sharding = metadata.pop(SHARDING, None)
-    return tensors, metadata, None if sharding is None else _starts(file, sharding, tensors)
+        if not damaged or end < file.size:
+            raise error
+        cut = [one.name for one in found if one.offset + one.nbytes > file.size]
+        tensors |= {name: Unreadable(name, error) for name in cut}
+    return tensors, metadata, starts
 
 
 def _starts(

@@ -19,6 +19,9 @@ Box = tuple[slice, ...]
 # Returns a box of the tensor of this name.
 Read = Callable[[str, Box], NDArray[Any]]
 
+# In place of the names that are lost with a part of a file.
+UNNAMED = "..."
+
 # Of a box in rows of up to so many bytes whole rows are read, so many bytes at a time.
 SPARSE_BYTES, READ_BYTES = 64 << 10, 4 << 20
 

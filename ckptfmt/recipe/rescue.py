@@ -25,7 +25,7 @@ from ckptfmt.bundle.graph_keys import graph_of
 from ckptfmt.bundle.reader import Reader
 from ckptfmt.bundle.state_tree import KEY
 from ckptfmt.bundle.tensor import TensorHandle
-from ckptfmt.bundle.writer import Writer
+from ckptfmt.bundle.writer import Writer, metadata_json
 from ckptfmt.errors import (
     CheckpointNotFoundError,
     CkptfmtError,
@@ -36,11 +36,14 @@ from ckptfmt.errors import (
 )
 from ckptfmt.files.folder import split
 from ckptfmt.files.locate import locate
+from ckptfmt.formats.tensors import UNNAMED
 from ckptfmt.naming.metadata import NamedInMetadata
 from ckptfmt.recipe.changes import Changes
-from ckptfmt.recipe.checkpoint import rewrite
+from ckptfmt.recipe.checkpoint import rewrite, write_checkpoint
+from ckptfmt.recipe.convert import most_of
 from ckptfmt.recipe.edit import edited
-from ckptfmt.recipe.values import HELD_MAX, mapped_array, pieces_of, scratch_of
+from ckptfmt.recipe.sources import Format, format_of, module_of, opened
+from ckptfmt.recipe.values import HELD_MAX, Result, mapped_array, pieces_of, scratch_of
 
 Path = str | bytes | os.PathLike[Any]
 # The prefix of what is not proven is that of the result and this.
@@ -60,7 +63,7 @@ class Rescue:
         kept: stored names of the tensors in it.
         lost: by stored name, why a tensor is not in it: of one with chunk checksums also which rows
             are sound. Names that only the object graph or the structure of a state has are here
-            too.
+            too; "..." stands for names that are lost themselves.
         index: what was wrong with the index, and what became of it.
         unproven: by name, why a tensor at `DESTINATION-unproven` is not proven.
         structure: of the object graph, or of the state that `ckptfmt.torch` saved: "whole", "cut"
@@ -131,12 +134,18 @@ def rescue(
     path = path_text(source, "source", urls=True)
     target = prefix_text(destination, "destination", urls=True)
     wait_for_saves()
+    kind = format_of(path, exists=True)
+    if kind != "tensorflow":
+        return _of_file(kind, path, Result(target, options, None), progress)
     prefix = locate(path)
     if names.absolute(prefix) == names.absolute(target):
         raise invalid("destination", "the destination is the source, which rescue leaves as it is")
     found = _salvaged(prefix)
-    with _Salvaged(prefix, found.sound) as reader:
-        return _of_checkpoint(reader, found, target, options, unproven, progress)
+    with contextlib.ExitStack() as stack:
+        reader, other = stack.enter_context(_Salvaged(prefix, found.sound)), None
+        if found.doubtful is not None:
+            other = stack.enter_context(_Salvaged(prefix, found.doubtful))
+        return _of_checkpoint(reader, other, found, target, options, unproven, progress)
 
 
 # ---- checkpoints ---------------------------------------------------------------------------------
@@ -171,6 +180,7 @@ def _salvaged(prefix: str) -> _core.Salvage:
 
 def _of_checkpoint(
     reader: Reader,
+    other: Reader | None,
     found: _core.Salvage,
     target: str,
     options: SaveOptions,
@@ -182,6 +192,9 @@ def _of_checkpoint(
     errors = _read_all(reader, sizes, Meter(progress, 2 * total), folder)
     lost = {name: _reason(error) + _sound_rows(reader[name]) for name, error in errors.items()}
     lost |= _of_doubtful_repairs(reader, found, errors)
+    for damage in found.damages:
+        if (damage.kind, damage.outcome) == (_core.REGION_DATA, _core.SALVAGE_LOST):
+            lost[UNNAMED] = "names in damaged blocks of the index"
     if OBJECT_GRAPH_KEY in lost:
         reader._forgotten.add(OBJECT_GRAPH_KEY)
     metadata, said = _metadata(reader, lost)
@@ -205,9 +218,11 @@ def _of_checkpoint(
         )
         gone = "what describes the objects or the state names it, and the index does not"
         lost |= {name: gone for name in done.missing if name not in lost}
-    doubtful = _unproven(reader, found, lost, f"{target}{UNPROVEN}" if unproven else None, options)
+    if other is not None and names.METADATA in other and said == "none":
+        said = "lost"
+    doubtful = _unproven(reader, other, lost, f"{target}{UNPROVEN}" if unproven else None, options)
     if not kept and not doubtful and lost:
-        raise CorruptError(f"nothing is sound: {some(lost.values(), quote='')}", path=reader.prefix)
+        raise _nothing_sound(lost, reader.prefix)
     return Rescue(
         target if kept else None,
         kept,
@@ -245,6 +260,12 @@ def _read_all(
     except CorruptError as error:
         found[OBJECT_GRAPH_KEY] = error
     return found
+
+
+def _nothing_sound(lost: Mapping[str, str], path: str) -> CorruptError:
+    error = CorruptError(f"nothing is sound: {some(lost.values(), quote='')}", path=path)
+    del error.__notes__  # which leads to what has failed
+    return error
 
 
 def _reason(error: CkptfmtError) -> str:
@@ -317,11 +338,17 @@ def _metadata(reader: Reader, lost: dict[str, str]) -> tuple[dict[str, Any] | No
         described = NamedInMetadata(reader, metadata, reader.prefix)
     except (InvalidError, UnsupportedError):
         return {name: one for name, one in metadata.items() if name != KEY}, "whole"
-    for whole in described.parts:
-        wrong = [name for name in whole if name in lost or name not in reader]
-        why = f"it is stored in several tensors, and {wrong[0]!r} is lost" if wrong else ""
-        lost |= {name: why for name in whole if wrong and name in reader and name not in lost}
+    _lose_with_parts(described, lost)
     return None, "whole"
+
+
+def _lose_with_parts(described: NamedInMetadata, lost: dict[str, str]) -> None:
+    """Add the other tensors of values that are stored in several, one of which is lost."""
+    missing = frozenset(described.missing)
+    for whole in described.parts:
+        if wrong := [name for name in whole if name in lost or name in missing]:
+            why = f"it is stored in several tensors, and {wrong[0]!r} is lost"
+            lost |= {name: why for name in whole if name not in lost and name not in missing}
 
 
 def _structure(reader: Reader, lost: Mapping[str, str], metadata: str) -> str:
@@ -346,36 +373,79 @@ def _of_index(damage: _core.Damage) -> str:
     return where + f"damaged{likely}; it seems to have {damage.entry_count} entries"
 
 
+# ---- files of other formats ----------------------------------------------------------------------
+
+
+def _of_file(kind: Format, path: str, made: Result, progress: Progress | None) -> Rescue:
+    lost: dict[str, str] = {}
+
+    def sift(tensors: dict[str, Any]) -> None:
+        for name, tensor in tensors.items():
+            try:
+                for box in pieces(tensor.shape, tensor.dtype.itemsize):
+                    tensor.read(box)
+            except CkptfmtError as error:
+                if not proves_damage(error) and not isinstance(error, UnsupportedError):
+                    raise
+                lost[name] = _reason(error)
+        for name in lost:
+            del tensors[name]
+
+    most, states = most_of(kind, path, None), getattr(module_of(kind), "optimizer_paths", None)
+    with opened(kind, path, None, keeps=True, as_state=True, sift=sift) as taken:
+        structure = "none"
+        if KEY in taken.metadata:
+            described = NamedInMetadata(taken.tensors, taken.metadata, path)
+            gone = dict.fromkeys(described.missing, "")
+            _lose_with_parts(described, gone)
+            names_after = {name: None if name in gone else name for name in [*taken.tensors, *gone]}
+            edited_metadata = described.edited(names_after, cut=False)
+            structure = "whole" if not lost else "cut"
+            taken.metadata = taken.metadata if edited_metadata is None else edited_metadata
+            lost |= {name: why for name, why in gone.items() if name not in lost}
+            taken.tensors = {name: one for name, one in taken.tensors.items() if name not in gone}
+        if made.options.level == "v2" and taken.metadata:
+            raise invalid("level", "level 'v2' has no place for the metadata, which are sound")
+        if lost and not taken.tensors:
+            raise _nothing_sound(lost, path)
+        kept = tuple(taken.tensors)
+        write_checkpoint(taken, made, False, progress, states, most)
+        metadata = "whole" if taken.metadata else "none"
+    return Rescue(made.prefix, kept, lost, (), {}, structure, metadata)
+
+
 # ---- what is not proven --------------------------------------------------------------------------
 
 
 def _unproven(
     reader: Reader,
-    found: _core.Salvage,
+    other: Reader | None,
     lost: dict[str, str],
     target: str | None,
     options: SaveOptions,
 ) -> dict[str, str]:
     """Write what can be read of the tensors that are lost, unless `target` is None. The names in
     damaged blocks of the index are added to what is lost."""
-    given = {}
+    handles = {name: reader[name] for name in lost if name in reader}
+    text = None
+    if other is not None:
+        for name in _readable_names(other):
+            if name not in reader:
+                handles[name], lost[name] = other[name], "its block of the index is damaged"
+        if names.METADATA not in reader and names.METADATA in other:
+            with contextlib.suppress(CorruptError, InvalidError):
+                text = metadata_json(other.metadata, options.level)
+    if target is None:
+        return {}
+    given: dict[str, str] = {}
     with contextlib.ExitStack() as stack:
-        handles = {name: reader[name] for name in lost if name in reader}
-        if found.doubtful is not None:
-            other = stack.enter_context(_Salvaged(reader.prefix, found.doubtful))
-            for name in _readable_names(other):
-                if name not in reader:
-                    handles[name] = other[name]
-                    lost[name] = "its block of the index is damaged"
-        if target is None:
-            return {}
         writer = None
         for name, handle in handles.items():
             value = _value(handle, scratch_of(target))
             if value is None or name.startswith(names.RESERVED):
                 continue
             array, is_sound = value
-            writer = writer or stack.enter_context(Writer._of(target, options))
+            writer = writer or stack.enter_context(Writer._of(target, options, text))
             writer.add(name, array, handle.dtype_name)
             holds = "holds" if is_sound else "does not hold"
             given[name] = f"{lost[name]}; the checksum of its values {holds}"

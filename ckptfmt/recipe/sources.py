@@ -10,7 +10,7 @@ import importlib
 import json
 import math
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -131,6 +131,7 @@ def opened(
     forgets: bool = False,
     way_out: str = WAY_OUT,
     as_state: bool = False,
+    sift: Callable[[dict[str, Any]], None] | None = None,
 ) -> Iterator[Taken]:
     """Give all that a source has, with its metadata if `keeps`.
 
@@ -138,6 +139,8 @@ def opened(
         forgets: whether damaged metadata of a checkpoint count as none.
         way_out: the argument that makes it so, for errors; "" if the caller has none.
         as_state: whether a DCP directory becomes a state of `ckptfmt.torch`.
+        sift: removes the tensors of a file of another format that cannot be read; the file may be
+            damaged then.
 
     Raises:
         CkptfmtError: as Reader, and `open_tensors` of the format.
@@ -146,7 +149,10 @@ def opened(
     missing: tuple[str, ...] = ()
     with contextlib.ExitStack() as stack:
         if kind != "tensorflow":
-            tensors, metadata = stack.enter_context(module_of(kind).open_tensors(source))
+            opening = module_of(kind).open_tensors(source, damaged=sift is not None)
+            tensors, metadata = stack.enter_context(opening)
+            if sift is not None:
+                sift(tensors)
             if kind == "dcp" and as_state:
                 metadata = module_of(kind).take_state(tensors)
             if kind == "hdf5" and tensors.has_attributes:

@@ -47,6 +47,10 @@ def test_rescue(damaged: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["rescue", "ck", "ck", "--overwrite"]) == 2
     assert main(["rescue", "nothing", "new"]) == 2
     assert main(["rescue", "-q", "out", "whole"]) == 0
+    (damaged / "out.data-00000-of-00001").unlink()
+    capsys.readouterr()
+    assert main(["rescue", "out", "none"]) == 1
+    assert "rescue`" not in capsys.readouterr().err and not [*damaged.glob("none*")]
     capsys.readouterr()
     assert main(["rescue", "--json", "--overwrite", "ck", "out"]) == 1
     document = json.loads(capsys.readouterr().out)
@@ -57,7 +61,7 @@ def test_rescue(damaged: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_show_unverified(damaged: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["show", "ck", "a"]) == 1
-    capsys.readouterr()
+    assert "`ckptfmt rescue`" in capsys.readouterr().err
     assert main(["show", "--unverified", "--stats", "ck", "a"]) == 0
     assert "float64 [1024, 128]" in capsys.readouterr().out
     np.save("a.npy", np.ones(3))

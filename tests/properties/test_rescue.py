@@ -10,6 +10,7 @@ import random
 import shutil
 import tempfile
 import warnings
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +22,10 @@ from support.recipes import LEVELS, Source
 from support.strategies import SEEDS, counted, property_test
 
 import ckptfmt
-from ckptfmt import CorruptError
+from ckptfmt import CorruptError, UnsupportedError
 from ckptfmt.bundle.graph import OBJECT_GRAPH_KEY
 from ckptfmt.editing import rescue
+from ckptfmt.formats import safetensors
 
 METADATA = "_CKPTFMT_METADATA"
 ONE = ["a bit of the index", "a bit of a data file", "a cut data file", "a missing data file"]
@@ -40,7 +42,7 @@ def sources(tmp_path_factory: pytest.TempPathFactory) -> Any:
 def test_what_is_rescued_is_what_was_stored(seed: int, sources: Any) -> None:
     chance = random.Random(seed)
     source = sources(chance.choice([*LEVELS]), chance.randrange(4), values=0)
-    damage = chance.choice(ONE[1:])
+    damage = chance.choice(ONE + MORE)
     with tempfile.TemporaryDirectory() as name, warnings.catch_warnings():
         warnings.simplefilter("ignore")
         folder = Path(name)
@@ -57,6 +59,8 @@ def test_what_is_rescued_is_what_was_stored(seed: int, sources: Any) -> None:
         assert {key: one for key, one in contents(folder).items() if key in before} == before
         counted("rescue", **{f"{damage}, {'some' if done.lost else 'nothing'} lost": 1})
         check(done, stored, folder)
+        known = {*done.kept, *done.lost, METADATA}
+        assert stored.keys() <= known or "..." in done.lost
         if damage in ONE:
             assert set(done.kept) >= stored.keys() - lost - {METADATA}
             assert done.metadata == (
@@ -65,6 +69,53 @@ def test_what_is_rescued_is_what_was_stored(seed: int, sources: Any) -> None:
         if unproven and done.unproven:
             assert {*ckptfmt.load(folder / "out-unproven")} == {*done.unproven}
             assert done.unproven.keys() <= done.lost.keys()
+
+
+@property_test(100, 10_000, seed=SEEDS)
+def test_what_is_rescued_of_a_cut_file_is_what_was_stored(seed: int, sources: Any) -> None:
+    chance = random.Random(seed)
+    form = chance.choice(["safetensors", "several", "npz", "hdf5"])
+    source = sources(form, chance.randrange(4), values=0)
+    with tempfile.TemporaryDirectory() as name, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        folder = Path(name)
+        for file in source.path.parent.glob(f"{form}-{source.path.name.split('-')[1]}-*"):
+            shutil.copy(file, folder / file.name)
+        path = folder / source.path.name
+        files = [one for one in folder.iterdir() if one.suffix != ".json"]
+        cut = chance.choice(sorted(files))
+        size = chance.randrange(cut.stat().st_size)
+        whole = {*source.arrays} - ends_after(cut, size)
+        os.truncate(cut, size)
+        if form == "several" and chance.random() < 0.3:
+            cut.unlink()
+            whole -= ends_after(source.path.with_name(cut.name), -1)
+        try:
+            done = rescue(path, folder / "out")
+        except (CorruptError, UnsupportedError) as error:
+            counted("rescue", **{f"nothing of {form}": 1})
+            assert not whole or form == "hdf5" or "header" in str(error), error
+            assert not [*folder.glob("out*")]
+            return
+        counted("rescue", **{f"{form}, {'some' if done.lost else 'nothing'} lost": 1})
+        assert {*done.kept} >= whole or form == "hdf5"
+        assert source.arrays.keys() <= {*done.kept, *done.lost} or done.lost
+        for key, array in ckptfmt.load(folder / "out").items():
+            assert bits(array) == bits(source.arrays[key])
+
+
+def ends_after(path: Path, size: int) -> set[str]:
+    """Return the names of the arrays of a file that have bytes after so many."""
+    if path.suffix == ".npz":
+        with zipfile.ZipFile(path) as archive:
+            heads = [one.header_offset for one in archive.infolist()]
+            ends = [*heads[1:], archive.start_dir]
+            names = [one.filename.removesuffix(".npy") for one in archive.infolist()]
+            return {name for name, end in zip(names, ends, strict=True) if end > size}
+    if path.suffix != ".safetensors":
+        return set()
+    with safetensors.open_tensors(str(path)) as (tensors, _):
+        return {n for n, one in tensors.items() if one.offset + max(one.nbytes, 1) > size}
 
 
 def check(done: Any, stored: dict[str, Any], folder: Path) -> None:
@@ -109,8 +160,10 @@ def damaged(chance: random.Random, path: Path, damage: str) -> set[str]:
     if damage.endswith("of the index"):
         flipped(chance, index, chance.choice([2, 3, 8]), close="bytes" in damage)
         return set()
+    if not data:
+        return set()
     shard = chance.randrange(len(data))
-    size = data[shard].stat().st_size if data[shard].exists() else 0
+    size = data[shard].stat().st_size
     if damage == "a missing data file" or size == 0:
         first, last = 0, 1 << 62
         places = touched(path, shard, first, last)
