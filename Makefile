@@ -36,6 +36,7 @@ WARNINGS := -Wall -Wextra -Wconversion -Wshadow
 SANITIZE := -O1 -g -fno-omit-frame-pointer -fno-sanitize-recover=all
 flags_release := -O2
 flags_warn := -O2 -Werror
+flags_plain := -O2 -Werror -DCKPTFMT_PLAIN_POSIX=1
 flags_asan := $(SANITIZE) -fsanitize=address,undefined
 flags_tsan := -O2 -g -fsanitize=thread
 flags_fuzz := $(SANITIZE) -fsanitize=fuzzer-no-link,address,undefined
@@ -83,7 +84,7 @@ THREADED := $(patsubst tests/c/%.c,$(B)/%,$(if $(TEST_SRC),$(filter-out %/test_v
 	-e 'CF_DIRECT_SLOTS' $(TEST_SRC)))))
 EMULATED := $(patsubst tests/c/%.c,$(B)/%,$(if $(TEST_SRC),$(shell grep -L -e 'os_fault.h' -e 'hot_paths.h' -e 'schedule.h' $(TEST_SRC))))
 
-.PHONY: help demo test one explore docs man install-man browser install install-strip uninstall abi abi-record languages valgrind portability check properties powerloss soak races border slow coverage mutants decoder-mutants analyze cross-packages interop interop-packages peers peers-packages oldest-torch budgets instructions bench bench-smoke bench-full asan tsan fuzz planted arm bigendian lib code-size code-size-record dist-check release-check \
+.PHONY: help demo test one explore docs man install-man browser install install-strip uninstall abi abi-record languages valgrind portability check properties powerloss soak races border slow coverage mutants decoder-mutants analyze cross-packages interop interop-packages peers peers-packages oldest-torch budgets instructions bench bench-smoke bench-full asan tsan plain-posix fuzz planted arm bigendian lib code-size code-size-record dist-check release-check \
 	clean needs-python needs-c c-programs measure-programs fuzz-programs threaded-programs emulated-programs \
 	warn-objects c-test threaded-test emulated-test replay warnings lint python python-test
 .DEFAULT_GOAL := help
@@ -272,6 +273,11 @@ asan: needs-c python ## C tests, corpus replay and Python tests under AddressSan
 tsan: needs-c ## C tests that start threads under ThreadSanitizer
 	$(Q)$(MAKE) MODE=tsan -j$(JOBS) threaded-programs
 	$(Q)$(MAKE) MODE=tsan threaded-test
+
+plain-posix: needs-c python ## C tests, corpus replay, tests of files and power cuts with the calls of any POSIX system
+	$(Q)$(MAKE) MODE=plain c-test
+	$(Q)$(MAKE) MODE=plain replay
+	$(Q)$(in_memory) && sh tools/plain_python.sh $(PY) $(CC)
 
 arm: ## C tests that need no file system, for ARMv8 under qemu-user
 	$(Q)sh tools/need.sh aarch64-linux-gnu-gcc qemu-aarch64

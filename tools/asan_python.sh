@@ -1,14 +1,12 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# asan_python.sh PYTHON CC: the Python tests against an extension built with AddressSanitizer and UBSan. It is built
-# with a copy of the package into build/asan/python, which precedes the checkout on the path.
+# asan_python.sh PYTHON CC: the Python tests against an extension built with AddressSanitizer and UBSan.
 # Python itself keeps memory, so that leaks are checked in the C tests only. Tests of what only Python does are left out,
 # those of bounds of time, and those that preload or trace something themselves.
 set -eu
 python=$(cd "$(dirname "$1")" && pwd)/$(basename "$1")
 cc=$2
 cd "$(dirname "$0")/.."
-target=build/asan/python
 runtime=$($cc -print-file-name=libasan.so)
 ubsan=$($cc -print-file-name=libubsan.so)
 case $runtime in
@@ -18,26 +16,15 @@ case $runtime in
 	exit 0
 	;;
 esac
-mkdir -p "$target"
-rm -rf "$target/ckptfmt"
-CC=$cc CFLAGS="-g -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer" \
-	LDFLAGS="-fsanitize=address,undefined" \
-	"$python" setup.py --quiet build_ext --build-temp build/asan/base --build-lib "$target"
-cp -r ckptfmt "$target/package"
-rm -f "$target"/package/_ckptfmt*.so
-cp -r "$target"/package/. "$target/ckptfmt/"
-rm -rf "$target/package"
+. tools/extension.sh
+build_extension asan "-g -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer" \
+	"-fsanitize=address,undefined"
 
 export LD_PRELOAD="$runtime $ubsan"
 # What was freed is held back up to a bound that a run reaches early: only then does memory settle.
 export ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1:quarantine_size_mb=64
-export PYTHONPATH="$PWD/$target"
-"$python" -P -c '
-import sys, ckptfmt._core
-where = sys.modules["ckptfmt._ckptfmt"].__file__
-assert "build/asan/python" in where, where
-print("asan: Python tests with", where.partition("build/")[2])'
-exec "$python" -P -m pytest -q -n 2 --ignore=tests/interop --ignore=tests/peers --ignore=tests/budgets \
+run_tests asan --deselect=tests/races/test_races.py::test_ranks_that_die \
+	--ignore=tests/interop --ignore=tests/peers --ignore=tests/budgets \
 	--ignore=tests/bench --ignore=tests/browser --ignore=tests/cli --ignore=tests/project --ignore=tests/reports \
 	--ignore=tests/faults --ignore=tests/powerloss --ignore=tests/soak --ignore=tests/objects --ignore=tests/manager \
 	--ignore=tests/mutants --ignore=tests/sharded --ignore=tests/properties --ignore=tests/saving --ignore=tests/formats \
