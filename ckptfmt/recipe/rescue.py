@@ -263,7 +263,8 @@ def _read_all(
 
 
 def _nothing_sound(lost: Mapping[str, str], path: str) -> CorruptError:
-    error = CorruptError(f"nothing is sound: {some(lost.values(), quote='')}", path=path)
+    why = f"nothing is sound: {some(lost.values(), quote='')}"
+    error = CorruptError(why, failure="CHECKSUM", path=path)
     del error.__notes__  # which leads to what has failed
     return error
 
