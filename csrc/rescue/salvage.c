@@ -110,6 +110,8 @@ static ckptfmt_status check_entry(job *j, bool repaired, ckptfmt_error *err)
 	int64_t dims[CKPTFMT_RANK_MAX], lengths[CKPTFMT_RANK_MAX];
 	cf_header header;
 	cf_entry entry;
+	uint64_t position = 0;
+	bool more = true;
 	int32_t rank;
 	if (at->key.size == 0) {
 		ckptfmt_status status = cf_header_decode(value, origin, &header, err);
@@ -117,6 +119,8 @@ static ckptfmt_status check_entry(job *j, bool repaired, ckptfmt_error *err)
 	}
 	CF_TRY(cf_entry_decode(value, origin, j->limits.slices_max, dims, &entry, err));
 	j->compressed |= (entry.feature_flags & CF_FEATURE_COMPRESSED) != 0;
+	while (more && entry.slice_count != 0)
+		CF_TRY(cf_entry_next_slice(&entry, &position, dims, lengths, &more, err));
 	if (repaired && cf_slice_key_looks_like(at->key.data, at->key.size) &&
 		!cf_slice_key_decode(at->key.data, at->key.size, &j->scratch, &rank, dims, lengths)) {
 		CF_TRY(cf_buffer_status(&j->scratch, err));
