@@ -48,6 +48,9 @@ from ckptfmt.recipe.values import HELD_MAX, Result, mapped_array, pieces_of, scr
 Path = str | bytes | os.PathLike[Any]
 # The prefix of what is not proven is that of the result and this.
 UNPROVEN = "-unproven"
+_HEADER_LOST = (
+    "header: lost; the number of data files is that of their names, the byte order little-endian"
+)
 # As the default of `limits={"index_bytes_max": N}`.
 _INDEX_BYTES_MAX = 4 << 30
 # Bytes that are read at once to see which rows are sound: about a chunk.
@@ -227,7 +230,7 @@ def _of_checkpoint(
         target if kept else None,
         kept,
         lost,
-        tuple(map(_of_index, found.damages)),
+        (*map(_of_index, found.damages), *([_HEADER_LOST] if found.header_lost else [])),
         doubtful,
         _structure(reader, lost, said),
         said,
