@@ -35,20 +35,16 @@ typedef struct entry_at {
 	uint64_t key, key_size, value, value_size;  /* in job.collected */
 } entry_at;
 
-typedef struct salvage {
-	ckptfmt_salvage result;     /* first: what the caller has */
+typedef struct job {
+	ckptfmt_salvage result;     /* first: what the caller has, and these three are of it */
 	cf_buffer sound;            /* a copy of the file, then what becomes of it */
 	cf_buffer doubtful;
 	cf_buffer damages;
-} salvage;
-
-typedef struct job {
-	salvage *s;
 	ckptfmt_limits limits;
 	cf_steps steps;
 	cf_buffer blocks;           /* data_block */
 	cf_buffer keys;
-	cf_buffer header;           /* the message, and after it the block of one that is made up */
+	cf_buffer header;           /* the message */
 	cf_buffer entries;          /* entry_at */
 	cf_buffer collected;
 	cf_buffer scratch;
@@ -80,6 +76,21 @@ static ckptfmt_status fail_as(const ckptfmt_error *why, ckptfmt_error *err)
 	if (err != NULL)
 		*err = *why;
 	return (ckptfmt_status)why->status;
+}
+
+static ckptfmt_status no_header(ckptfmt_error *err)
+{
+	return cf_fail(err, CKPTFMT_FAIL_BAD_HEADER, 0, "HDR-1: the table does not begin with a header");
+}
+
+/* The end of the last block that has one. */
+static uint64_t blocks_end(const job *j)
+{
+	const data_block *last;
+	if (j->blocks.size == 0)
+		return 0;
+	last = block_at(j, block_count(j) - 1);
+	return last->handle.offset + (last->torn ? 0 : last->handle.size + CF_TRAILER_SIZE);
 }
 
 static void add_block(job *j, data_block block)
@@ -167,7 +178,7 @@ static ckptfmt_status check_entries(job *j, data_block *b, const data_block *bef
 
 static ckptfmt_status decode(job *j, const data_block *b, ckptfmt_error *err)
 {
-	j->memory.stored = j->s->sound.data + b->handle.offset;
+	j->memory.stored = j->sound.data + b->handle.offset;
 	return cf_table_block_decode(&j->limits, b->handle, &j->memory, err);
 }
 
@@ -214,13 +225,13 @@ static const data_block *block_after(const job *j, const data_block *b)
 
 static void invert(job *j, const data_block *b, cf_change change)
 {
-	j->s->sound.data[b->handle.offset + change.at] ^= change.bits;
+	j->sound.data[b->handle.offset + change.at] ^= change.bits;
 }
 
 /* 0 where the checksum holds, or is missing. */
 static uint64_t find_changes(const job *j, const data_block *b, bool one_bit, cf_change *out)
 {
-	const uint8_t *stored = j->s->sound.data + b->handle.offset;
+	const uint8_t *stored = j->sound.data + b->handle.offset;
 	if (b->torn || cf_trailer_crc(stored, b->handle.size) == cf_trailer_crc_computed(stored, b->handle.size))
 		return 0;
 	return cf_changes_find(&j->steps, stored, b->handle.size, one_bit, out);
@@ -291,11 +302,11 @@ static ckptfmt_status take_handles(job *j, ckptfmt_error *err)
 {
 	cf_table *table;
 	ckptfmt_status status;
-	CF_TRY(cf_table_open_memory(j->s->sound.data, NULL, j->s->sound.size, &j->limits, &table, err));
+	CF_TRY(cf_table_open_memory(j->sound.data, NULL, j->sound.size, &j->limits, &table, err));
 	for (uint64_t i = 0; i < cf_table_block_count(table); i++)
 		add_block(j, (data_block){.handle = cf_table_block_handle(table, i)});
 	status = j->blocks.size != 0 ? cf_buffer_status(&j->blocks, err)
-		: cf_fail(err, CKPTFMT_FAIL_BAD_HEADER, 0, "HDR-1: the table does not begin with a header");
+		: no_header(err);
 	cf_table_close(table);
 	return status;
 }
@@ -303,7 +314,7 @@ static ckptfmt_status take_handles(job *j, ckptfmt_error *err)
 /* The index block, after a change of one bit if need be. CORRUPT: it, or the footer, is lost. */
 static ckptfmt_status open_index(job *j, ckptfmt_error *err)
 {
-	const cf_buffer *file = &j->s->sound;
+	const cf_buffer *file = &j->sound;
 	const uint64_t footer_size = cf_min_u64(file->size, CF_FOOTER_SIZE);
 	ckptfmt_damage damage = {file->size - footer_size, footer_size, 0, 0, CKPTFMT_REGION_FOOTER,
 		CKPTFMT_SALVAGE_LOST};
@@ -347,7 +358,7 @@ static bool is_metaindex(const uint8_t *bytes, uint64_t size)
  * it is torn. NO_MEMORY. */
 static ckptfmt_status find_block(job *j, uint64_t offset, data_block *b, ckptfmt_error *err)
 {
-	cf_end_search search = {j->s->sound.data + offset, j->s->sound.size - offset, 0, UINT32_MAX};
+	cf_end_search search = {j->sound.data + offset, j->sound.size - offset, 0, UINT32_MAX};
 	search.size = cf_min_u64(search.size, j->limits.block_bytes_max + CF_TRAILER_SIZE);
 	*b = (data_block){.handle.offset = offset};
 	for (int tries = 0; tries < END_TRIES && cf_end_next(&j->steps, &search, &b->handle.size); tries++) {
@@ -360,13 +371,13 @@ static ckptfmt_status find_block(job *j, uint64_t offset, data_block *b, ckptfmt
 		if (status == CKPTFMT_OK || status == CKPTFMT_NO_MEMORY)
 			return status;
 	}
-	*b = (data_block){.handle = {offset, j->s->sound.size - offset}, .torn = true};
+	*b = (data_block){.handle = {offset, j->sound.size - offset}, .torn = true};
 	return CKPTFMT_OK;
 }
 
 static ckptfmt_status search_blocks(job *j, ckptfmt_error *err)
 {
-	const cf_buffer *file = &j->s->sound;
+	const cf_buffer *file = &j->sound;
 	data_block b = {.torn = false};
 	for (uint64_t at = 0; !b.torn && !is_metaindex(file->data + at, file->size - at);
 		at += b.handle.size + CF_TRAILER_SIZE) {
@@ -386,7 +397,7 @@ static ckptfmt_status collect(job *j, const cf_block *view, data_block *b, const
 	ckptfmt_error *err)
 {
 	const data_block *after = block_after(j, b);
-	const uint64_t allowed = cf_keys_bytes_max(&j->limits, j->s->sound.size);
+	const uint64_t allowed = cf_keys_bytes_max(&j->limits, j->sound.size);
 	cf_block_iterator *walk = &j->walk;
 	ckptfmt_status status;
 	cf_block_iterator_open(walk, view);
@@ -417,7 +428,7 @@ static ckptfmt_status collect(job *j, const cf_block *view, data_block *b, const
  * torn, is a single interval. */
 static ckptfmt_status collect_parts(job *j, data_block *b, const data_block *before, ckptfmt_error *err)
 {
-	const uint8_t *bytes = j->s->sound.data + b->handle.offset;
+	const uint8_t *bytes = j->sound.data + b->handle.offset;
 	cf_block block = {.key_bytes_max = 0}, view = {.key_bytes_max = j->limits.key_bytes_max};
 	uint64_t from = 0, end = b->handle.size;
 	if (!b->torn && bytes[b->handle.size] == CF_COMPRESSION_SNAPPY)
@@ -478,7 +489,7 @@ static ckptfmt_status write_doubtful(job *j, const cf_sort_key *sorted, uint64_t
 	cf_table_writer writer;
 	uint64_t size;
 	ckptfmt_status status;
-	cf_table_writer_open(&writer, (cf_sink){put, &j->s->doubtful});
+	cf_table_writer_open(&writer, (cf_sink){put, &j->doubtful});
 	status = cf_table_writer_add(&writer, j->header.data, 0, j->header.data, j->header.size, err);
 	for (uint64_t i = 0; i < count && status == CKPTFMT_OK; i++) {
 		const entry_at *entry = &entries[sorted[i].row];
@@ -511,149 +522,80 @@ static ckptfmt_status make_doubtful(job *j, ckptfmt_error *err)
 	return status;
 }
 
-/* Appends the finished block with its trailer. */
-static ckptfmt_status put_block(job *j, cf_block_builder *block, cf_handle *out, ckptfmt_error *err)
+/* The header is that of the first sound block. *lost: it has none, and the header is made up. */
+static ckptfmt_status take_header(job *j, const data_block *first, int32_t num_shards, bool *lost, ckptfmt_error *err)
 {
-	CF_TRY(cf_block_builder_finish(block, err));
-	*out = (cf_handle){j->s->sound.size, block->bytes.size};
-	cf_trailer_put(&block->bytes);
-	CF_TRY(cf_buffer_status(&block->bytes, err));
-	return put(&j->s->sound, block->bytes.data, block->bytes.size, err);
+	*lost = first == NULL || first->first.size != 0;
+	if (!*lost) {
+		CF_TRY(decode(j, first, err));
+		cf_block_iterator_open(&j->walk, &j->memory.block);
+		CF_TRY(cf_block_first(&j->walk, err));
+		return put(&j->header, j->walk.value, j->walk.value_size, err);
+	}
+	if (num_shards <= 0 || (first == NULL && j->entries.size == 0))
+		return j->first.status != CKPTFMT_OK ? fail_as(&j->first, err) : no_header(err);
+	cf_header_encode(&j->header, num_shards, 0, j->compressed ? CF_COMPRESSED_VERSION : 0);
+	return cf_buffer_status(&j->header, err);
 }
 
-/* The entry of a block in the index block; NULL as the one after it: it is the last. */
-static ckptfmt_status add_handle(job *j, cf_block_builder *index, const data_block *b, const data_block *after,
+/* Cuts the file after the last block and adds what follows in a canonical file. With `made_up`, a block of the header
+ * alone replaces the beginning of the blocks that are not sound. */
+static ckptfmt_status rebuild(job *j, const data_block *first, bool made_up, cf_table_writer *writer,
 	ckptfmt_error *err)
 {
 	const uint8_t *keys = cf_buffer_items(&j->keys);
-	cf_buffer *entry = &j->scratch;
-	uint64_t key_size;
-	cf_buffer_clear(entry);
-	if (after == NULL)
-		cf_separator_after(keys + b->last.offset, b->last.size, entry);
-	else
-		cf_separator_between(keys + b->last.offset, b->last.size, keys + after->first.offset, after->first.size,
-			entry);
-	key_size = entry->size;
-	cf_handle_put(entry, b->handle);
-	CF_TRY(cf_buffer_status(entry, err));
-	return cf_block_builder_add(index, entry->data, key_size, entry->data + key_size, entry->size - key_size, err);
-}
-
-/* Appends what follows the last block in a canonical file. */
-static ckptfmt_status put_tail(job *j, const data_block *first, cf_block_builder *metaindex, cf_block_builder *index,
-	ckptfmt_error *err)
-{
-	cf_handle metaindex_at, index_at;
-	for (const data_block *b = first; b != NULL; b = block_after(j, b))
-		CF_TRY(add_handle(j, index, b, block_after(j, b), err));
-	CF_TRY(put_block(j, metaindex, &metaindex_at, err));
-	CF_TRY(put_block(j, index, &index_at, err));
-	cf_footer_put(&j->s->sound, metaindex_at, index_at);
-	return cf_buffer_status(&j->s->sound, err);
-}
-
-/* The header is taken from the first sound block. *lost: it has none. */
-static ckptfmt_status take_header(job *j, const data_block *first, bool *lost, ckptfmt_error *err)
-{
-	*lost = first == NULL || first->first.size != 0;
-	if (*lost)
-		return CKPTFMT_OK;
-	CF_TRY(decode(j, first, err));
-	cf_block_iterator_open(&j->walk, &j->memory.block);
-	CF_TRY(cf_block_first(&j->walk, err));
-	return put(&j->header, j->walk.value, j->walk.value_size, err);
-}
-
-/* Makes up a header, and puts a block of it alone to the beginning of the file, into the place of blocks that are not
- * sound. */
-static ckptfmt_status make_header(job *j, int32_t num_shards, const data_block *first, cf_block_builder *block,
-	data_block *out, ckptfmt_error *err)
-{
-	cf_buffer *sound = &j->s->sound;
-	const uint64_t room = first == NULL ? UINT64_MAX : first->handle.offset;
-	if (num_shards <= 0)
-		return j->first.status != CKPTFMT_OK ? fail_as(&j->first, err)
-			: cf_fail(err, CKPTFMT_FAIL_BAD_HEADER, 0, "HDR-1: the table does not begin with a header");
-	cf_header_encode(&j->header, num_shards, 0, j->compressed ? CF_COMPRESSED_VERSION : 0);
-	CF_TRY(cf_buffer_status(&j->header, err));
-	CF_TRY(cf_block_builder_add(block, j->header.data, 0, j->header.data, j->header.size, err));
-	CF_TRY(cf_block_builder_finish(block, err));
-	*out = (data_block){.handle = {0, block->bytes.size}, .sound = true};
-	cf_trailer_put(&block->bytes);
-	CF_TRY(cf_buffer_status(&block->bytes, err));
-	if (block->bytes.size > room)
-		return cf_fail(err, CKPTFMT_FAIL_BAD_HEADER, 0, "HDR-1: the header is lost, and there is no room for another");
-	if (sound->size < block->bytes.size)
-		(void)cf_buffer_extend(sound, block->bytes.size - sound->size);
-	CF_TRY(cf_buffer_status(sound, err));
-	memcpy(sound->data, block->bytes.data, (size_t)block->bytes.size);
-	return CKPTFMT_OK;
-}
-
-static ckptfmt_status make_sound(job *j, int32_t num_shards, cf_block_builder builders[3], ckptfmt_error *err)
-{
-	const uint64_t count = block_count(j);
-	data_block *blocks = block_at(j, 0), header = {.sound = false};
-	const data_block *first = NULL;
-	uint64_t end = 0;
-	bool lost;
-	for (uint64_t i = count; i-- > 0;)
-		if (blocks[i].sound)
-			first = &blocks[i];
-	if (count != 0)
-		end = blocks[count - 1].handle.offset +
-			(blocks[count - 1].torn ? 0 : blocks[count - 1].handle.size + CF_TRAILER_SIZE);
-	CF_TRY(take_header(j, first, &lost, err));
-	j->s->result.header_lost = lost;
-	if (!lost && j->s->damages.size == 0)
-		return CKPTFMT_OK;
-	j->s->sound.size = end;
-	if (lost) {
-		CF_TRY(make_header(j, num_shards, first, &builders[0], &header, err));
-		header.next = first == NULL ? count : (uint64_t)(first - blocks);
-		first = &header;
+	uint64_t end = blocks_end(j), size;
+	if (made_up) {
+		j->sound.size = 0;
+		CF_TRY(cf_table_writer_add(writer, keys, 0, j->header.data, j->header.size, err));
+		CF_TRY(cf_table_writer_flush(writer, err));
+		if (first != NULL && j->sound.size > first->handle.offset)
+			return no_header(err);
+		end = cf_max_u64(end, j->sound.size);
 	}
-	return put_tail(j, first, &builders[1], &builders[2], err);
+	j->sound.size = writer->offset = end;
+	for (const data_block *b = first; b != NULL; b = block_after(j, b))
+		CF_TRY(cf_table_writer_add_block(writer, b->handle, keys + b->first.offset, b->first.size,
+			keys + b->last.offset, b->last.size, err));
+	return cf_table_writer_finish(writer, &size, err);
+}
+
+static ckptfmt_status make_sound(job *j, int32_t num_shards, ckptfmt_error *err)
+{
+	const data_block *first = NULL;
+	cf_table_writer writer;
+	ckptfmt_status status = CKPTFMT_OK;
+	bool lost;
+	for (uint64_t i = block_count(j); i-- > 0;)
+		if (block_at(j, i)->sound)
+			first = block_at(j, i);
+	CF_TRY(take_header(j, first, num_shards, &lost, err));
+	j->result.header_lost = lost;
+	cf_table_writer_open(&writer, (cf_sink){put, &j->sound});
+	if (lost || j->damages.size != 0)
+		status = rebuild(j, first, lost, &writer, err);
+	cf_table_writer_free(&writer);
+	return status;
 }
 
 static ckptfmt_status list_damages(job *j, ckptfmt_error *err)
 {
-	const uint64_t size = j->s->sound.size;
-	uint64_t end = 0;
+	const uint64_t end = blocks_end(j);
 	for (uint64_t i = 0; i < block_count(j); i++) {
 		const data_block *b = block_at(j, i);
-		ckptfmt_damage damage = {b->handle.offset, b->handle.size + (b->torn ? 0 : CF_TRAILER_SIZE), b->changed,
-			b->entry_count, CKPTFMT_REGION_DATA, b->outcome};
-		end = damage.offset + damage.size;
+		const ckptfmt_damage damage = {b->handle.offset, b->handle.size + (b->torn ? 0 : CF_TRAILER_SIZE),
+			b->changed, b->entry_count, CKPTFMT_REGION_DATA, b->outcome};
 		if (b->outcome != 0)
-			cf_put_bytes(&j->s->damages, &damage, sizeof damage);
+			cf_put_bytes(&j->damages, &damage, sizeof damage);
 	}
-	if (j->tail.kind == CKPTFMT_REGION_FOOTER && j->tail.offset < end) {
+	/* What is left after a torn block is empty. */
+	if (j->tail.kind == CKPTFMT_REGION_FOOTER && j->tail.offset < end)
 		j->tail.offset = end;
-		j->tail.size = size - end;
-	}
+	if (j->tail.kind == CKPTFMT_REGION_FOOTER)
+		j->tail.size = j->sound.size - j->tail.offset;
 	if (j->tail.kind != 0)
-		cf_put_bytes(&j->s->damages, &j->tail, sizeof j->tail);
-	return cf_buffer_status(&j->s->damages, err);
-}
-
-static ckptfmt_status make_results(job *j, int32_t num_shards, ckptfmt_error *err)
-{
-	cf_block_builder builders[3];
-	ckptfmt_status status;
-	bool any = j->entries.size != 0;
-	for (uint64_t i = 0; i < block_count(j); i++)
-		any |= block_at(j, i)->sound;
-	if (!any)
-		num_shards = 0;
-	CF_TRY(list_damages(j, err));
-	for (size_t i = 0; i < CF_ARRAY_COUNT(builders); i++)
-		cf_block_builder_init(&builders[i], CF_TABLE_INDEX_RESTART_INTERVAL);
-	status = make_sound(j, num_shards, builders, err);
-	for (size_t i = 0; i < CF_ARRAY_COUNT(builders); i++)
-		cf_block_builder_free(&builders[i]);
-	return status == CKPTFMT_OK ? make_doubtful(j, err) : status;
+		cf_put_bytes(&j->damages, &j->tail, sizeof j->tail);
+	return cf_buffer_status(&j->damages, err);
 }
 
 static ckptfmt_status run(job *j, const uint8_t *bytes, uint64_t size, int32_t num_shards, ckptfmt_error *err)
@@ -664,9 +606,9 @@ static ckptfmt_status run(job *j, const uint8_t *bytes, uint64_t size, int32_t n
 			(unsigned long long)size, (unsigned long long)j->limits.index_bytes_max);
 	cf_steps_init(&j->steps);
 	/* One more, so that the address of no bytes is not NULL. */
-	if (!cf_buffer_reserve(&j->s->sound, size + 1))
+	if (!cf_buffer_reserve(&j->sound, size + 1))
 		return cf_fail_memory(err);
-	cf_put_bytes(&j->s->sound, bytes, size);
+	cf_put_bytes(&j->sound, bytes, size);
 	ckptfmt_status status = open_index(j, err);
 	if (is_fatal(status))
 		return status;
@@ -677,7 +619,21 @@ static ckptfmt_status run(job *j, const uint8_t *bytes, uint64_t size, int32_t n
 	CF_TRY(judge(j, err));
 	CF_TRY(repair_all(j, err));
 	CF_TRY(collect_all(j, err));
-	return make_results(j, num_shards, err);
+	CF_TRY(list_damages(j, err));
+	CF_TRY(make_sound(j, num_shards, err));
+	return make_doubtful(j, err);
+}
+
+static void release_scratch(job *j)
+{
+	cf_table_block_free(&j->memory);
+	cf_block_iterator_free(&j->walk);
+	cf_buffer_free(&j->blocks);
+	cf_buffer_free(&j->keys);
+	cf_buffer_free(&j->header);
+	cf_buffer_free(&j->entries);
+	cf_buffer_free(&j->collected);
+	cf_buffer_free(&j->scratch);
 }
 
 ckptfmt_status ckptfmt_index_salvage(const uint8_t *bytes, uint64_t size, int32_t num_shards,
@@ -690,41 +646,31 @@ ckptfmt_status ckptfmt_index_salvage(const uint8_t *bytes, uint64_t size, int32_
 		return cf_fail_memory(err);
 	cf_table_block_init(&j->memory);
 	cf_block_iterator_init(&j->walk);
-	j->s = cf_allocate_zero(1, sizeof *j->s);
-	status = j->s == NULL ? cf_fail_memory(err) : cf_limits_take(&j->limits, limits, err);
+	status = cf_limits_take(&j->limits, limits, err);
 	if (status == CKPTFMT_OK)
 		status = run(j, bytes, size, num_shards, err);
-	if (status == CKPTFMT_OK) {
-		ckptfmt_salvage *found = &j->s->result;
-		found->sound = j->s->sound.data;
-		found->sound_size = j->s->sound.size;
-		found->doubtful = j->s->doubtful.data;
-		found->doubtful_size = j->s->doubtful.size;
-		found->damages = cf_buffer_items(&j->s->damages);
-		found->damage_count = j->s->damages.size / sizeof *found->damages;
-		*out = found;
-	} else {
-		ckptfmt_salvage_free(j->s == NULL ? NULL : &j->s->result);
+	release_scratch(j);
+	if (status != CKPTFMT_OK) {
+		ckptfmt_salvage_free(&j->result);
+		return status;
 	}
-	cf_table_block_free(&j->memory);
-	cf_block_iterator_free(&j->walk);
-	cf_buffer_free(&j->blocks);
-	cf_buffer_free(&j->keys);
-	cf_buffer_free(&j->header);
-	cf_buffer_free(&j->entries);
-	cf_buffer_free(&j->collected);
-	cf_buffer_free(&j->scratch);
-	cf_release(j);
-	return status;
+	j->result.sound = j->sound.data;
+	j->result.sound_size = j->sound.size;
+	j->result.doubtful = j->doubtful.data;
+	j->result.doubtful_size = j->doubtful.size;
+	j->result.damages = cf_buffer_items(&j->damages);
+	j->result.damage_count = j->damages.size / sizeof(ckptfmt_damage);
+	*out = &j->result;
+	return CKPTFMT_OK;
 }
 
-void ckptfmt_salvage_free(ckptfmt_salvage *result)
+void ckptfmt_salvage_free(ckptfmt_salvage *salvage)
 {
-	salvage *s = (salvage *)(void *)result;
-	if (s == NULL)
+	job *j = (job *)(void *)salvage;
+	if (j == NULL)
 		return;
-	cf_buffer_free(&s->sound);
-	cf_buffer_free(&s->doubtful);
-	cf_buffer_free(&s->damages);
-	cf_release(s);
+	cf_buffer_free(&j->sound);
+	cf_buffer_free(&j->doubtful);
+	cf_buffer_free(&j->damages);
+	cf_release(j);
 }

@@ -39,14 +39,19 @@ static ckptfmt_status put_block(cf_table_writer *writer, cf_block_builder *build
 	return CKPTFMT_OK;
 }
 
+static ckptfmt_status set_last_key(cf_table_writer *writer, const uint8_t *key, uint64_t key_size, ckptfmt_error *err)
+{
+	cf_buffer_clear(&writer->last_key);
+	cf_put_bytes(&writer->last_key, key, key_size);
+	return cf_buffer_status(&writer->last_key, err);
+}
+
 ckptfmt_status cf_table_writer_flush(cf_table_writer *writer, ckptfmt_error *err)
 {
 	if (writer->data.entry_count == 0)
 		return CKPTFMT_OK;
 	assert(!writer->has_pending);
-	cf_buffer_clear(&writer->last_key);
-	cf_put_bytes(&writer->last_key, writer->data.last_key.data, writer->data.last_key.size);
-	CF_TRY(cf_buffer_status(&writer->last_key, err));
+	CF_TRY(set_last_key(writer, writer->data.last_key.data, writer->data.last_key.size, err));
 	CF_TRY(put_block(writer, &writer->data, &writer->pending, err));
 	writer->has_pending = true;
 	return CKPTFMT_OK;
@@ -72,6 +77,17 @@ static ckptfmt_status add_pending(cf_table_writer *writer, const uint8_t *next, 
 	CF_TRY(cf_block_builder_add(&writer->index, scratch->data, separator_size, scratch->data + separator_size,
 		scratch->size - separator_size, err));
 	writer->has_pending = false;
+	return CKPTFMT_OK;
+}
+
+ckptfmt_status cf_table_writer_add_block(cf_table_writer *writer, cf_handle block, const uint8_t *first,
+	uint64_t first_size, const uint8_t *last, uint64_t last_size, ckptfmt_error *err)
+{
+	assert(writer->data.entry_count == 0);
+	CF_TRY(add_pending(writer, first, first_size, false, err));
+	CF_TRY(set_last_key(writer, last, last_size, err));
+	writer->pending = block;
+	writer->has_pending = true;
 	return CKPTFMT_OK;
 }
 

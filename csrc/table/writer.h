@@ -63,6 +63,9 @@ static inline CF_MUST_CHECK ckptfmt_status cf_table_writer_add_after(cf_table_wr
 	cf_copy_few(to, value, value_size);
 	return cf_table_writer_placed(writer, err);
 }
+/* Adds a block that was put without this writer, with its first and its last key. REQUIRES: the writer was flushed. */
+CF_MUST_CHECK ckptfmt_status cf_table_writer_add_block(cf_table_writer *writer, cf_handle block,
+	const uint8_t *first, uint64_t first_size, const uint8_t *last, uint64_t last_size, ckptfmt_error *err);
 /* Puts the rest; *total_size is the size of the file. Then the writer only takes free. */
 CF_MUST_CHECK ckptfmt_status cf_table_writer_finish(cf_table_writer *writer, uint64_t *total_size,
 	ckptfmt_error *err);

@@ -318,8 +318,8 @@ static void test_order(const cf_buffer *index)
 	cf_buffer_free(&copy);
 }
 
-/* Two changes of one byte, at a distance of 190235 (there is none below), have the same effect on the checksum of a block.
- * It consists of an unknown field there, so both decode, and neither is taken. */
+/* Two changes of one byte, at a distance of 190235 (there is none below), have the same effect on the checksum. Both
+ * decode, as they are in an unknown field, and neither is taken. */
 static void test_two_candidates(void)
 {
 	enum { DISTANCE = 190235, SIZE = DISTANCE + 1000 };
