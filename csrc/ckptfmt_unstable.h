@@ -197,7 +197,7 @@ typedef enum ckptfmt_salvage_outcome {
 typedef struct ckptfmt_damage {
 	uint64_t offset;
 	uint64_t size;              /* with the trailer of a block */
-	uint64_t changed;           /* offset of the byte that was changed; 0 where none was */
+	uint64_t changed;           /* of REPAIRED and LIKELY: offset of the byte that was changed */
 	uint64_t entry_count;       /* of a data block: entries in `sound` (REPAIRED) or `doubtful` (others) */
 	int32_t kind;               /* ckptfmt_region_kind: DATA (also a torn block at the end), INDEX, FOOTER */
 	int32_t outcome;            /* ckptfmt_salvage_outcome; of INDEX and FOOTER LOST: blocks were searched */
@@ -210,7 +210,8 @@ typedef struct ckptfmt_damage {
 typedef struct ckptfmt_salvage {
 	const uint8_t *sound, *doubtful;
 	uint64_t sound_size, doubtful_size;
-	const ckptfmt_damage *damages;   /* ascending by offset; none: `sound` is the file as it is */
+	const ckptfmt_damage *damages;   /* data blocks by offset, then index block or footer. None, and no header_lost:
+	                                  * `sound` is the file as it is */
 	uint64_t damage_count;
 	int32_t header_lost;        /* 1: the header in both is made up: `num_shards`, little-endian */
 	int32_t reserved;

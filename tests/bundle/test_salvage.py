@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import gc
 import random
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.forking import in_child
 
 import ckptfmt
 from ckptfmt import _core
@@ -83,3 +85,18 @@ def test_drawn_damage(prefix: Path, seed: int, request: Any) -> None:
             assert found.doubtful is None
         if found.doubtful is not None:
             assert not rows(prefix, found.doubtful).keys() & given.keys()
+
+
+def test_the_reader_keeps_the_bytes(tmp_path: Path) -> None:
+    """Also in a forked child, and where the file is damaged."""
+    prefix = saved(tmp_path, 5, "v2+")
+    index = Path(f"{prefix}.index").read_bytes()
+    Path(f"{prefix}.index").write_bytes(b"damaged")
+    reader = _core.ReaderHandle(str(prefix), None, True, index=bytearray(index))
+    gc.collect()
+
+    def child() -> None:
+        assert len(reader.names()) == 6
+
+    assert in_child(child) == 0
+    child()

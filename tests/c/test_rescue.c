@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Salvage of damaged indexes: every flipped bit, drawn damage, cuts, and the cases of which the outcome is known.
- * `test_rescue N` draws N flips of two bits. */
+ * `test_rescue N` draws N damages, half of them of two bits. */
 #include "test.h"
 
 #include "base/limits.h"
@@ -8,7 +8,7 @@
 #include "memory_fault.h"
 #include "table/table.h"
 
-enum { TENSORS = 16, SHARDS = 2, QUICK_FLIPS = 4000, ALL_FLIPS = 100000, METAINDEX_SIZE = 8 + CF_TRAILER_SIZE };
+enum { TENSORS = 16, SHARDS = 2, QUICK_FLIPS = 4000, ALL_FLIPS = 200000, METAINDEX_SIZE = 8 + CF_TRAILER_SIZE };
 
 static ckptfmt_error err;
 static ckptfmt_limits limits;
