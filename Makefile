@@ -199,7 +199,8 @@ oldest-torch: python ## the tests of torch's adapter with the oldest torch that 
 
 docs: python ## the documentation site in build/docs, warnings as errors
 	$(Q)$(PY) -c 'import sphinx, myst_parser, furo' 2>/dev/null || $(PY) -m pip install --quiet -e '.[docs]'
-	$(Q)mkdir -p docs/generated
+	$(Q)mkdir -p docs/generated/spec
+	$(Q)cp $(filter-out %/README.md,$(wildcard spec/*.md)) docs/generated/spec/ && cp SECURITY.md docs/generated/security.md
 	$(Q)$(PY) tools/commands.py >docs/generated/commands.md
 	$(Q)$(PY) tools/api.py >docs/generated/api.md
 	$(Q)$(PY) -m sphinx -q -W --keep-going -E -b html docs build/docs
