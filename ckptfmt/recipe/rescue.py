@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -195,6 +196,9 @@ def _of_checkpoint(
     errors = _read_all(reader, sizes, Meter(progress, 2 * total), folder)
     lost = {name: _reason(error) + _sound_rows(reader[name]) for name, error in errors.items()}
     lost |= _of_doubtful_repairs(reader, found, errors)
+    # Slices of tensors whose own entries are lost.
+    orphans = frozenset(filter(_is_slice_key, reader))
+    lost = {name: why for name, why in lost.items() if name not in orphans}
     for damage in found.damages:
         if (damage.kind, damage.outcome) == (_core.REGION_DATA, _core.SALVAGE_LOST):
             lost[UNNAMED] = "names in damaged blocks of the index"
@@ -203,7 +207,7 @@ def _of_checkpoint(
     metadata, said = _metadata(reader, lost)
     if options.level == "v2" and said == "whole":
         raise invalid("level", "level 'v2' has no place for the metadata, which are sound")
-    kept = tuple(name for name in reader if name not in lost)
+    kept = tuple(name for name in reader if name not in lost and name not in orphans)
     if kept:
         done = edited(
             reader,
@@ -214,7 +218,7 @@ def _of_checkpoint(
             metadata=metadata,
             drop_weights=True,
             drop_missing=True,
-            damaged=lost.keys(),
+            damaged=lost.keys() | orphans,
             level=options.level,
             is_fresh=True,
             progress=progress and (lambda at, _: progress(total + at, 2 * total)),
@@ -235,6 +239,10 @@ def _of_checkpoint(
         _structure(reader, lost, said),
         said,
     )
+
+
+def _is_slice_key(name: str) -> bool:
+    return name.startswith("\0")
 
 
 def _read_all(
@@ -433,7 +441,7 @@ def _unproven(
     handles = {name: reader[name] for name in lost if name in reader}
     text = None
     if other is not None:
-        for name in _readable_names(other):
+        for name in itertools.filterfalse(_is_slice_key, _readable_names(other)):
             if name not in reader:
                 handles[name], lost[name] = other[name], "its block of the index is damaged"
         if names.METADATA not in reader and names.METADATA in other:

@@ -13,6 +13,7 @@ from support.files import flip, listing
 
 import ckptfmt
 from ckptfmt.cli import main
+from ckptfmt.editing import rescue
 
 
 @pytest.fixture
@@ -67,3 +68,24 @@ def test_show_unverified(damaged: Path, capsys: pytest.CaptureFixture[str]) -> N
     np.save("a.npy", np.ones(3))
     np.savez("a.npz", a=np.ones(3))
     assert main(["show", "--unverified", "a.npz", "a"]) == 2
+
+
+def test_slices_whose_tensor_is_lost(tmp_path: Path) -> None:
+    """Their entries are in another block of the index than that of the tensor."""
+    with ckptfmt.Writer(tmp_path / "ck") as writer:
+        for row in range(3):
+            writer.add_slice("t/9", np.full((1, 4), row), (3, 4), (row, 0))
+        for number in range(20_000):
+            writer.add(f"t/{number % 8}/{number}", np.float32(number))
+    index = tmp_path / "ck.index"
+    content = bytearray(index.read_bytes())
+    at = content.rindex(b"9", 0, len(content) - 400)
+    for place in (at, at + 9, at - 40):
+        content[place] ^= 0x55
+    index.write_bytes(content)
+    done = rescue(tmp_path / "ck", tmp_path / "out")
+    assert ckptfmt.verify(tmp_path / "out").ok
+    loaded = ckptfmt.load(tmp_path / "out")
+    assert 8_000 < len(done.kept) == len(loaded) and not any("\0" in name for name in loaded)
+    assert "t/9" not in loaded and "..." in done.lost and not any("\0" in one for one in done.lost)
+    assert all(loaded[name] == int(name.rpartition("/")[2]) for name in loaded)
