@@ -53,6 +53,12 @@ RESCUE = "`ckptfmt rescue`, ckptfmt.editing.rescue: write what is sound as a new
 class CkptfmtError(Exception):
     """Base of all errors of this package.
 
+    >>> try:
+    ...     ckptfmt.open("nowhere")
+    ... except ckptfmt.CkptfmtError as error:
+    ...     print(type(error).__name__, error.status, error.failure, error.path)
+    CheckpointNotFoundError NOT_FOUND CHECKPOINT_NOT_FOUND nowhere
+
     Attributes:
         message: one sentence, without file, tensor and offset. For a damaged file it starts with
             the rule of `spec/format.md` that is broken.
@@ -151,7 +157,14 @@ class CkptfmtError(Exception):
 
 
 class CkptfmtWarning(UserWarning):
-    """A recoverable problem: the call succeeded, but the caller should know."""
+    """A recoverable problem: the call succeeded, but the caller should know.
+
+    >>> import warnings
+    >>> ckptfmt.save("model", {"w": np.array([1e9])})
+    >>> with warnings.catch_warnings():
+    ...     warnings.simplefilter("ignore", ckptfmt.CkptfmtWarning)
+    ...     half = ckptfmt.load("model", cast="float16", allow_loss=True)
+    """
 
 
 @contextlib.contextmanager
@@ -217,7 +230,7 @@ def _told(message: str) -> str:
 def warn(message: str) -> None:
     """Warn at the line of the caller that called into this package."""
     level, frame = 2, sys._getframe(1)
-    while frame.f_back is not None and frame.f_globals["__name__"].startswith("ckptfmt."):
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("ckptfmt."):
         level, frame = level + 1, frame.f_back
     warnings.warn(_told(message), CkptfmtWarning, stacklevel=level)
 
@@ -237,7 +250,17 @@ def printable(text: str) -> str:
 
 
 class CorruptError(CkptfmtError):
-    """A file breaks a rule of the format: it is damaged, cut short, forged or not all merged."""
+    """A file breaks a rule of the format: it is damaged, cut short, forged or not all merged.
+
+    >>> ckptfmt.save("model", {"w": np.ones(3)})
+    >>> with open("model.data-00000-of-00001", "r+b") as file:
+    ...     _ = file.write(b"?")
+    >>> try:
+    ...     ckptfmt.load("model")
+    ... except ckptfmt.CorruptError as error:
+    ...     print(error.failure, error.tensor)
+    CHECKSUM w
+    """
 
     way_out = RESCUE
     default_status = "CORRUPT"
@@ -258,7 +281,16 @@ class CorruptError(CkptfmtError):
 
 
 class UnsupportedError(CkptfmtError):
-    """Well formed, but of a version or kind that this release does not read or write."""
+    """Well formed, but of a version or kind that this release does not read or write.
+
+    >>> import tarfile
+    >>> tarfile.open("model.tar", "w").close()
+    >>> try:
+    ...     ckptfmt.open("model.tar")
+    ... except ckptfmt.UnsupportedError as error:
+    ...     print(error.path)
+    model.tar
+    """
 
     default_status = "UNSUPPORTED"
     failures = ("UNSUPPORTED",)
@@ -272,7 +304,14 @@ class LimitError(CkptfmtError):
 
 
 class InvalidError(CkptfmtError, ValueError):
-    """Wrong argument, closed handle, or unusable path."""
+    """Wrong argument, closed handle, or unusable path.
+
+    >>> try:
+    ...     ckptfmt.save("model", {"w": np.ones(3)}, level="v3")
+    ... except ckptfmt.InvalidError as error:
+    ...     print(error.argument)
+    level
+    """
 
     default_status = "INVALID"
     failures: ClassVar[tuple[str, ...]] = ("ARGUMENT", "BAD_PATH")
@@ -291,7 +330,15 @@ class ShardingError(InvalidError, RuntimeError):
 
 
 class TensorNotFoundError(CkptfmtError, KeyError):
-    """The checkpoint has no tensor of this name."""
+    """The checkpoint has no tensor of this name.
+
+    >>> ckptfmt.save("model", {"layer/kernel": np.ones(3)})
+    >>> try:
+    ...     ckptfmt.load("model", ["layer/kernal"])
+    ... except ckptfmt.TensorNotFoundError as error:
+    ...     print(error.tensor)
+    layer/kernal
+    """
 
     default_status = "NOT_FOUND"
     failures = ("TENSOR_NOT_FOUND",)
@@ -299,7 +346,16 @@ class TensorNotFoundError(CkptfmtError, KeyError):
 
 class StorageError(CkptfmtError, OSError):
     """The operating system refused or failed; `errno` and `filename` as in OSError. The failure
-    "NOT_REMOVED": the result of a merge is in place, but an input could not be removed."""
+    "NOT_REMOVED": the result of a merge is in place, but an input could not be removed.
+
+    >>> import errno
+    >>> open("file", "w").close()
+    >>> try:
+    ...     ckptfmt.save("file/model", {"w": np.ones(3)})
+    ... except ckptfmt.StorageError as error:
+    ...     print(error.failure, error.errno == errno.ENOTDIR)
+    OS True
+    """
 
     default_status = "IO"
     failures: ClassVar[tuple[str, ...]] = ("OS", "NOT_REMOVED")
@@ -333,7 +389,14 @@ class DurabilityUnknownError(StorageError):
 
 
 class CheckpointNotFoundError(StorageError, FileNotFoundError):
-    """There is no checkpoint at this path; the message says what was found instead."""
+    """There is no checkpoint at this path; the message says what was found instead.
+
+    >>> try:
+    ...     ckptfmt.open("nowhere")
+    ... except FileNotFoundError as error:
+    ...     print(type(error).__name__, error.path)
+    CheckpointNotFoundError nowhere
+    """
 
     default_status = "NOT_FOUND"
     failures = ("CHECKPOINT_NOT_FOUND",)

@@ -166,8 +166,13 @@ def sharded_filename(basename: Path, shard: int, num_shards: int) -> str:
 
     Each number has at least five characters. As in TensorFlow its range is not checked.
 
-    >>> sharded_filename("part", 1, 3)
+    >>> ckptfmt.sharded_filename("part", 1, 3)
     'part-00001-of-00003'
+
+    Args:
+        basename: the beginning of the name: str, bytes or os.PathLike.
+        shard: the number of the file, from 0.
+        num_shards: how many files there are.
 
     Raises:
         InvalidError: `basename` is not a path, or a number is not an integer.

@@ -74,11 +74,14 @@ def parse_spec(spec: str | bytes) -> SliceSpec | None:
 class SaveSliceInfo:
     """The position of a variable in a larger one, as `tf.Variable.SaveSliceInfo`.
 
+    >>> ckptfmt.SaveSliceInfo("w", [4, 6], [0, 2], [2, 3]).spec
+    '4 6 0,2:2,3'
+
     Attributes:
-        full_name: name of the full variable.
-        full_shape: shape of the full variable.
-        var_offset: first element of this part, one number a dimension.
-        var_shape: shape of this part.
+        full_name: name of the full variable, str.
+        full_shape: shape of the full variable, ints.
+        var_offset: index of the first element of this part, one int for each dimension.
+        var_shape: shape of this part, ints.
     """
 
     full_name: str | None = None

@@ -65,10 +65,17 @@ def merge(
     does (TensorFlow overwrites data files first). No tensor bytes are read. Memory: the merged
     index, and one block of each input's index.
 
+    >>> for part in range(2):
+    ...     with ckptfmt.Writer(f"part-{part}") as writer:
+    ...         writer.add_slice("w", np.full((2, 3), part), shape=(4, 3), offset=(2 * part, 0))
+    >>> ckptfmt.merge(["part-0", "part-1"], "model")
+    >>> ckptfmt.load("model")["w"].shape
+    (4, 3)
+
     Args:
-        prefixes: the inputs, each any path that `ckptfmt.open` takes. Their order determines the
-            numbers of the data files.
-        destination: prefix of the result.
+        prefixes: the inputs, an iterable of paths of checkpoints (prefixes, directories, URLs).
+            Their order determines the numbers of the data files.
+        destination: the result's path without extension, str, bytes or os.PathLike, or a URL.
         inputs: "keep" leaves the inputs as they are and hard-links their data files; "consume"
             removes the inputs afterwards, so that their data files have moved. Where the file
             system has no links the data files are copied.
@@ -78,23 +85,27 @@ def merge(
         metadata_from: one of the inputs: the result has its metadata, or none if it has none.
             Without it, metadata of several inputs must be equal. What `ckptfmt.torch` and
             `ckptfmt.jax` note of tensors in the metadata must be equal in any case.
-        durability: as in Writer.
-        progress: as in `ckptfmt.load`; of the data files, which are only read where they are
-            copied.
-        limits: as in `ckptfmt.open`.
+        durability: "full": synced to disk; "rename": atomic for other processes, not synced;
+            "none": as "rename", and the index is not read back.
+        progress: a function, called as `progress(done, total)` with two int, of bytes of the data
+            files, which are only read where they are copied.
+        limits: what a file may ask of this process: a mapping of names of `ckptfmt_limits` in
+            `ckptfmt.h` to int, such as {"index_bytes_max": 1 << 30}; None: the defaults there.
 
     Raises:
-        CorruptError: also, with the failure BAD_SLICE, if elements of a tensor are in no input.
         MergeConflictError: two inputs have the same tensor or slice, or different dtypes or shapes
             of one tensor, or different metadata (`metadata_from`).
         BusyError: an input was saved again during the merge, or another process held the lock of
             the destination's directory for minutes.
-        CheckpointNotFoundError, CorruptError, StorageError, UnsupportedError, LimitError.
-        StorageError: also, with the failure NOT_REMOVED, if the result is in place and this input
-            could not be removed.
         InvalidError: no inputs, a repeated input, an input that is the destination, or a name of
             the destination that a prefix cannot have; `metadata_from` is not an input, or would
             lose notes on tensors.
+        CheckpointNotFoundError: an input is missing.
+        CorruptError: an input is damaged; or, with the failure BAD_SLICE, elements of a tensor are
+            in no input.
+        UnsupportedError, LimitError: an input of an unknown version, or beyond `limits`.
+        StorageError: reading or writing failed; with the failure NOT_REMOVED, the result is in
+            place and an input could not be removed.
     """
     check_order("merge(prefixes, destination)", "destination", destination, prefixes)
     check_choice("inputs", inputs, ("keep", "consume"))
@@ -171,21 +182,36 @@ def merge_v2_checkpoints(
     delete_old_dirs: bool = True,
     allow_missing_files: bool = False,
 ) -> None:
-    """Merge bundles as TensorFlow's MergeV2Checkpoints op does: on a fresh destination the result
-    has the same bytes.
+    """Merge bundles as TensorFlow's MergeV2Checkpoints op (`tf.raw_ops.MergeV2Checkpoints`): on a
+    fresh destination the result has the same bytes.
 
     The data files move and the inputs are removed. Unlike in TensorFlow, everything is checked
-    first, the result appears atomically, and a call that was killed can be made again (see
-    `merge`). As in TensorFlow, slices need not cover their tensor.
+    first, the result appears atomically, and a call that was killed can be made again. As in
+    TensorFlow, slices need not cover their tensor.
+
+    >>> ckptfmt.save_v2("tmp/part-0", ["a"], [""], [np.ones(2)])
+    >>> ckptfmt.save_v2("tmp/part-1", ["b"], [""], [np.zeros(2)])
+    >>> ckptfmt.merge_v2_checkpoints(["tmp/part-0", "tmp/part-1"], "model")
+    >>> sorted(ckptfmt.load("model"))
+    ['a', 'b']
 
     Args:
-        checkpoint_prefixes: the inputs' prefixes, taken literally.
-        destination_prefix: prefix of the result.
-        delete_old_dirs: also remove the inputs' directories that are empty afterwards.
-        allow_missing_files: leave out inputs that do not exist (at least one must exist).
+        checkpoint_prefixes: an iterable of the inputs' prefixes, taken literally.
+        destination_prefix: the result's path without extension, str, bytes or os.PathLike, or a
+            URL.
+        delete_old_dirs: True also removes the inputs' directories that are empty afterwards.
+        allow_missing_files: True leaves out inputs that do not exist (at least one must exist).
 
     Raises:
-        As `merge`.
+        MergeConflictError: two inputs have the same tensor or slice, or different dtypes or shapes
+            of one tensor, or different metadata.
+        CheckpointNotFoundError: an input is missing, or all of them.
+        CorruptError, UnsupportedError, LimitError: an input is damaged, of an unknown version, or
+            too large.
+        InvalidError: no inputs, a repeated input, or an input that is the destination.
+        BusyError: an input was saved again during the merge, or another process held the lock of
+            the destination's directory for minutes.
+        StorageError: reading or writing failed, or an input could not be removed.
     """
     check_switches(delete_old_dirs=delete_old_dirs, allow_missing_files=allow_missing_files)
     prefixes = _listed(checkpoint_prefixes, "checkpoint_prefixes")

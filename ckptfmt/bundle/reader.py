@@ -170,12 +170,15 @@ class Reader(Mapping[str, TensorHandle]):
         """Return the whole tensor `name` as a new array: `reader[name].read()` without the handle.
 
         Args:
-            name: the tensor's name.
-            verify: overrides the reader's mode.
+            name: the tensor's name, str or bytes.
+            verify: "auto", "full" or "off"; None: as the reader was opened.
 
         Raises:
             TensorNotFoundError: the checkpoint has no such tensor.
-            CorruptError, UnsupportedError, StorageError, LimitError: as `TensorHandle.read`.
+            CorruptError: the data is damaged, or its slices do not cover it.
+            UnsupportedError: more than 64 dimensions, the limit of numpy.
+            StorageError, LimitError: a data file cannot be read; the tensor exceeds a limit of the
+                reader.
         """
         mode = self._default_mode if verify is None else self._verify_mode(verify)
         try:
@@ -210,9 +213,9 @@ class Reader(Mapping[str, TensorHandle]):
         """Return the names that meet all given conditions, in key order.
 
         Args:
-            prefix: the beginning of the name.
-            glob: shell pattern for the whole name; `*` matches slashes as well.
-            regex: regular expression, found anywhere in the name.
+            prefix: the beginning of the name, str or bytes.
+            glob: shell pattern for the whole name, str; `*` matches slashes as well.
+            regex: regular expression, str or compiled, found anywhere in the name.
 
         Raises:
             InvalidError: `glob` or `regex` is not a valid pattern.
@@ -235,7 +238,12 @@ class Reader(Mapping[str, TensorHandle]):
         return _Values(self)
 
     def get(self, name: str | bytes, default: Any = None) -> Any:
-        """Return the handle of a tensor, or `default` if the checkpoint has none of this name."""
+        """Return the handle of a tensor, or `default` if the checkpoint has none of this name.
+
+        Args:
+            name: the tensor's name, str or bytes.
+            default: what to return if the checkpoint has no such tensor.
+        """
         # Without the search for near names that a failed lookup makes.
         return self[name] if name in self else default  # noqa: SIM401 (this is `get`)
 
@@ -252,10 +260,10 @@ class Reader(Mapping[str, TensorHandle]):
         # A large index is not listed only for this.
         if error.tensor is not None and self.header.index_size <= LISTED_FOR_A_HINT_MAX:
             with contextlib.suppress(CkptfmtError):  # damage elsewhere in the index
-                error.hint(self.part_hint(error.tensor) or hints.near(error.tensor, self._names()))
+                error.hint(self._part_hint(error.tensor) or hints.near(error.tensor, self._names()))
         return error
 
-    def part_hint(self, name: str) -> str:
+    def _part_hint(self, name: str) -> str:
         """Return a hint for a missing name that TensorFlow gives a part of a partitioned variable,
         for the end of a message; "" for another name."""
         match = _PART.fullmatch(name)
@@ -308,7 +316,15 @@ class Reader(Mapping[str, TensorHandle]):
         Fields: name (str), dtype (its name), shape (tuple), nbytes (of the array; of
         strings as stored), shard (-1 for a partitioned tensor), offset and stored_nbytes (bytes in
         the data file), crc32c (unmasked), chunk_size (bytes, 0 for none), slices (0 for a tensor
-        stored whole), dtype_code. `reserved` includes the names that belong to the format.
+        stored whole), dtype_code.
+
+        >>> ckptfmt.save("model", {"w": np.ones((2, 3), "float32")})
+        >>> table = ckptfmt.open("model").table()
+        >>> table["name"][0], table["shape"][0], int(table["nbytes"].sum())
+        ('w', (2, 3), 24)
+
+        Args:
+            reserved: True includes the names that belong to the format.
         """
         check_switch("reserved", reserved)
         listing = self._listing()
@@ -428,8 +444,18 @@ class Reader(Mapping[str, TensorHandle]):
         return self._handle.regions()
 
     def verify(self, *, strict: bool = False, progress: Progress | None = None) -> Report:
-        """Check every byte of the checkpoint, as `ckptfmt.verify` does, with the limits of this
-        reader."""
+        """Check every index block, every entry and every byte of every tensor, with the limits of
+        this reader. Damage is in the report, not raised.
+
+        Args:
+            strict: True makes deviations from what a canonical writer writes problems as well.
+            progress: a function, called as `progress(done, total)` with two int, of bytes of the
+                files.
+
+        Raises:
+            CheckpointNotFoundError: the checkpoint was removed.
+            StorageError: a file exists and cannot be read.
+        """
         from ckptfmt.bundle.verify import verify_all  # noqa: PLC0415 (most readers never check)
 
         return verify_all(
@@ -450,7 +476,12 @@ class Reader(Mapping[str, TensorHandle]):
         of the largest tensor.
 
         Args:
-            progress: as in `ckptfmt.load`.
+            progress: a function, called as `progress(done, total)` with two int, of bytes of the
+                arrays.
+
+        Raises:
+            CorruptError, UnsupportedError, LimitError, StorageError: a tensor is damaged, of an
+                unknown dtype, beyond the limits of this reader, or cannot be read now.
         """
         import hashlib  # noqa: PLC0415 (it loads a library of a megabyte)
 

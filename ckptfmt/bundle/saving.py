@@ -62,25 +62,42 @@ def save(
     Waits first for a background save (`save_async`). An array that another thread changes meanwhile
     may be stored torn, partly old and partly new; the checkpoint can be loaded all the same.
 
+    >>> ckptfmt.save("model", {"layer/kernel": np.ones((2, 3)), "step": 7}, metadata={"epoch": 1})
+    >>> ckptfmt.load("model")["layer/kernel"].shape
+    (2, 3)
+
     Args:
-        prefix, metadata, level, alignment, durability, compression: as in Writer.
-        tensors: name to array, as `Writer.add` takes it.
-        base: an earlier checkpoint, any path that `ckptfmt.open` takes; it may be the one at
+        prefix: the checkpoint's path without extension, str, bytes or os.PathLike, or a URL;
+            missing directories are made.
+        tensors: names (str or bytes) to arrays of any shape, or pairs of these: NumPy arrays,
+            arrays of any framework in CPU memory (DLPack), buffers, or what `np.asarray` takes; str
+            is stored as UTF-8.
+        metadata: a mapping of str to texts, finite numbers, bools and lists of these, stored as
+            JSON and read back as `Reader.metadata`. Level "v2" cannot store it.
+        level: "v2": exactly what TensorFlow writes; "v2+": with chunk checksums, which TensorFlow
+            skips; "ckptfmt": with compressed values, which TensorFlow refuses.
+        alignment: bytes; every tensor starts at a multiple of it. None: 64, at level "v2" 1.
+        durability: "full": synced to disk; "rename": atomic for other processes, not synced;
+            "none": as "rename", and the index is not read back.
+        base: an earlier checkpoint, as the path that `ckptfmt.open` takes; it may be the one at
             `prefix`, which the new one replaces. Linked tensors stay as the base stores them: those
             of a base of level "v2" have no chunk checksums.
-        progress: as in `ckptfmt.load`; unchanged tensors are done once they have been compared.
-        shards: the number of data files, as in Writer, each written by its own thread. None: one
-            for each whole 64 MiB of array data, but at most 16, at most the processors that this
-            process may use, and at most the total size divided by that of the largest array,
-            rounded up; one with `compression` or `base`. A checkpoint that replaces another one can
-            have one file more.
+        progress: a function, called as `progress(done, total)` with two int, of bytes of the
+            arrays. Unchanged tensors are done once they have been compared.
+        compression: "zstd", or "zstd:1" to "zstd:22", stores the tensors that get smaller
+            compressed, which makes the level "ckptfmt". None: none, at that level "zstd".
+        shards: the number of data files, 1 to 1024, each written by its own thread. None: one for
+            each whole 64 MiB of array data, but at most 16, the processors that this process may
+            use, and the total size divided by that of the largest array, rounded up; one with
+            `compression` or `base`. A checkpoint that replaces another one can have one more.
 
     Raises:
         InvalidError: a name or an array that cannot be stored; checked before anything is written.
-        CheckpointNotFoundError: there is no base.
+        CheckpointNotFoundError: there is no checkpoint at `base`.
         CorruptError, UnsupportedError, LimitError: the index of the base cannot be read. (Damaged
             tensors of the base count as changed.)
-        StorageError: as in Writer.
+        StorageError: it could not be written; an older checkpoint there is unchanged.
+        DurabilityUnknownError: it is in place, but a power cut may bring the older one back.
     """
     check_progress(progress)
     check_order("save(prefix, tensors)", "prefix", prefix, tensors)
@@ -108,28 +125,51 @@ def save_async(
     compression: str | None = None,
     shards: int | None = None,
 ) -> SaveFuture:
-    """Save as `save` does, with the same bytes, in the background. Returns when all arrays are
-    copied: later changes of them do not affect the checkpoint.
+    """Save named arrays as `save` does, with the same bytes, in the background. Return when all
+    arrays are copied: later changes of them do not affect the checkpoint.
 
     A process writes one background save at a time: every other save waits for it before it copies
     anything. The memory of the copies is freed after the save; a Saver with `enable_async` keeps
     its own for its next save, which is faster. An interpreter that exits waits for the save; after
     `os._exit` or a kill the older checkpoint is unchanged.
 
+    >>> future = ckptfmt.save_async("model", {"step": 7})
+    >>> future.result()  # waits, and raises what failed
+    'model'
+
     Args:
-        prefix, metadata, level, alignment, durability, compression: as in Writer. A relative prefix
-            is joined to the current directory now.
-        tensors, shards: as in `save`.
-        base: as in `save`; compared in the background, a relative path is as for `prefix`.
-        progress: as in `save`, but called from the background thread.
+        prefix: the checkpoint's path without extension, str, bytes or os.PathLike, or a URL;
+            missing directories are made. A relative one is joined to the current directory now.
+        tensors: names (str or bytes) to arrays of any shape, or pairs of these: NumPy arrays,
+            arrays of any framework in CPU memory (DLPack), buffers, or what `np.asarray` takes; str
+            is stored as UTF-8.
+        metadata: a mapping of str to texts, finite numbers, bools and lists of these, stored as
+            JSON and read back as `Reader.metadata`. Level "v2" cannot store it.
+        level: "v2": exactly what TensorFlow writes; "v2+": with chunk checksums, which TensorFlow
+            skips; "ckptfmt": with compressed values, which TensorFlow refuses.
+        alignment: bytes; every tensor starts at a multiple of it. None: 64, at level "v2" 1.
+        durability: "full": synced to disk; "rename": atomic for other processes, not synced;
+            "none": as "rename", and the index is not read back.
+        base: an earlier checkpoint, as the path that `ckptfmt.open` takes; it may be the one at
+            `prefix`, which the new one replaces. Linked tensors stay as the base stores them: those
+            of a base of level "v2" have no chunk checksums. Compared in the background; a relative
+            path is joined to the current directory now.
+        progress: a function, called as `progress(done, total)` with two int, of bytes of the
+            arrays, from the background thread.
+        compression: "zstd", or "zstd:1" to "zstd:22", stores the tensors that get smaller
+            compressed, which makes the level "ckptfmt". None: none, at that level "zstd".
+        shards: the number of data files, 1 to 1024, each written by its own thread. None: one for
+            each whole 64 MiB of array data, but at most 16, the processors that this process may
+            use, and the total size divided by that of the largest array, rounded up; one with
+            `compression` or `base`. A checkpoint that replaces another one can have one more.
 
     Returns:
         A future of the prefix.
 
     Raises:
-        InvalidError: as in `save`; nothing is written.
-        MemoryError: not enough memory for the copies; nothing is written.
-        Errors of the write itself are raised by the future.
+        InvalidError: a name or an array that cannot be stored; nothing is written.
+        MemoryError: not enough memory for the copies; nothing is written. Errors of the write
+            itself are raised by the future.
     """
     check_order("save_async(prefix, tensors)", "prefix", prefix, tensors)
     options = SaveOptions(
@@ -196,19 +236,27 @@ def save_v2(
     shape_and_slices: Sequence[str | bytes],
     tensors: Sequence[Any],
 ) -> None:
-    """Save as TensorFlow's SaveV2 op: the same arguments and, on a fresh prefix, the same bytes.
+    """Save as TensorFlow's SaveV2 op (`tf.raw_ops.SaveV2`): the same arguments and, on a fresh
+    prefix, the same bytes.
+
+    >>> ckptfmt.save_v2("model", ["w", "b"], ["4 2 0,3:-", ""], [np.zeros((3, 2)), np.ones(2)])
+    >>> ckptfmt.restore_v2("model", ["w"], ["4 2 1,2:-"])[0].shape
+    (2, 2)
 
     Args:
-        prefix: the checkpoint's prefix.
-        tensor_names: one name for each tensor. A name may repeat with different slices.
-        shape_and_slices: one text for each tensor: "" for a whole tensor, else its full shape and
-            the slice ("4 6 0,2:-").
-        tensors: one array for each name, with the slice's shape.
+        prefix: the checkpoint's path without extension, str, bytes or os.PathLike, or a URL;
+            missing directories are made.
+        tensor_names: str or bytes, one for each tensor. A name may repeat with different slices.
+        shape_and_slices: str or bytes, one for each tensor: "" for a whole tensor, else its full
+            shape and the slice: "4 6 0,2:-" is rows 0 and 1 of 4, all 6 columns.
+        tensors: arrays, one for each name, with the slice's shape: of NumPy, of any framework in
+            CPU memory, or what `np.asarray` takes.
 
     Raises:
         InvalidError: the three have different lengths or are empty, a text is malformed or does not
             fit its array, a name is empty or reserved.
-        StorageError: writing failed.
+        StorageError: it could not be written; an older checkpoint there is unchanged.
+        DurabilityUnknownError: it is in place, but a power cut may bring the older one back.
     """
     slices.check_texts(tensor_names, shape_and_slices)
     check_sized("tensors", tensors, "arrays")

@@ -8,7 +8,7 @@ import math
 import operator
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, SupportsIndex, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -83,7 +83,13 @@ StoredSlice.__module__ = "ckptfmt.types"
 
 
 class TensorHandle:
-    """One tensor. Creating a handle reads only the index. A handle keeps its reader alive.
+    """One tensor of an open checkpoint: `reader[name]`. Its attributes come from the index, and
+    each read is one of the elements that are asked for. A handle keeps its reader alive.
+
+    >>> ckptfmt.save("model", {"w": np.arange(6.0).reshape(3, 2)})
+    >>> handle = ckptfmt.open("model")["w"]
+    >>> handle.shape, handle.dtype, handle.nbytes, handle[1].tolist()
+    ((3, 2), dtype('float64'), 48, [2.0, 3.0])
 
     Attributes:
         name: str, with surrogate escapes for bytes that are not UTF-8. `raw_name` is bytes.
@@ -240,12 +246,16 @@ class TensorHandle:
         """Return the whole tensor as a new array.
 
         Strings and variant payloads are object arrays of bytes. For a dtype that this version does
-        not know, the array has the stored bytes as uint8. `verify` overrides the reader's mode.
+        not know, the array has the stored bytes as uint8.
+
+        Args:
+            verify: "auto", "full" or "off"; None: as the reader was opened.
 
         Raises:
             CorruptError: the data is damaged, or its slices do not cover it.
             UnsupportedError: more than 64 dimensions, the limit of numpy.
-            StorageError, LimitError.
+            StorageError, LimitError: a data file cannot be read; the tensor exceeds a limit of the
+                reader.
         """
         reader = self._reader
         mode = reader._default_mode if verify is None else reader._verify_mode(verify)
@@ -259,12 +269,14 @@ class TensorHandle:
             array: writable CPU memory of exactly this shape and dtype, in any byte order: a numpy
                 array, DLPack object or buffer. If it is not C-contiguous, or in another byte order
                 than this machine's, it is filled from a temporary copy.
-            verify: overrides the reader's mode.
+            verify: "auto", "full" or "off"; None: as the reader was opened.
 
         Raises:
             InvalidError: another shape or dtype, or read-only; nothing is written.
-            CorruptError, StorageError, LimitError: as in `read`; the content of the array is then
-                unspecified.
+            CorruptError: the data is damaged, or its slices do not cover it; the content of the
+                array is then unspecified.
+            StorageError, LimitError: a data file cannot be read; the tensor exceeds a limit of the
+                reader.
         """
         target = self._borrow(array)
         self._check_kind(target.array.dtype, target.array.shape)
@@ -307,11 +319,15 @@ class TensorHandle:
         tensor is not aligned in the file, neither is the array (`array.flags.aligned`): numpy
         works with it, C code that takes its pointer may not. `alignment=` of a save aligns tensors.
 
+        Args:
+            verify: "auto", "full" or "off"; None: as the reader was opened.
+
         Raises:
             InvalidError: a partitioned or compressed tensor, strings, or the other byte order:
                 these cannot be mapped.
-            LimitError: it has more bytes than `tensor_bytes_max`.
-            CorruptError, StorageError.
+            CorruptError: the data is damaged.
+            StorageError, LimitError: the data file cannot be read; the tensor has more bytes than
+                `tensor_bytes_max`.
         """
         self._check_rank()
         raw = self._reader._handle.map(
@@ -323,16 +339,25 @@ class TensorHandle:
         except ValueError as error:  # as in new_array
             raise self._unsupported(f"shape {self.shape}: {error}") from None
 
+    @overload
+    def __getitem__(self, key: SupportsIndex | tuple[SupportsIndex, ...]) -> Any: ...
+
+    @overload
+    def __getitem__(self, key: Any) -> NDArray[Any]: ...
+
     def __getitem__(self, key: Any) -> Any:
         """Return `read()[key]` as a new array, reading only the smallest box that contains it.
 
         Args:
-            key: integers, slices with any step, and an ellipsis.
+            key: integers, slices with any step, and an ellipsis: basic indexing of NumPy.
 
         Raises:
-            IndexError: as numpy.
+            IndexError: an integer out of range, or more indices than dimensions.
             InvalidError: another kind of indexing (masks, arrays, None).
-            What `read` raises.
+            CorruptError: the data is damaged, or its slices do not cover it.
+            UnsupportedError: more than 64 dimensions, the limit of numpy.
+            StorageError, LimitError: a data file cannot be read; the tensor exceeds a limit of the
+                reader.
         """
         if self.dtype is None:
             if indexing.is_all(key, self.shape):

@@ -116,17 +116,26 @@ def verify(
     follow_symlinks: bool = True,
 ) -> Report:
     """Check every index block, every entry and every byte of every tensor, and that the tensors of
-    the object graph are there. Damage is reported, not raised.
+    the object graph are there. Damage is in the report, not raised.
+
+    >>> ckptfmt.save("model", {"w": np.ones(3)})
+    >>> report = ckptfmt.verify("model")
+    >>> report.ok, report.tensors_checked, report.findings
+    (True, 1, [])
 
     Args:
-        path: any path that `ckptfmt.open` takes.
-        strict: whether deviations from what a canonical writer writes make the report not ok.
-        progress: as in `ckptfmt.load`, with bytes of the files.
-        limits, follow_symlinks: as in `ckptfmt.open`.
+        path: a prefix, an `.index` or data file, a directory with a `checkpoint` file or a single
+            checkpoint, a SavedModel, or the URL of one of these.
+        strict: True makes deviations from what a canonical writer writes problems as well.
+        progress: a function, called as `progress(done, total)` with two int, of bytes of the files.
+        limits: what a file may ask of this process: a mapping of names of `ckptfmt_limits` in
+            `ckptfmt.h` to int, such as {"index_bytes_max": 1 << 30}; None: the defaults there.
+        follow_symlinks: False refuses an index or data file that is a symbolic link.
 
     Raises:
-        CheckpointNotFoundError: there is no checkpoint.
-        StorageError, InvalidError.
+        CheckpointNotFoundError: there is no checkpoint at `path`.
+        StorageError: a file exists and cannot be read.
+        InvalidError: an argument of the wrong type or value.
     """
     return verify_all(
         locate(path),

@@ -42,31 +42,40 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 class Writer:
-    """Writes one checkpoint, or one shard of a bigger one. Nothing is visible before `commit`.
+    """Write one checkpoint, or one shard of a bigger one, tensor by tensor, as BundleWriter does in
+    TensorFlow. Nothing is visible before `commit`.
 
     A context manager: commits on a clean exit, abandons on an exception. A writer that is collected
     unfinished abandons what it wrote, with a ResourceWarning. One writer belongs to one thread at a
     time. An array that another thread changes while it is added may be stored torn, partly old and
     partly new; the checkpoint can be loaded all the same.
 
+    >>> with ckptfmt.Writer("model") as writer:
+    ...     writer.add("step", 7)
+    ...     for row in range(4):
+    ...         writer.add_slice("table", np.full((1, 3), row), shape=(4, 3), offset=(row, 0))
+    >>> ckptfmt.load("model")["table"][:, 0].tolist()
+    [0, 1, 2, 3]
+
     Args:
-        prefix: the checkpoint's prefix, taken literally; missing directories are made.
-        metadata: named texts, finite numbers, bools and lists of these and of lists, to store with
-            it as a JSON object (read back as `Reader.metadata`); level "v2" has no place for it.
-        level: "v2" for exactly what TensorFlow writes, "v2+" for checksums of chunks as well, which
-            TensorFlow skips, "ckptfmt" for compressed values, which TensorFlow refuses.
-        alignment: bytes; every tensor starts at a multiple, and the data file's size is one.
-            Default 64, for "v2" 1.
-        durability: "full" (synced), "rename" (atomic for other processes) or "none" (nor read
-            back).
-        compression: "zstd", or "zstd:3" for another level of zstd than 1, stores every tensor that
-            gets smaller by it compressed, which makes the level "ckptfmt"; that level alone means
-            "zstd". A checkpoint of which no tensor gets smaller is one of level "v2+".
+        prefix: the checkpoint's path without extension, str, bytes or os.PathLike, or a URL;
+            missing directories are made. Taken literally.
+        metadata: a mapping of str to texts, finite numbers, bools and lists of these, stored as
+            JSON and read back as `Reader.metadata`. Level "v2" cannot store it.
+        level: "v2": exactly what TensorFlow writes; "v2+": with chunk checksums, which TensorFlow
+            skips; "ckptfmt": with compressed values, which TensorFlow refuses.
+        alignment: bytes; every tensor starts at a multiple of it. None: 64, at level "v2" 1.
+        durability: "full": synced to disk; "rename": atomic for other processes, not synced;
+            "none": as "rename", and the index is not read back.
+        compression: "zstd", or "zstd:1" to "zstd:22", stores the tensors that get smaller
+            compressed, which makes the level "ckptfmt". None: none, at that level "zstd". If no
+            tensor gets smaller, the level is "v2+".
         shards: the number of data files of a fresh prefix, 1 to 1024. Each tensor, in the order of
             adding, goes to the file with the fewest bytes.
 
     Raises:
-        InvalidError, StorageError.
+        InvalidError: an argument of the wrong type or value.
+        StorageError: the data file could not be created.
     """
 
     def __init__(
@@ -125,7 +134,7 @@ class Writer:
         """Append a whole tensor; returns when its bytes are no longer needed.
 
         Args:
-            name: its name, at least one byte.
+            name: its name, str or bytes, at least one byte.
             array: a numpy array of any strides and byte order (not copied), or anything that
                 `np.asarray` takes. Strings: arrays of bytes, str or objects of these; str is stored
                 as UTF-8.
@@ -135,9 +144,7 @@ class Writer:
 
         Raises:
             InvalidError: an empty, repeated or reserved name, or data that cannot be stored.
-            StorageError: writing failed.
-
-        After any error the writer refuses to commit.
+            StorageError: writing failed. After any error the writer refuses to commit.
         """
         with self._adding():
             sources = Sources()
@@ -158,15 +165,19 @@ class Writer:
         merge.
 
         Args:
-            name, array, dtype: as in `add`.
-            shape, offset: the full tensor's shape, and the slice's first element in it.
-            spec: both as a shape_and_slice text instead ("1000 64 250,250:-"); "" is the whole
-                tensor.
+            name: the name of the whole tensor, str or bytes, at least one byte.
+            array: the slice's elements: what `add` takes as an array.
+            shape: the full tensor's shape, ints.
+            offset: the index of the slice's first element in it, one int for each dimension.
+            spec: both as a shape_and_slice text of TensorFlow instead: "1000 64 250,250:-" is rows
+                250 to 499; "" is the whole tensor.
+            dtype: what `np.asarray` should make of data that has no dtype; "variant", "qint8" and
+                the like name what numpy cannot tell apart.
 
         Raises:
-            InvalidError: the slice is outside the tensor, was added before, or disagrees with
-                an earlier one on dtype or shape. Slices that overlap are refused by `commit`.
-            StorageError: as in `add`.
+            InvalidError: the slice is outside the tensor, was added before, or disagrees with an
+                earlier one on dtype or shape. Slices that overlap are refused by `commit`.
+            StorageError: writing failed. After any error the writer refuses to commit.
         """
         with self._adding():
             raw, sources = names.user_name(name, "name"), Sources()

@@ -94,9 +94,17 @@ def save(
     Args:
         prefix: the checkpoint's prefix, on a file system that all processes share.
         pytree: the pytree.
-        metadata, level, alignment, durability, compression: as in `ckptfmt.Writer`. A checkpoint of
-            level "v2" has no metadata, and does not say what implementation keys are of or
-            which tensors are the state of an optimizer.
+        metadata: a mapping of str to texts, finite numbers, bools and lists of these, stored as
+            JSON and read back as `Reader.metadata`. Level "v2" cannot store it.
+        level: "v2": exactly what TensorFlow writes; "v2+": with chunk checksums, which TensorFlow
+            skips; "ckptfmt": with compressed values, which TensorFlow refuses. At "v2" there is no
+            metadata, and nothing says what implementation keys are of or which tensors are the
+            state of an optimizer.
+        alignment: bytes; every tensor starts at a multiple of it. None: 64, at level "v2" 1.
+        durability: "full": synced to disk; "rename": atomic for other processes, not synced;
+            "none": as "rename", and the index is not read back.
+        compression: "zstd", or "zstd:1" to "zstd:22", stores the tensors that get smaller
+            compressed, which makes the level "ckptfmt". None: none, at that level "zstd".
         coordinator: joins the processes instead of a JaxCoordinator; its ranks must be the process
             indices of JAX.
 
@@ -133,7 +141,21 @@ def save_async(
     The next save of this process waits for this one.
 
     Args:
-        As in `save`. A `coordinator` belongs to the save until the future is done.
+        prefix: the checkpoint's prefix, on a file system that all processes share.
+        pytree: the pytree.
+        metadata: a mapping of str to texts, finite numbers, bools and lists of these, stored as
+            JSON and read back as `Reader.metadata`. Level "v2" cannot store it.
+        level: "v2": exactly what TensorFlow writes; "v2+": with chunk checksums, which TensorFlow
+            skips; "ckptfmt": with compressed values, which TensorFlow refuses. At "v2" there is no
+            metadata, and nothing says what implementation keys are of or which tensors are the
+            state of an optimizer.
+        alignment: bytes; every tensor starts at a multiple of it. None: 64, at level "v2" 1.
+        durability: "full": synced to disk; "rename": atomic for other processes, not synced;
+            "none": as "rename", and the index is not read back.
+        compression: "zstd", or "zstd:1" to "zstd:22", stores the tensors that get smaller
+            compressed, which makes the level "ckptfmt". None: none, at that level "zstd".
+        coordinator: joins the processes instead of a JaxCoordinator; its ranks must be the process
+            indices of JAX.
 
     Returns:
         A future: its `result()` is the prefix, once the checkpoint is in place.
@@ -315,11 +337,26 @@ def load(
         sharding: a jax.sharding.Sharding or device for all jax.Arrays instead of their own; or a
             pytree of these that is a prefix of `like`, in which None leaves the own one. Without
             any, an array is not committed to a device.
-        names, filter, rename, cast, allow_loss, strict: as in `ckptfmt.load_into`. A leaf that is
-            left out, or with strict=False does not match, is returned as it is in `like`, and must
-            have a value: a jax.ShapeDtypeStruct has none.
-        verify: as in `ckptfmt.open`.
-        coordinator: as in `save`.
+        names: the tensors to load, an iterable of str or bytes; None: all. A missing one is an
+            error.
+        filter: which tensors to load: a name, a glob pattern (`*` matches slashes too), `/REGEX/`
+            or a compiled pattern found anywhere in the name, or a function of it; None: all.
+        rename: stored name to new name: a mapping, a function, or a list of pairs (regular
+            expression, replacement) applied in order, as `re.sub` does. None drops the tensor. A
+            transform, a function of the array such as `numpy.transpose`, may follow the new name.
+        cast: a dtype, to which all tensors of its kind (floating-point, integer, complex) with at
+            least one dimension are cast, or a mapping of filters to dtypes: the first filter that
+            matches a tensor counts, and None leaves it as it is. True: numbers become what their
+            targets are.
+        allow_loss: True allows casts that change values by more than rounding: finite numbers that
+            become infinite or NaN, integers that do not fit, fractions that become integers.
+        strict: True: anything that does not match is an error. False: load what matches. A leaf
+            that is left out, or does not match, is returned as it is in `like`, and must have a
+            value: a jax.ShapeDtypeStruct has none.
+        verify: "auto": check all whole reads, and partial ones where chunk checksums make that
+            cheap; "full": check everything; "off": nothing but the index.
+        coordinator: joins the processes instead of a JaxCoordinator; its ranks must be the process
+            indices of JAX.
 
     Raises:
         TensorNotFoundError: leaves have no tensor, and nothing else is wrong. The attribute

@@ -39,7 +39,9 @@ class Checkpoint(AdapterCheckpoint):
 
     Attributes:
         model: as given.
-        metadata: as in `ckptfmt.Writer`; saved with the model, and replaced by a restore.
+        metadata: a mapping of str to texts, finite numbers, bools and lists of these, stored as
+            JSON and read back as `Reader.metadata`. Level "v2" cannot store it. It is saved with
+            the model, and replaced by a restore.
 
     Raises:
         InvalidError: an argument of another type; an option that has no meaning here.

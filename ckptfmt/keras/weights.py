@@ -82,9 +82,21 @@ def load_weights(
             the model, else what the names are.
         optimizer: whether to load the variables of the model's optimizer, if the checkpoint has an
             optimizer as well. An optimizer that is not built is built.
-        names, filter, rename, cast, allow_loss, strict: as in `ckptfmt.load_into`. With "graph" a
-            name is a path in the checkpoint, such as "model/layer-1/kernel". The widths of steps
-            and of random seeds differ between backends, and are always converted.
+        names: the tensors to load, an iterable of str or bytes; None: all. A missing one is an
+            error. With "graph" a name is a path in the checkpoint, such as "model/layer-1/kernel".
+        filter: which tensors to load: a name, a glob pattern (`*` matches slashes too), `/REGEX/`
+            or a compiled pattern found anywhere in the name, or a function of it; None: all.
+        rename: stored name to new name: a mapping, a function, or a list of pairs (regular
+            expression, replacement) applied in order, as `re.sub` does. None drops the tensor. A
+            transform, a function of the array such as `numpy.transpose`, may follow the new name.
+        cast: a dtype, to which all tensors of its kind (floating-point, integer, complex) with at
+            least one dimension are cast, or a mapping of filters to dtypes: the first filter that
+            matches a tensor counts, and None leaves it as it is. True: numbers become what their
+            targets are. The widths of steps and of random seeds differ between backends, and are
+            always converted.
+        allow_loss: True allows casts that change values by more than rounding: finite numbers that
+            become infinite or NaN, integers that do not fit, fractions that become integers.
+        strict: True: anything that does not match is an error. False: load what matches.
 
     Returns:
         What matched and what did not, by the names that were compared. `left` has the layers whose
@@ -179,8 +191,16 @@ def save_weights(
             as of Dropout, and those of the process that layers without one draw from (Keras's
             global one; torch's). TensorFlow does not know them, so that its `assert_consumed`
             reports them. Not with "h5". A CkptfmtWarning names layers that draw from others.
-        metadata, level, alignment, durability, compression: as in `ckptfmt.Writer`; a
-            `.weights.h5` file has only `durability`.
+        metadata: a mapping of str to texts, finite numbers, bools and lists of these, stored as
+            JSON and read back as `Reader.metadata`. Level "v2" cannot store it.
+        level: "v2": exactly what TensorFlow writes; "v2+": with chunk checksums, which TensorFlow
+            skips; "ckptfmt": with compressed values, which TensorFlow refuses. A `.weights.h5` file
+            has only `durability`.
+        alignment: bytes; every tensor starts at a multiple of it. None: 64, at level "v2" 1.
+        durability: "full": synced to disk; "rename": atomic for other processes, not synced;
+            "none": as "rename", and the index is not read back.
+        compression: "zstd", or "zstd:1" to "zstd:22", stores the tensors that get smaller
+            compressed, which makes the level "ckptfmt". None: none, at that level "zstd".
 
     A CkptfmtWarning names layers with state that is not saved: vocabularies, bins, and what their
     own `save_own_variables` keeps beside variables, but for "h5".

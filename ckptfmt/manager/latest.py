@@ -54,16 +54,23 @@ _NUMBERED = re.compile(r"(.*)-([0-9]{1,255})", re.DOTALL)  # no file's name is l
 
 
 def latest_checkpoint(directory: Path, latest_filename: Path | None = None) -> str | None:
-    """Return the prefix of a directory's newest complete checkpoint.
+    """Return the prefix of a directory's newest complete checkpoint; as
+    `tf.train.latest_checkpoint`, which does not look whether it is complete.
 
     A checkpoint is complete if its index is sound and all its data files exist and are long enough;
     tensors are not read. If the state file does not lead to a complete checkpoint, another one is
     searched for, with a CkptfmtWarning that states why; without one if the state file changes
     meanwhile and there is a later one of the same name. Nothing outside the directory is opened.
 
+    >>> checkpoint = ckptfmt.Checkpoint(step=7)
+    >>> checkpoint.save("run/ckpt"), checkpoint.save("run/ckpt")
+    ('run/ckpt-1', 'run/ckpt-2')
+    >>> ckptfmt.latest_checkpoint("run")
+    'run/ckpt-2'
+
     Args:
-        directory: where the checkpoints are.
-        latest_filename: name of the state file in it; default "checkpoint".
+        directory: where the checkpoints are: str, bytes or os.PathLike, or a URL.
+        latest_filename: name of the state file in it; None: "checkpoint".
 
     Returns:
         `directory` joined with the name; None if there is no complete checkpoint.

@@ -93,8 +93,8 @@ def _check_checkpoint(given: Any, *methods: str) -> None:
 
 
 class CheckpointManager:
-    """Save checkpoints to a directory, retain some and remove others, by TensorFlow's rules and
-    more.
+    """Save checkpoints to a directory, retain some and remove others, by the rules of
+    `tf.train.CheckpointManager` and more.
 
     The directory's state file is TensorFlow's: a manager continues what one of TensorFlow began,
     and the reverse. Several managers of any processes may work in one directory: each sees in the
@@ -118,13 +118,23 @@ class CheckpointManager:
     and all call the same methods in the same order. Process 0 chooses what is restored, and records
     and removes checkpoints.
 
+    >>> state = {"step": 0}
+    >>> manager = ckptfmt.CheckpointManager(ckptfmt.Checkpoint(state), "run", max_to_keep=2)
+    >>> for state["step"] in range(3):
+    ...     path = manager.save()
+    >>> path, manager.all_steps()
+    ('run/ckpt-3', [2, 3])
+    >>> state["step"] = 0
+    >>> manager.restore_latest().path, state["step"]
+    ('run/ckpt-3', 2)
+
     Args:
         checkpoint: what to save and restore: an object with `write(prefix, options=None)` and
             `restore(path, options=None)`, and for background saves `write_async(prefix,
             options=None)`, which returns a future and calls the
             `experimental_write_callbacks` of the options. If it has a `save_counter`
             (an array of one integer), that is incremented and numbers the checkpoints.
-        directory: where. The first save creates it.
+        directory: where: str, bytes or os.PathLike, or a URL. The first save creates it.
         max_to_keep: how many of the newest checkpoints are retained, of all that managers of this
             directory save; None retains all.
         keep_checkpoint_every_n_hours: keep a checkpoint permanently if at least this many hours
@@ -132,13 +142,14 @@ class CheckpointManager:
         checkpoint_name: checkpoints are named `<checkpoint_name>-<number>`.
         step_counter: the step for `checkpoint_interval`: a number, an array of one, or a function
             that returns one.
-        checkpoint_interval: minimum number of steps between two checkpoints.
+        checkpoint_interval: minimum number of steps between two checkpoints, an int; requires
+            `step_counter`.
         init_fn: called by `restore_or_initialize` if there is no checkpoint.
         last_checkpoint_step: the step of the last checkpoint, for `checkpoint_interval`.
         keep_best: also retain the best checkpoints, for example `KeepBest("loss", mode="min")`.
         keep_every_n_steps: keep a checkpoint permanently if its number is a multiple of this.
-        options: how checkpoints are saved that get no options of their own; default those of the
-            `checkpoint` of an adapter. Its `durability` is
+        options: how checkpoints are saved that get no options of their own, `tf.CheckpointOptions`;
+            None: those of the `checkpoint` of an adapter, else the defaults. Its `durability` is
             also that of the state file and of removals.
 
     Raises:
@@ -326,13 +337,14 @@ class CheckpointManager:
         """Save a checkpoint, record it, and remove those that are not retained.
 
         Args:
-            checkpoint_number: its number; default the checkpoint's `save_counter`, which is
+            checkpoint_number: its number, an int; None: the checkpoint's `save_counter`, which is
                 incremented in any case. Without a `save_counter`, one more than the largest number
                 so far.
             check_interval: False ignores `checkpoint_interval`, but never saves the same step
                 twice.
-            options: how to save. With `enable_async` the checkpoint is written in the background,
-                as in TensorFlow, and the next save or `sync` raises its error.
+            options: how to save, `tf.CheckpointOptions`; None: those of the manager. With
+                `enable_async` the checkpoint is written in the background, as in TensorFlow, and
+                the next save or `sync` raises its error.
             metrics: name to number, for `keep_best`; stored with the checkpoint.
 
         Returns:
@@ -342,12 +354,13 @@ class CheckpointManager:
         Raises:
             InvalidError: an argument of another type or value; metrics without the one that
                 `keep_best` compares.
-            StorageError: the state file could not be written. The checkpoint is in place, and
-                nothing was removed.
-            BusyError: as in `Writer.commit`.
-            What `checkpoint.write` raises. If that was one of the
-            `experimental_write_callbacks`, the checkpoint is in place, and is
-            neither recorded nor ever removed.
+            StorageError: the checkpoint could not be written; or the state file could not: the
+                checkpoint is in place, and nothing was removed.
+            BusyError: another process held the lock of the directory.
+            DurabilityUnknownError: it is in place, but a power cut may bring the older state back.
+            Exception: what `checkpoint.write` raises. If that was one of the
+                `experimental_write_callbacks`, the checkpoint is in place, and is neither recorded
+                nor ever removed.
         """
         begun = self._begin(checkpoint_number, check_interval, options, metrics)
         return None if begun is None else begun[0]
@@ -362,12 +375,22 @@ class CheckpointManager:
     ) -> Future[Any] | None:
         """Save a checkpoint as `save` does, in the background.
 
+        Args:
+            checkpoint_number: its number, an int; None: the checkpoint's `save_counter`, which is
+                incremented in any case. Without a `save_counter`, one more than the largest number
+                so far.
+            check_interval: False ignores `checkpoint_interval`, but never saves the same step
+                twice.
+            options: how to save, `tf.CheckpointOptions`; None: those of the manager.
+            metrics: name to number, for `keep_best`; stored with the checkpoint.
+
         Returns:
             A future, once all values are copied; its result is the prefix, once the checkpoint is
             in place and recorded, and old ones are removed. None if no checkpoint is due.
 
         Raises:
-            As `save`; errors of writing and recording are raised by the future.
+            InvalidError, MemoryError: an argument or an object that cannot be saved, or not copied.
+                Errors of writing and recording are raised by the future.
         """
         begun = self._begin(checkpoint_number, check_interval, options, metrics, is_async=True)
         if begun is None:
@@ -668,7 +691,7 @@ class CheckpointManager:
         Raises:
             CheckpointNotFoundError: the state file names checkpoints, and none is complete.
             StorageError: the directory or a checkpoint cannot be read.
-            What `checkpoint.restore` raises.
+            Exception: what `checkpoint.restore` raises of a sound checkpoint.
         """
         path = self._decisions.agreed(self._look)
         while path is not None:
@@ -721,7 +744,7 @@ class CheckpointManager:
             CorruptError: there are checkpoints, and all are damaged; its notes say how.
             StorageError: the directory or a checkpoint cannot be read.
             InvalidError: `check_first` is not a bool.
-            What `checkpoint.restore` raises of a sound checkpoint.
+            Exception: what `checkpoint.restore` raises of a sound checkpoint.
         """
         check_switch("check_first", check_first)
         _check_checkpoint(self._checkpoint, "restore")

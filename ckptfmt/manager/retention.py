@@ -27,7 +27,15 @@ Metrics = Mapping[str, float]
 
 @dataclass(frozen=True)
 class KeepBest:
-    """Which checkpoints are the best.
+    """Which checkpoints are the best: the `keep_best` of a CheckpointManager.
+
+    >>> checkpoint = ckptfmt.Checkpoint(step=0)
+    >>> best = ckptfmt.KeepBest("loss", mode="min")
+    >>> manager = ckptfmt.CheckpointManager(checkpoint, "run", max_to_keep=1, keep_best=best)
+    >>> [manager.save(metrics={"loss": loss}) for loss in (3, 1, 2)]
+    ['run/ckpt-1', 'run/ckpt-2', 'run/ckpt-3']
+    >>> manager.all_steps(), manager.best_checkpoint
+    ([2, 3], 'run/ckpt-2')
 
     Attributes:
         metric: name of a metric of `CheckpointManager.save(metrics=...)`, or a function of these

@@ -23,19 +23,28 @@ def open(  # noqa: A001 (as gzip.open and its like: used with the name of the mo
 ) -> Reader:
     """Open a checkpoint for reading. Reads the index's footer and first block, no tensor.
 
+    >>> ckptfmt.save("model", {"w": np.arange(6.0).reshape(3, 2)}, metadata={"epoch": 1})
+    >>> with ckptfmt.open("model") as reader:
+    ...     print(*reader, reader["w"].shape, reader["w"][1:, 0], reader.metadata)
+    w (3, 2) [2. 4.] {'epoch': 1}
+
     Args:
         path: a prefix, an `.index` or data file, a directory with a `checkpoint` file or a single
-            checkpoint, or a SavedModel. Taken literally. Or the URL of one of these in an object
-            store ("s3://bucket/run/model"), see `ckptfmt.stores`.
-        verify: "auto" checks all whole reads, and partial ones where chunk checksums make that
-            cheap; "full" checks everything; "off" nothing but the index.
-        limits: what a file may ask of this process, by the names of `ckptfmt_limits` in
-            `ckptfmt.h`.
+            checkpoint, a SavedModel, or the URL of one of these. A local path is taken literally;
+            URLs ("s3://bucket/run/model"): see `ckptfmt.stores`.
+        verify: "auto": check all whole reads, and partial ones where chunk checksums make that
+            cheap; "full": check everything; "off": nothing but the index.
+        limits: what a file may ask of this process: a mapping of names of `ckptfmt_limits` in
+            `ckptfmt.h` to int, such as {"index_bytes_max": 1 << 30}; None: the defaults there.
         follow_symlinks: False refuses an index or data file that is a symbolic link.
 
     Raises:
         CheckpointNotFoundError: there is no checkpoint; the message says what was found.
-        CorruptError, UnsupportedError, LimitError, StorageError, InvalidError.
+        CorruptError: the index is damaged.
+        UnsupportedError: an index of an unknown version, or a V1 checkpoint.
+        LimitError: the index exceeds one of `limits`.
+        StorageError: a file exists and cannot be read.
+        InvalidError: an argument of the wrong type or value.
     """
 
     return Reader._at(path, verify, limits, follow_symlinks)
@@ -51,13 +60,30 @@ class Reader(reading.Reader):
     asked for. Any number of threads may use a reader; it can be pickled (by path), and must be
     opened anew after a fork.
 
+    >>> ckptfmt.save("model", {"layer/kernel": np.ones((2, 3)), "step": 7})
+    >>> reader = ckptfmt.Reader("model")
+    >>> list(reader), list(reader.keys(prefix="layer/")), "step" in reader
+    (['layer/kernel', 'step'], ['layer/kernel'], True)
+    >>> int(reader["step"].read()), reader["layer/kernel"][0].tolist()
+    (7, [1.0, 1.0, 1.0])
+    >>> reader.close()
+
     Args:
-        prefix: its path without extension.
-        verify, limits, follow_symlinks: as in `open`, which also finds checkpoints by other paths.
+        prefix: the path without extension; `ckptfmt.open` finds checkpoints by other paths as well.
+        verify: "auto": check all whole reads, and partial ones where chunk checksums make that
+            cheap; "full": check everything; "off": nothing but the index.
+        limits: what a file may ask of this process: a mapping of names of `ckptfmt_limits` in
+            `ckptfmt.h` to int, such as {"index_bytes_max": 1 << 30}; None: the defaults there.
+        follow_symlinks: False refuses an index or data file that is a symbolic link.
 
     Attributes:
         prefix: its path without extension.
         header: the header of the index.
+
+    Raises:
+        CheckpointNotFoundError: there is no checkpoint at `prefix`.
+        CorruptError, UnsupportedError, LimitError, StorageError: its index is damaged, of an
+            unknown version, beyond `limits`, or cannot be read now.
     """
 
     def __contains__(self, name: object) -> bool:

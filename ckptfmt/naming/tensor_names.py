@@ -287,7 +287,7 @@ class TensorNames:
         """
         found = self._found(given)
         if not found:
-            hint = self.reader.part_hint(given)
+            hint = self.reader._part_hint(given)
             if not hint and self.reader.header.index_size <= LISTED_FOR_A_HINT_MAX:
                 with contextlib.suppress(CkptfmtError):  # damage elsewhere in the index
                     hint = near(given, list(map(self.shown, self.stored)))

@@ -53,10 +53,16 @@ SAVE_COUNTER = "save_counter"
 
 
 class Checkpoint(Trackable):
-    """Save and restore a tree of Python objects.
+    """Save and restore a tree of Python objects, as `tf.train.Checkpoint`: with its object graph,
+    and matched as there.
 
     >>> weights = {"kernel": np.zeros((2, 3), np.float32), "bias": np.zeros(3, np.float32)}
-    >>> checkpoint = Checkpoint(model=weights, step=0)
+    >>> checkpoint = ckptfmt.Checkpoint(model=weights, step=0)
+    >>> path = checkpoint.save("run/ckpt")
+    >>> weights["bias"] += 1
+    >>> status = checkpoint.restore(path).assert_consumed()
+    >>> path, weights["bias"].tolist()
+    ('run/ckpt-1', [0.0, 0.0, 0.0])
 
     `ckptfmt.objects.traversal` lists the types of objects and what is saved of each. A save or
     restore takes the objects that exist when it is called, so attributes may be set later.
@@ -64,11 +70,11 @@ class Checkpoint(Trackable):
     Args:
         root: the root object, or a weak reference to it; default the Checkpoint itself. The other
             objects are then saved as if they were children of the root.
-        coordinator: joins processes that save and restore one checkpoint together, as TensorFlow's
-            `DTensorCheckpoint` on a mesh. Each has a Checkpoint of the same objects, with its own
-            local arrays, and all call the same methods in the same order. Process 0 writes the
-            object graph, the state file, and what registered savers save; a failure in one process
-            ends a save or restore in all. See `ckptfmt.sharded.save`.
+        coordinator: a `sharded.Coordinator`, which joins processes that save and restore one
+            checkpoint together, as TensorFlow's `DTensorCheckpoint` on a mesh. Each has a
+            Checkpoint of the same objects, with its own local arrays, and all call the same methods
+            in the same order. Process 0 writes the object graph, the state file, and what
+            registered savers save; a failure in one process ends a save or restore in all.
         layouts: with a coordinator, the layouts of arrays on meshes: a mapping from their paths
             ("model/kernel") to Layout or None, or a tree of these. An array with a Layout is
             {device: local array}, for the devices of this process, and is restored in place. All
@@ -211,10 +217,18 @@ class Checkpoint(Trackable):
         """Save a checkpoint at exactly this prefix, for `read`, and return the prefix as str. The
         save counter and the state file of the directory do not change.
 
+        Args:
+            file_prefix: the checkpoint's path without extension, str, bytes or os.PathLike, or a
+                URL; missing directories are made.
+            options: `tf.CheckpointOptions`: level, compression, durability, callbacks and so on;
+                None: the defaults.
+
         Raises:
             InvalidError: an object that cannot be saved; the message names its path.
-            What `Saver.save`, with a coordinator `ckptfmt.sharded.save` raise, and the objects' own
-            methods.
+            StorageError: it could not be written; an older checkpoint there is unchanged.
+            DurabilityUnknownError: it is in place, but a power cut may bring the older one back.
+            BusyError: another process did not arrive in time, or holds a lock that is needed.
+            Exception: what the objects' own methods and the callbacks of `options` raise.
         """
         return self._begun(file_prefix, options, is_numbered=False).run()
 
@@ -223,7 +237,18 @@ class Checkpoint(Trackable):
     ) -> SaveFuture:
         """Save as `write` does, in the background, and return a future of the prefix once all
         values are copied. With a coordinator, the coordinator belongs to the save until then, and
-        the sharding policy is called in the background."""
+        the sharding policy is called in the background.
+
+        Args:
+            file_prefix: the checkpoint's path without extension, str, bytes or os.PathLike, or a
+                URL; missing directories are made.
+            options: `tf.CheckpointOptions`: level, compression, durability, callbacks and so on;
+                None: the defaults.
+
+        Raises:
+            InvalidError, MemoryError: an object that cannot be saved, or not copied. Errors of
+                writing are raised by the future.
+        """
         return self._begun(file_prefix, options, is_numbered=False).run_async()
 
     def save(self, file_prefix: Path, options: CheckpointOptions | None = None) -> str:
@@ -231,16 +256,36 @@ class Checkpoint(Trackable):
         file of its directory, and return that prefix as str. The number is the `save_counter`,
         which is incremented first.
 
+        Args:
+            file_prefix: the beginning of the path without extension, to which "-<number>" is added:
+                str, bytes or os.PathLike, or a URL; missing directories are made.
+            options: `tf.CheckpointOptions`: level, compression, durability, callbacks and so on;
+                None: the defaults.
+
         Raises:
             InvalidError: an object that cannot be saved; the counter is unchanged, but with a
                 coordinator incremented, as it is in the other processes.
-            What `write` and `update_checkpoint_state` raise.
+            StorageError: it could not be written; an older checkpoint there is unchanged.
+            DurabilityUnknownError: it is in place, but a power cut may bring the older one back.
+            BusyError: another process did not arrive in time, or holds a lock that is needed.
+            Exception: what the objects' own methods and the callbacks of `options` raise.
         """
         return self._begun(file_prefix, options, is_numbered=True).run()
 
     def save_async(self, file_prefix: Path, options: CheckpointOptions | None = None) -> SaveFuture:
         """Save as `save` does, in the background, and return a future of the prefix once all
-        values are copied, as `write_async`."""
+        values are copied, as `write_async`.
+
+        Args:
+            file_prefix: the beginning of the path without extension, to which "-<number>" is added:
+                str, bytes or os.PathLike, or a URL; missing directories are made.
+            options: `tf.CheckpointOptions`: level, compression, durability, callbacks and so on;
+                None: the defaults.
+
+        Raises:
+            InvalidError, MemoryError: an object that cannot be saved, or not copied. Errors of
+                writing are raised by the future.
+        """
         return self._begun(file_prefix, options, is_numbered=True).run_async()
 
     def _begun(
@@ -314,15 +359,31 @@ class Checkpoint(Trackable):
         see `NamedRestoration`.
 
         Args:
-            save_path: what `ckptfmt.open` takes; None restores nothing.
-            options: only `experimental_skip_slot_variables` is used; `experimental_io_device` is
-                refused for arrays on a mesh.
-            names, filter, rename, cast, allow_loss: as in `ckptfmt.load_into`. A value's name is
-                the path of its object ("model/kernel"), or its key if it is not the value of a
-                variable; without a graph, the tensor's name. Python scalars keep their types.
-            strict: as in `ckptfmt.load_into`, or None, TensorFlow's rule: existing objects must fit
-                their values, and the assertions of the status report the rest.
-            partial: whether values may remain without an object (`expect_partial`), also of objects
+            save_path: a prefix, an `.index` or data file, a directory with a `checkpoint` file or a
+                single checkpoint, a SavedModel, or the URL of one of these. None restores nothing.
+            options: `tf.CheckpointOptions`, of which only `experimental_skip_slot_variables` is
+                used; `experimental_io_device` is refused for arrays on a mesh. None: the defaults.
+            names: the tensors to load, an iterable of str or bytes; None: all. A missing one is an
+                error. A value has the path of its object as its name ("model/kernel"), or its key
+                if it is not the value of a variable; without a graph, the name of its tensor.
+            filter: which tensors to load: a name, a glob pattern (`*` matches slashes too),
+                `/REGEX/` or a compiled pattern found anywhere in the name, or a function of it;
+                None: all.
+            rename: stored name to new name: a mapping, a function, or a list of pairs (regular
+                expression, replacement) applied in order, as `re.sub` does. None drops the tensor.
+                A transform, a function of the array such as `numpy.transpose`, may follow the new
+                name.
+            cast: a dtype, to which all tensors of its kind (floating-point, integer, complex) with
+                at least one dimension are cast, or a mapping of filters to dtypes: the first filter
+                that matches a tensor counts, and None leaves it as it is. True: numbers become what
+                their targets are. Python scalars keep their types.
+            allow_loss: True allows casts that change values by more than rounding: finite numbers
+                that become infinite or NaN, integers that do not fit, fractions that become
+                integers. The result counts them.
+            strict: True: anything that does not match is an error. False: load what matches. None,
+                TensorFlow's rule: existing objects must fit their values, and the assertions of the
+                status report the rest.
+            partial: True: values may remain without an object (`expect_partial`), also of objects
                 whose registered saver is unknown here.
 
         Returns:
@@ -330,13 +391,15 @@ class Checkpoint(Trackable):
 
         Raises:
             InvalidError: an object has another shape or dtype than its tensor; a value cannot be
-                replaced in its place; with `strict` as `load_into`; `rename` gives two values one
-                name; `cast=DTYPE` means no value; or an argument has the wrong type.
+                replaced in its place; with `strict`, something does not match; `rename` gives two
+                values one name; `cast=DTYPE` means no value; a cast loses values, without
+                `allow_loss`; or an argument has the wrong type.
             TensorNotFoundError: a tensor that the object graph names is missing; a key of `cast` or
-                `rename` matches none; with `strict` as `load_into`.
-            CorruptError, LimitError: the object graph is damaged or too large.
-            What `ckptfmt.open` and reading raise (arrays then have unspecified contents), and the
-            objects' own methods.
+                `rename` matches none; with `strict`, objects have no tensor.
+            CheckpointNotFoundError: there is no checkpoint at `save_path`.
+            CorruptError, UnsupportedError, LimitError, StorageError: it is damaged, of an unknown
+                version, too large, or cannot be read now; arrays then have unspecified contents.
+            Exception: what the objects' own methods raise.
         """
         choose = functools.partial(
             Changes.of, names, filter, rename, cast, allow_loss, strict, may_defer=True
@@ -356,8 +419,52 @@ class Checkpoint(Trackable):
         strict: bool | None = None,
         partial: bool = False,
     ) -> LoadStatus:
-        """Restore the objects as `read` does, from a checkpoint that `save` saved: `save_counter`
-        is created and restored."""
+        """Restore the objects from a checkpoint that `save` saved: as `read` does, but that
+        `save_counter` is created and restored.
+
+        Args:
+            save_path: a prefix, an `.index` or data file, a directory with a `checkpoint` file or a
+                single checkpoint, a SavedModel, or the URL of one of these. None restores nothing.
+            options: `tf.CheckpointOptions`, of which only `experimental_skip_slot_variables` is
+                used; `experimental_io_device` is refused for arrays on a mesh. None: the defaults.
+            names: the tensors to load, an iterable of str or bytes; None: all. A missing one is an
+                error. A value has the path of its object as its name ("model/kernel"), or its key
+                if it is not the value of a variable; without a graph, the name of its tensor.
+            filter: which tensors to load: a name, a glob pattern (`*` matches slashes too),
+                `/REGEX/` or a compiled pattern found anywhere in the name, or a function of it;
+                None: all.
+            rename: stored name to new name: a mapping, a function, or a list of pairs (regular
+                expression, replacement) applied in order, as `re.sub` does. None drops the tensor.
+                A transform, a function of the array such as `numpy.transpose`, may follow the new
+                name.
+            cast: a dtype, to which all tensors of its kind (floating-point, integer, complex) with
+                at least one dimension are cast, or a mapping of filters to dtypes: the first filter
+                that matches a tensor counts, and None leaves it as it is. True: numbers become what
+                their targets are. Python scalars keep their types.
+            allow_loss: True allows casts that change values by more than rounding: finite numbers
+                that become infinite or NaN, integers that do not fit, fractions that become
+                integers. The result counts them.
+            strict: True: anything that does not match is an error. False: load what matches. None,
+                TensorFlow's rule: existing objects must fit their values, and the assertions of the
+                status report the rest.
+            partial: True: values may remain without an object (`expect_partial`), also of objects
+                whose registered saver is unknown here.
+
+        Returns:
+            The status, whose assertions report what was matched.
+
+        Raises:
+            InvalidError: an object has another shape or dtype than its tensor; a value cannot be
+                replaced in its place; with `strict`, something does not match; `rename` gives two
+                values one name; `cast=DTYPE` means no value; a cast loses values, without
+                `allow_loss`; or an argument has the wrong type.
+            TensorNotFoundError: a tensor that the object graph names is missing; a key of `cast` or
+                `rename` matches none; with `strict`, objects have no tensor.
+            CheckpointNotFoundError: there is no checkpoint at `save_path`.
+            CorruptError, UnsupportedError, LimitError, StorageError: it is damaged, of an unknown
+                version, too large, or cannot be read now; arrays then have unspecified contents.
+            Exception: what the objects' own methods raise.
+        """
         choose = functools.partial(
             Changes.of, names, filter, rename, cast, allow_loss, strict, may_defer=True
         )

@@ -59,21 +59,26 @@ waiting = _Waiting()
 
 
 class Trackable:
-    """Base class of objects whose attributes are saved with a checkpoint.
+    """Base class of objects whose attributes are saved with a checkpoint; as `tf.train.Checkpoint`
+    saves the attributes of a `tf.Module`.
 
     An attribute that did not exist when a checkpoint was restored gets its value from the
-    checkpoint when it is set.
+    checkpoint when it is set. Attributes are arrays, Python scalars, texts, containers of these,
+    other Trackables, or objects with the methods that docs/graphs.md lists.
 
-    >>> class Dense(Trackable):
+    >>> class Dense(ckptfmt.Trackable):
     ...     untracked = ("activation",)
     ...
     ...     def __init__(self):
     ...         self.activation = np.tanh
     ...         self.kernel = np.zeros((2, 3), np.float32)
+    >>> ckptfmt.Checkpoint(model=Dense()).write("model")
+    'model'
+    >>> list(ckptfmt.load_tree("model")["model"])
+    ['kernel']
 
     Attributes:
-        untracked: names of attributes that are not saved. Every other attribute must be one of the
-            objects listed at the top of this module.
+        untracked: names of attributes that are not saved.
     """
 
     # Without an annotation, which tools would look for in the module that users import.

@@ -88,27 +88,44 @@ def save_tree(
     first of its shortest paths in the order of the dicts, so that a tree that was loaded keeps its
     names; cycles are allowed.
 
+    >>> ckptfmt.save_tree("model", {"layers": [np.ones(2), np.zeros(3)], "step": 7})
+    'model'
+    >>> ckptfmt.load_tree("model")["step"]
+    7
+
     Args:
-        prefix: the checkpoint's prefix.
-        tree: the tree.
-        metadata, level, alignment, durability, compression: as in `ckptfmt.Writer`. For sharding
-            policies and callbacks see `Checkpoint`.
-        progress: as in `ckptfmt.save`; not with a coordinator.
+        prefix: the checkpoint's path without extension, str, bytes or os.PathLike, or a URL;
+            missing directories are made.
+        tree: the tree, as above.
+        metadata: a mapping of str to texts, finite numbers, bools and lists of these, stored as
+            JSON and read back as `Reader.metadata`. Level "v2" cannot store it.
+        level: "v2": exactly what TensorFlow writes; "v2+": with chunk checksums, which TensorFlow
+            skips; "ckptfmt": with compressed values, which TensorFlow refuses.
+        alignment: bytes; every tensor starts at a multiple of it. None: 64, at level "v2" 1.
+        durability: "full": synced to disk; "rename": atomic for other processes, not synced;
+            "none": as "rename", and the index is not read back.
+        compression: "zstd", or "zstd:1" to "zstd:22", stores the tensors that get smaller
+            compressed, which makes the level "ckptfmt". None: none, at that level "zstd".
+        progress: a function, called as `progress(done, total)` with two int, of bytes of the
+            arrays; not with a coordinator.
         layouts: with a coordinator, the layouts of leaves on meshes: a tree of Layout and None with
             the shape of this tree, or a mapping from paths ("model/kernel") to these. A leaf with a
             Layout is {device: array}, for the devices of this process. All other leaves are
             replicated: equal in all processes.
-        coordinator: joins the processes that save one tree together, as in `ckptfmt.sharded.save`.
+        coordinator: a `sharded.Coordinator`, which joins the processes that save one tree together.
         graph: False saves arrays and scalars by the names of their paths ("model/kernel"), without
-            an object graph, as `ckptfmt.save`: for what `load_tree` loaded from such a checkpoint.
-            The tree then has dicts only, and no coordinator.
+            an object graph: for what `load_tree` loaded from such a checkpoint. The tree then has
+            dicts only, and no coordinator.
 
     Raises:
         InvalidError: a key that is not a str, an object that a tree cannot contain, an int of more
             than 64 bits, or arguments that exclude each other; the message names the path. With a
             coordinator, in all processes: their trees have different structures.
         UnsupportedError: a TreeNode that was saved by a registered saver.
-        What `ckptfmt.save`, with a coordinator `ckptfmt.sharded.save` raise.
+        StorageError: it could not be written; an older checkpoint there is unchanged.
+        DurabilityUnknownError: it is in place, but a power cut may bring the older one back.
+        CheckpointNotFoundError, BusyError: with a coordinator: the processes do not share the file
+            system, or a process did not arrive in time.
     """
     check_order("save_tree(prefix, tree)", "prefix", prefix, tree)
     check_switch("graph", graph)
@@ -170,12 +187,44 @@ def save_tree_async(
     """Save a tree as `save_tree` does, in the background, and return a future of the prefix once
     all arrays are copied.
 
+    >>> future = ckptfmt.save_tree_async("model", {"layers": [np.ones(2)], "step": 7})
+    >>> future.result()  # waits, and raises what failed
+    'model'
+
     Args:
-        As in `save_tree`. `progress` is called from the background thread. The coordinator belongs
-        to the save until the future is done.
+        prefix: the checkpoint's path without extension, str, bytes or os.PathLike, or a URL;
+            missing directories are made.
+        tree: the tree, as above.
+        metadata: a mapping of str to texts, finite numbers, bools and lists of these, stored as
+            JSON and read back as `Reader.metadata`. Level "v2" cannot store it.
+        level: "v2": exactly what TensorFlow writes; "v2+": with chunk checksums, which TensorFlow
+            skips; "ckptfmt": with compressed values, which TensorFlow refuses.
+        alignment: bytes; every tensor starts at a multiple of it. None: 64, at level "v2" 1.
+        durability: "full": synced to disk; "rename": atomic for other processes, not synced;
+            "none": as "rename", and the index is not read back.
+        compression: "zstd", or "zstd:1" to "zstd:22", stores the tensors that get smaller
+            compressed, which makes the level "ckptfmt". None: none, at that level "zstd".
+        progress: a function, called as `progress(done, total)` with two int, of bytes of the
+            arrays, from the background thread; not with a coordinator.
+        layouts: with a coordinator, the layouts of leaves on meshes: a tree of Layout and None with
+            the shape of this tree, or a mapping from paths ("model/kernel") to these. A leaf with a
+            Layout is {device: array}, for the devices of this process. All other leaves are
+            replicated: equal in all processes.
+        coordinator: a `sharded.Coordinator`, which joins the processes that save one tree together.
+            It belongs to the save until the future is done.
+        graph: False saves arrays and scalars by the names of their paths ("model/kernel"), without
+            an object graph: for what `load_tree` loaded from such a checkpoint. The tree then has
+            dicts only, and no coordinator.
+
+    Returns:
+        A `types.SaveFuture` of the prefix.
 
     Raises:
-        As `save_tree`; errors of writing are raised by the future.
+        InvalidError: a key that is not a str, an object that a tree cannot contain, an int of more
+            than 64 bits, or arguments that exclude each other; the message names the path.
+        UnsupportedError: a TreeNode that was saved by a registered saver.
+        MemoryError: not enough memory for the copies. Errors of the write itself are raised by the
+            future.
     """
     check_order("save_tree_async(prefix, tree)", "prefix", prefix, tree)
     check_switch("graph", graph)
@@ -235,29 +284,53 @@ def load_tree(
     The name of a leaf, for all options, is its path ("model/kernel"); of a tensor that is not the
     value of a variable, its key; without a graph, the tensor's name.
 
+    >>> ckptfmt.save_tree("model", {"layers": [np.ones(2), np.zeros(3)], "step": 7})
+    'model'
+    >>> ckptfmt.load_tree("model", filter="layers/*")
+    {'layers': [array([1., 1.]), array([0., 0., 0.])]}
+
     Args:
-        path: what `ckptfmt.open` takes.
-        names, filter: as in `ckptfmt.load_into`. Leaves that are left out are not read: containers
-            omit them, lists and tuples have None in their place.
-        rename, cast, allow_loss: as in `ckptfmt.load_into`; `cast` is a dtype or a mapping. Python
-            scalars keep their types, and a mapping must not match them. `rename` is for checkpoints
-            without a graph. Neither goes with a coordinator.
-        strict: whether a tensor that the graph names must exist; False omits a missing one, such as
-            a variable that TensorFlow saved uninitialised, as `filter` does.
-        verify, limits: as in `ckptfmt.open`.
-        layouts: with a coordinator, the layouts of leaves on meshes, as in `save_tree`; a leaf with
-            a Layout is loaded as {device: array}.
-        coordinator: joins the processes, each of which reads its own blocks.
+        path: a prefix, an `.index` or data file, a directory with a `checkpoint` file or a single
+            checkpoint, a SavedModel, or the URL of one of these.
+        names: the tensors to load, an iterable of str or bytes; None: all. A missing one is an
+            error. A leaf has its path as its name ("model/kernel").
+        filter: which tensors to load: a name, a glob pattern (`*` matches slashes too), `/REGEX/`
+            or a compiled pattern found anywhere in the name, or a function of it; None: all.
+            Containers omit leaves that are left out; lists and tuples have None in their place.
+        rename: stored name to new name: a mapping, a function, or a list of pairs (regular
+            expression, replacement) applied in order, as `re.sub` does. None drops the tensor. A
+            transform, a function of the array such as `numpy.transpose`, may follow the new name.
+            Of checkpoints without a graph, and not with a coordinator.
+        cast: a dtype, to which all tensors of its kind (floating-point, integer, complex) with at
+            least one dimension are cast, or a mapping of filters to dtypes: the first filter that
+            matches a tensor counts, and None leaves it as it is. Python scalars keep their types,
+            and a mapping must not match them. Not with a coordinator.
+        allow_loss: True allows casts that change values by more than rounding: finite numbers that
+            become infinite or NaN, integers that do not fit, fractions that become integers. A
+            CkptfmtWarning counts them.
+        strict: True: anything that does not match is an error. False: load what matches. A missing
+            tensor that the graph names, such as a variable that TensorFlow saved uninitialised, is
+            then omitted.
+        verify: "auto": check all whole reads, and partial ones where chunk checksums make that
+            cheap; "full": check everything; "off": nothing but the index.
+        limits: what a file may ask of this process: a mapping of names of `ckptfmt_limits` in
+            `ckptfmt.h` to int, such as {"index_bytes_max": 1 << 30}; None: the defaults there.
+        layouts: with a coordinator, the layouts of leaves on meshes: a tree of `sharded.Layout` and
+            None, or a mapping from paths ("model/kernel") to these. A leaf with a Layout is loaded
+            as {device: array}.
+        coordinator: a `sharded.Coordinator`, which joins the processes, each of which reads its own
+            blocks.
 
     Raises:
         TensorNotFoundError: the graph names a missing tensor (`strict`), a leaf in `names` is
             missing, or `filter` matches none.
-        CorruptError, LimitError: a damaged or oversized graph, or one whose kinds contradict its
-            nodes or tensors, or that names two tensors for one leaf.
         InvalidError: a layout or cast for a name that is not a leaf, arguments that exclude each
-            other, or an argument of the wrong type.
+            other, an argument of the wrong type, or a cast that loses values, without `allow_loss`.
+        CheckpointNotFoundError: there is no checkpoint at `path`.
+        CorruptError, LimitError: the checkpoint is damaged or beyond `limits`; or its graph is, has
+            kinds that contradict its nodes or tensors, or names two tensors for one leaf.
+        UnsupportedError, StorageError: it is of an unknown version, or cannot be read now.
         GenerationGoneError: the checkpoint was replaced meanwhile (with a coordinator).
-        What `ckptfmt.open` and reading, with a coordinator `ckptfmt.sharded.restore` raise.
     """
     choice = Changes.of(names, filter, rename, cast, allow_loss, strict, has_targets=False)
     if coordinator is not None:
@@ -314,13 +387,39 @@ def load_tree_into(
     in their places. If two arrays have one tensor in the checkpoint, both get it. Everything but
     what casts lose is checked before anything is written.
 
+    >>> ckptfmt.save_tree("model", {"layers": [np.ones(2)], "step": 7})
+    'model'
+    >>> tree = {"layers": [np.zeros(2)], "step": 0}
+    >>> report = ckptfmt.load_tree_into("model", tree)
+    >>> tree
+    {'layers': [array([1., 1.])], 'step': 7}
+
     Args:
-        path: what `ckptfmt.open` takes.
-        tree: what `Checkpoint` takes, except that the root may be any container.
-        names, filter, rename, cast, allow_loss, strict: as in `ckptfmt.load_into`; names as in
-            `load_tree`.
-            Python scalars of the tree keep their types, and a mapping `cast` must not match them.
-        verify, limits: as in `ckptfmt.open`.
+        path: a prefix, an `.index` or data file, a directory with a `checkpoint` file or a single
+            checkpoint, a SavedModel, or the URL of one of these.
+        tree: what to load into: dicts, lists, tuples, dataclasses and `ckptfmt.Trackable` objects,
+            of writable arrays and Python scalars.
+        names: the tensors to load, an iterable of str or bytes; None: all. A missing one is an
+            error. A leaf has its path as its name ("model/kernel"). Targets of the others stay as
+            they are.
+        filter: which tensors to load: a name, a glob pattern (`*` matches slashes too), `/REGEX/`
+            or a compiled pattern found anywhere in the name, or a function of it; None: all.
+            Targets of the others stay as they are.
+        rename: stored name to new name: a mapping, a function, or a list of pairs (regular
+            expression, replacement) applied in order, as `re.sub` does. None drops the tensor. A
+            transform, a function of the array such as `numpy.transpose`, may follow the new name.
+        cast: a dtype, to which all tensors of its kind (floating-point, integer, complex) with at
+            least one dimension are cast, or a mapping of filters to dtypes: the first filter that
+            matches a tensor counts, and None leaves it as it is. True: numbers become what their
+            targets are. Python scalars keep their types, and a mapping must not match them.
+        allow_loss: True allows casts that change values by more than rounding: finite numbers that
+            become infinite or NaN, integers that do not fit, fractions that become integers. The
+            result counts them.
+        strict: True: anything that does not match is an error. False: load what matches.
+        verify: "auto": check all whole reads, and partial ones where chunk checksums make that
+            cheap; "full": check everything; "off": nothing but the index.
+        limits: what a file may ask of this process: a mapping of names of `ckptfmt_limits` in
+            `ckptfmt.h` to int, such as {"index_bytes_max": 1 << 30}; None: the defaults there.
 
     Returns:
         What matched and what did not, by the paths of objects.
@@ -329,9 +428,11 @@ def load_tree_into(
         TensorNotFoundError: `strict`, and objects have no tensor, and nothing else is wrong. The
             attribute `report` of the error is the MatchReport.
         InvalidError: `strict`, and something else does not match (`report` as well); an object that
-            cannot be saved, a value that cannot be replaced in its place, or an argument of the
-            wrong type.
-        What `ckptfmt.open` and reading raise; arrays then have unspecified contents.
+            cannot be saved, a value that cannot be replaced in its place, an argument of the wrong
+            type, or a cast that loses values, without `allow_loss`.
+        CheckpointNotFoundError: there is no checkpoint at `path`.
+        CorruptError, UnsupportedError, LimitError, StorageError: it is damaged, of an unknown
+            version, beyond `limits`, or cannot be read now. Arrays then have unspecified contents.
     """
     check_order("load_tree_into(path, tree)", "path", path, tree)
     choice = Changes.of(names, filter, rename, cast, allow_loss, strict)

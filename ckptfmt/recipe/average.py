@@ -128,26 +128,51 @@ def average(
     The sources and the destination may also be files of the formats of `ckptfmt.convert`, each by
     its extension; the result has then what a conversion of the first source has.
 
+    >>> for n in range(3):
+    ...     ckptfmt.save(f"model-{n}", {"w": np.full(2, n, "float32"), "step": n})
+    >>> done = ckptfmt.editing.average([f"model-{n}" for n in range(3)], "mean")
+    >>> done.averaged, done.taken, ckptfmt.load("mean")["w"].tolist()
+    (1, ('step',), [1.0, 1.0])
+
     Args:
-        sources: two or more paths of `ckptfmt.open`, or of files of other formats.
-        destination: prefix or path of the result, which may be that of a source.
-        rename: which tensors to average, and their names in the result, as in `ckptfmt.load_into`.
-        drop, keep: which tensors to leave out or to take, as in `ckptfmt.editing.edit`; weights as
-            well. The sources may differ in those that are left out, also by `rename`.
-        cast, allow_loss: as in `ckptfmt.load_into`, a dtype or a mapping; of the mean.
+        sources: two or more checkpoints (prefixes, directories, URLs), or files of other formats.
+        destination: prefix or path of the result, which may be that of a source: str, bytes or
+            os.PathLike, or a URL.
+        rename: stored name to new name: a mapping, a function, or a list of pairs (regular
+            expression, replacement) applied in order, as `re.sub` does. None drops the tensor. A
+            transform, a function of the array such as `numpy.transpose`, may follow the new name.
+        drop: which tensors to leave out: a name, a glob pattern, `/REGEX/`, a compiled pattern or a
+            function, or a list of these. Weights as well. The sources may differ in those.
+        keep: which tensors to keep, in the same forms; the others are dropped.
+        cast: a dtype, to which all tensors of its kind (floating-point, integer, complex) with at
+            least one dimension are cast, or a mapping of filters to dtypes: the first filter that
+            matches a tensor counts, and None leaves it as it is. Applies to the mean.
+        allow_loss: True allows casts that change values by more than rounding: finite numbers that
+            become infinite or NaN, integers that do not fit, fractions that become integers. The
+            result counts them.
         dry_run: True checks the sources and writes nothing. Tensors that would be averaged are only
             read to be cast; the sizes of all data files are checked.
-        durability: as in Writer.
-        progress: as in `ckptfmt.load`, with bytes of the arrays of the result.
-        limits: as in `ckptfmt.open`; of files of other formats as in `ckptfmt.convert`.
+        durability: "full": synced to disk; "rename": atomic for other processes, not synced;
+            "none": as "rename", and the index is not read back.
+        progress: a function, called as `progress(done, total)` with two int, of bytes of the arrays
+            of the result.
+        limits: what a file may ask of this process: a mapping of names of `ckptfmt_limits` in
+            `ckptfmt.h` to int, such as {"index_bytes_max": 1 << 30}; None: the defaults there. Of a
+            file of another format, `expansion_max` times its bytes (default 1100), or 1 GiB if that
+            is more, are the limit of all arrays that it becomes.
 
     Raises:
-        InvalidError: fewer than two sources, or other names, dtypes or shapes than in the first;
-            what `ckptfmt.convert` refuses.
+        InvalidError: fewer than two sources, or other names, dtypes or shapes than in the first; a
+            tensor whose name or dtype the result cannot hold; a cast that loses values, without
+            `allow_loss`.
         TensorNotFoundError: a filter, or a name of a mapping `rename`, matches nothing.
-        UnsupportedError: bits of a dtype of torch differ between the sources.
-        CheckpointNotFoundError, CorruptError, LimitError, UnsupportedError: of a source.
-        StorageError, BusyError, DurabilityUnknownError: as in Writer.
+        UnsupportedError: a source of an unknown version, or bits of a dtype of torch that differ
+            between the sources.
+        CheckpointNotFoundError: a source is missing.
+        CorruptError, LimitError: a source is damaged, or beyond `limits`.
+        StorageError: it could not be written; a checkpoint that was there is unchanged.
+        BusyError: another process holds the lock of the directory.
+        DurabilityUnknownError: it is in place, but a power cut may bring the older one back.
     """
     check_order("average(sources, destination)", "destination", destination, sources)
     check_progress(progress)

@@ -113,29 +113,56 @@ def convert(
     a certain model, only Keras can say.
     Memory is bounded except for string tensors: larger values go through a temporary file.
 
+    >>> ckptfmt.save("model", {"w": np.ones((2, 3), "float32"), "b": np.zeros(3, "float32")})
+    >>> done = ckptfmt.convert("model", "model.safetensors", cast="float16", drop="b")
+    >>> done.format, done.tensors, done.nbytes
+    ('safetensors', 1, 12)
+
     Args:
-        source: any path that `ckptfmt.open` takes, or a file or directory of another format.
-        destination: a prefix, or the path of a file of another format, which is replaced.
-        to: the format of the result; default by the extension of `destination`, without a known
-            one "tensorflow".
-        level, compression, alignment: as in `ckptfmt.Writer`, of a TensorFlow checkpoint.
-        drop_metadata: whether to leave out the metadata, damaged ones as well.
-        limits: as in `ckptfmt.open`. Of a file of another format, `expansion_max` times its bytes
-            (default 1100), or 1 GiB if that is more, are the limit of all arrays that it becomes.
-        cast: as in `ckptfmt.load_into`, a dtype or a mapping; of a torch state as in `edit`.
-        allow_loss: as in `ckptfmt.load_into`; the result says how many values were lost.
-        rename: which tensors to convert, under what names and with what transforms, as in
-            `ckptfmt.load_into`, for example a table of `ckptfmt.huggingface`. A transformed tensor
-            is in memory. Between checkpoints slices stay, and the object graph and the structure
-            of a state follow the names, as in `ckptfmt.editing.edit`.
-        drop, keep: which tensors to leave out or to take, as in `ckptfmt.editing.edit`; weights as
-            well.
-        max_shard_bytes: divide a safetensors result into files of at most this size, with an index.
-        durability: as in `ckptfmt.save`.
+        source: a checkpoint (a prefix, an `.index` or data file, a directory, a SavedModel, or a
+            URL), or a file or directory of another format.
+        destination: a prefix, or the path of a file of another format (`.safetensors`, `.npz`,
+            `.h5`), which is replaced.
+        to: the format of the result: "tensorflow", "safetensors", "npz" or "hdf5". None: by the
+            extension of `destination`, without a known one "tensorflow".
+        level: "v2": exactly what TensorFlow writes; "v2+": with chunk checksums, which TensorFlow
+            skips; "ckptfmt": with compressed values, which TensorFlow refuses. TensorFlow
+            checkpoints only.
+        compression: "zstd", or "zstd:1" to "zstd:22", stores the tensors that get smaller
+            compressed, which makes the level "ckptfmt". None: none, at that level "zstd".
+            TensorFlow checkpoints only.
+        alignment: bytes; every tensor starts at a multiple of it. None: 64, at level "v2" 1.
+            TensorFlow checkpoints only.
+        drop_metadata: True leaves out the metadata, damaged ones as well.
+        limits: what a file may ask of this process: a mapping of names of `ckptfmt_limits` in
+            `ckptfmt.h` to int, such as {"index_bytes_max": 1 << 30}; None: the defaults there. Of a
+            file of another format, `expansion_max` times its bytes (default 1100), or 1 GiB if that
+            is more, are the limit of all arrays that it becomes.
+        cast: a dtype, to which all tensors of its kind (floating-point, integer, complex) with at
+            least one dimension are cast, or a mapping of filters to dtypes: the first filter that
+            matches a tensor counts, and None leaves it as it is. Arrays of NumPy and scales of
+            quantized tensors in a state of `ckptfmt.torch` are only cast if a filter of a mapping
+            matches them.
+        allow_loss: True allows casts that change values by more than rounding: finite numbers that
+            become infinite or NaN, integers that do not fit, fractions that become integers. The
+            result counts them.
+        rename: stored name to new name: a mapping, a function, or a list of pairs (regular
+            expression, replacement) applied in order, as `re.sub` does. None drops the tensor. A
+            transform, a function of the array such as `numpy.transpose`, may follow the new name. A
+            transformed tensor is in memory. Between checkpoints slices stay, and the object graph
+            and the structure of a state follow the names.
+        drop: which tensors to leave out: a name, a glob pattern, `/REGEX/`, a compiled pattern or a
+            function, or a list of these. Weights as well.
+        keep: which tensors to keep, in the same forms; the others are dropped.
+        max_shard_bytes: divide a safetensors result into files of at most this many bytes, with an
+            index.
+        durability: "full": synced to disk; "rename": atomic for other processes, not synced;
+            "none": as "rename", and the index is not read back.
         shards: number of data files of a TensorFlow checkpoint on a fresh prefix, 1 to 1024.
-        check_result: whether to read the result back before it becomes visible, and compare it with
-            the source. A TensorFlow source is always verified.
-        progress: as in `ckptfmt.load`.
+        check_result: False does not read the result back, before it becomes visible, to compare it
+            with the source. A TensorFlow source is always verified.
+        progress: a function, called as `progress(done, total)` with two int, of bytes of the
+            arrays.
 
     Returns:
         What was written, cast and dropped. The object graph of TensorFlow is dropped where the
@@ -146,9 +173,12 @@ def convert(
             `drop`); a cast that loses values, without `allow_loss`.
         TensorNotFoundError: a filter of `cast` or `drop`, or a name of a mapping `rename`, matches
             nothing.
-        CheckpointNotFoundError, CorruptError, LimitError, UnsupportedError: of the source.
-        CorruptError: the result differs from the source.
-        StorageError, BusyError, DurabilityUnknownError: as in `ckptfmt.Writer`.
+        CheckpointNotFoundError: there is nothing at `source`.
+        CorruptError: the source is damaged, or the result differs from it.
+        LimitError, UnsupportedError: the source is beyond `limits`, or of an unknown version.
+        StorageError: it could not be written; a file or checkpoint that was there is unchanged.
+        BusyError: another process holds the lock of the directory.
+        DurabilityUnknownError: it is in place, but a power cut may bring the older one back.
     """
     check_progress(progress)
     check_switch("check_result", check_result)

@@ -137,24 +137,35 @@ def edit(
     object, without `/.ATTRIBUTES/VARIABLE_VALUE`: `model/*` has the weights that Keras 3 stores
     under `optimizer/`.
 
+    >>> ckptfmt.save("model", {"old/w": np.ones(2), "loss": np.float32(3)})
+    >>> done = ckptfmt.editing.edit(
+    ...     "model", "small", rename=[("^old/", "new/")], drop="loss", drop_weights=True
+    ... )
+    >>> done.renamed, done.dropped
+    ({'old/w': 'new/w'}, ('loss',))
+
     Args:
-        source: any path that `ckptfmt.open` takes.
-        destination: prefix of the result. It may be that of the source, which is then replaced in
-            one step.
+        source: a prefix, an `.index` or data file, a directory with a `checkpoint` file or a single
+            checkpoint, a SavedModel, or the URL of one of these.
+        destination: prefix of the result: str, bytes or os.PathLike, or a URL. It may be that of
+            the source, which is then replaced in one step.
         rename: stored name to new name: a mapping, a function, or a list of pairs (regular
-            expression, replacement), as in `ckptfmt.load_into`, or a table of
-            `ckptfmt.huggingface`. None drops a tensor. A tensor with a transform is in memory, and
-            becomes whole if it is partitioned.
-        drop: which tensors to leave out: a glob pattern for the whole name (`*` matches slashes
-            too), `/REGEX/` or a compiled regular expression that is found anywhere in the name, a
+            expression, replacement) applied in order, as `re.sub` does. None drops the tensor. A
+            transform, a function of the array such as `numpy.transpose`, may follow the new name. A
+            tensor with a transform is in memory, and becomes whole if it is partitioned.
+        drop: which tensors to leave out: a name, a glob pattern, `/REGEX/`, a compiled pattern or a
             function, or a list of these. The object graph is only dropped by its own name.
         keep: which tensors to keep, in the same forms; the others are dropped.
-        cast: as in `ckptfmt.load_into`, a dtype or a mapping. In a state of `ckptfmt.torch`, arrays
-            of NumPy and the scales of quantized tensors are only cast if a filter matches them, and
-            not to what cannot be loaded.
-        allow_loss: as in `ckptfmt.load_into`; the result says how many values were lost.
-        metadata: replaces the stored metadata (see `ckptfmt.Writer`); empty removes it, also
-            damaged metadata.
+        cast: a dtype, to which all tensors of its kind (floating-point, integer, complex) with at
+            least one dimension are cast, or a mapping of filters to dtypes: the first filter that
+            matches a tensor counts, and None leaves it as it is. Arrays of NumPy and scales of
+            quantized tensors in a state of `ckptfmt.torch` are only cast if a filter of a mapping
+            matches them.
+        allow_loss: True allows casts that change values by more than rounding: finite numbers that
+            become infinite or NaN, integers that do not fit, fractions that become integers. The
+            result counts them.
+        metadata: replaces the stored metadata: a mapping of str to texts, finite numbers, bools and
+            lists of these; empty removes it, also damaged metadata. None: it stays.
         strip_optimizer: True drops the state of optimizers, and optimizers of which nothing is
             left: by the object graph if there is one,
             else by the metadata of `ckptfmt.torch`, or by the names that TensorFlow 1 gives slot
@@ -168,24 +179,34 @@ def edit(
             tensors that are missing. Without it, such a checkpoint can only get other metadata.
         compact: True copies the tensors that stay in every data file that loses one.
         dry_run: True writes nothing; what is cast is read, and what that loses is counted.
-        level, compression, alignment: as in `ckptfmt.Writer`, but that the level is by default that
-            of the source. If one is given, every tensor is copied.
-        durability: as in Writer.
-        progress: as in `ckptfmt.load`, with bytes of copied arrays.
-        limits: as in `ckptfmt.open`.
+        level: "v2": exactly what TensorFlow writes; "v2+": with chunk checksums, which TensorFlow
+            skips; "ckptfmt": with compressed values, which TensorFlow refuses. None: that of the
+            source. If a level, compression or alignment is given, every tensor is copied.
+        compression: "zstd", or "zstd:1" to "zstd:22", stores the tensors that get smaller
+            compressed, which makes the level "ckptfmt". None: none, at that level "zstd".
+        alignment: bytes; every tensor starts at a multiple of it. None: 64, at level "v2" 1.
+        durability: "full": synced to disk; "rename": atomic for other processes, not synced;
+            "none": as "rename", and the index is not read back.
+        progress: a function, called as `progress(done, total)` with two int, of bytes of copied
+            arrays.
+        limits: what a file may ask of this process: a mapping of names of `ckptfmt_limits` in
+            `ckptfmt.h` to int, such as {"index_bytes_max": 1 << 30}; None: the defaults there.
 
     Raises:
         TensorNotFoundError: a filter matches no tensor, or `rename` none.
         InvalidError: two tensors with the same name, an invalid name, nothing left, weights that
             would be dropped without `drop_weights`, a cast that is not possible, or that loses
-            values without `allow_loss`; a tensor of the
-            object graph or of a state of `ckptfmt.torch` is missing, or its metadata cannot be
-            edited; only some of the tensors of an object are renamed or dropped
-            where the object graph needs all; other edits than of names and metadata in a
-            SavedModel.
-        CheckpointNotFoundError, CorruptError, LimitError, UnsupportedError: of the source.
-        CorruptError: also if slices of a tensor that stays are missing; `drop` leaves it out.
-        StorageError, BusyError, DurabilityUnknownError: as in Writer.
+            values without `allow_loss`; a tensor of the object graph or of a state of
+            `ckptfmt.torch` is missing, or its metadata cannot be edited; only some of the tensors
+            of an object are renamed or dropped where the object graph needs all; other edits than
+            of names and metadata in a SavedModel.
+        CheckpointNotFoundError: there is no checkpoint at `source`.
+        CorruptError: the source is damaged, or slices of a tensor that stays are missing (`drop`
+            leaves it out).
+        LimitError, UnsupportedError: the source is beyond `limits`, or of an unknown version.
+        StorageError: it could not be written; a checkpoint that was there is unchanged.
+        BusyError: another process holds the lock of the directory.
+        DurabilityUnknownError: it is in place, but a power cut may bring the older one back.
     """
     check_progress(progress)
     options = SaveOptions(

@@ -43,22 +43,44 @@ def load(
 ) -> dict[str, np.ndarray[Any, Any]]:
     """Load tensors of a checkpoint as new numpy arrays; `load_into` fills arrays that exist.
 
+    >>> ckptfmt.save("model", {"layer/kernel": np.ones((2, 3)), "step": 7})
+    >>> ckptfmt.load("model", filter="layer/*", cast="float16")["layer/kernel"].dtype
+    dtype('float16')
+
     Args:
-        path: any path that `ckptfmt.open` takes.
-        names, filter, rename, cast, allow_loss: as in `ckptfmt.load_into`; `cast` is a dtype or a
-            mapping.
-        verify: as in `ckptfmt.open`.
-        progress: called as `progress(bytes_done, bytes_total)` from this thread, with bytes of
-            the arrays; strings count as stored.
+        path: a prefix, an `.index` or data file, a directory with a `checkpoint` file or a single
+            checkpoint, a SavedModel, or the URL of one of these.
+        names: the tensors to load, an iterable of str or bytes; None: all. A missing one is an
+            error. The result has them as given: stored names, or those that `ckptfmt inspect`
+            prints.
+        filter: which tensors to load: a name, a glob pattern (`*` matches slashes too), `/REGEX/`
+            or a compiled pattern found anywhere in the name, or a function of it; None: all. The
+            path of the variable's object matches as well.
+        rename: stored name to new name: a mapping, a function, or a list of pairs (regular
+            expression, replacement) applied in order, as `re.sub` does. None drops the tensor. A
+            transform, a function of the array such as `numpy.transpose`, may follow the new name.
+        cast: a dtype, to which all tensors of its kind (floating-point, integer, complex) with at
+            least one dimension are cast, or a mapping of filters to dtypes: the first filter that
+            matches a tensor counts, and None leaves it as it is.
+        allow_loss: True allows casts that change values by more than rounding: finite numbers that
+            become infinite or NaN, integers that do not fit, fractions that become integers. A
+            CkptfmtWarning counts them.
+        verify: "auto": check all whole reads, and partial ones where chunk checksums make that
+            cheap; "full": check everything; "off": nothing but the index.
+        progress: a function, called as `progress(done, total)` with two int, from this thread, of
+            bytes of the arrays; strings count as stored.
 
     Returns:
         Name to array, in the order of `names`. Small arrays are views of a common allocation.
 
     Raises:
-        TensorNotFoundError: one of `names` is missing, or `filter` matches nothing.
+        TensorNotFoundError: one of `names` is missing, or `filter`, or a key of `cast` or `rename`,
+            matches nothing.
         InvalidError: an argument of a wrong type; two tensors get the same name; a cast loses
             values, without `allow_loss`.
-        What `ckptfmt.open` and reading raise.
+        CheckpointNotFoundError: there is no checkpoint at `path`.
+        CorruptError, UnsupportedError, LimitError, StorageError: it is damaged, of an unknown
+            version, too large, or cannot be read now.
     """
     check_order("load(path, names)", "path", path, names)
     check_progress(progress)
@@ -211,43 +233,44 @@ def load_into(
     verify: Verify = "auto",
     progress: Progress | None = None,
 ) -> MatchReport:
-    """Load the tensors of a checkpoint into the caller's arrays, by name.
+    """Load the tensors of a checkpoint into the caller's arrays, by name. Everything is checked
+    before the first byte is written.
 
-    Everything is checked before the first byte is written.
+    >>> ckptfmt.save("model", {"w": np.ones(3), "b": np.zeros(2)})
+    >>> weights = {"w": np.empty(3, "float32")}
+    >>> report = ckptfmt.load_into("model", weights, names=["w"], cast=True)
+    >>> report.matched, weights["w"].tolist()
+    (('w',), [1.0, 1.0, 1.0])
 
     Args:
-        path: any path that `ckptfmt.open` takes.
+        path: a prefix, an `.index` or data file, a directory with a `checkpoint` file or a single
+            checkpoint, a SavedModel, or the URL of one of these.
         targets: name to array of any framework in writable CPU memory (numpy, DLPack, buffers), for
             example a torch state dict. Arrays that share memory are refused, unless they are the
             same elements and their tensors have equal bytes (tied weights).
-        names: the tensors to load, by their stored names or those of `ckptfmt inspect`, which are
-            then their names in `targets`; default all. The targets of the others stay unchanged,
-            which is not an error. `Reader.keys` selects names by pattern.
-        filter: which tensors to load: a glob pattern for the whole name (`*` matches slashes too),
-            `/REGEX/` or a compiled regular expression that is found anywhere in the name, of the
-            stored name or of a path of the variable's object; or a function of stored names. The
-            targets of the others stay unchanged.
-        rename: stored name to name in `targets`: a mapping (other names stay), a function (None
-            drops the tensor, which then needs no target), or a list of pairs (regular expression,
-            replacement) that are applied to every name one after the other, as `re.sub` does; the
-            replacement None drops the tensor. A mapping or function may give a pair (name,
-            transform), and a third element of a pair is a transform of the tensors that it renames:
-            a function of the array that was read, for example `numpy.transpose`, whose result is
-            stored in the target. It is also called with zeros, to learn the result's shape and
-            dtype before anything is read.
-        cast: True casts numbers to the dtypes of the targets. A dtype casts all tensors of its kind
-            (floating-point, integer, complex) that have at least one dimension, of which there must
-            be one. A mapping of filters to dtypes casts the tensors that match; the first filter
-            that matches a tensor counts, and None leaves it as it is. Casts are as if the tensors
-            were stored so.
-        allow_loss: True allows casts that change values by more than the rounding of floating-point
-            and complex numbers: finite numbers that become infinite or NaN, integers that do not
-            fit, fractions that become integers. The result says how many; a CkptfmtWarning does
-            where the result is the loaded values.
-        strict: True raises an error if anything does not match, also a key of `cast` or `rename`;
-            False loads what matches.
-        verify: as in `ckptfmt.open`.
-        progress: as in `ckptfmt.load`.
+        names: the tensors to load, an iterable of str or bytes; None: all. A missing one is an
+            error. They are then the names in `targets`: stored names, or those that `ckptfmt
+            inspect` prints. Targets of the others stay as they are.
+        filter: which tensors to load: a name, a glob pattern (`*` matches slashes too), `/REGEX/`
+            or a compiled pattern found anywhere in the name, or a function of it; None: all. The
+            path of the variable's object matches as well. Targets of the others stay as they are.
+        rename: stored name to new name: a mapping, a function, or a list of pairs (regular
+            expression, replacement) applied in order, as `re.sub` does. None drops the tensor. A
+            transform, a function of the array such as `numpy.transpose`, may follow the new name. A
+            transform is also called with zeros before anything is read, to learn the shape and
+            dtype of its result.
+        cast: a dtype, to which all tensors of its kind (floating-point, integer, complex) with at
+            least one dimension are cast, or a mapping of filters to dtypes: the first filter that
+            matches a tensor counts, and None leaves it as it is. True: numbers become what their
+            targets are.
+        allow_loss: True allows casts that change values by more than rounding: finite numbers that
+            become infinite or NaN, integers that do not fit, fractions that become integers. The
+            result counts them.
+        strict: True: anything that does not match is an error. False: load what matches.
+        verify: "auto": check all whole reads, and partial ones where chunk checksums make that
+            cheap; "full": check everything; "off": nothing but the index.
+        progress: a function, called as `progress(done, total)` with two int, from this thread, of
+            bytes of the arrays; strings count as stored.
 
     Returns:
         What matched and what did not, and what casts lost.
@@ -258,9 +281,11 @@ def load_into(
             first has the MatchReport as its attribute `report`.
         InvalidError: `strict`, and something else does not match (with `report`); two tensors have
             the same target; a target is not writable or shares memory with another; an argument of
-            a wrong type.
-        InvalidError: a cast loses values, without `allow_loss`; and what `ckptfmt.open` and reading
-            raise. The content of the targets is then unspecified.
+            a wrong type; or a cast loses values, without `allow_loss` (targets then have
+            unspecified contents).
+        CheckpointNotFoundError: there is no checkpoint at `path`.
+        CorruptError, UnsupportedError, LimitError, StorageError: it is damaged, of an unknown
+            version, too large, or cannot be read now. Targets then have unspecified contents.
     """
     check_order("load_into(path, targets)", "path", path, targets)
     check_progress(progress)
@@ -456,16 +481,22 @@ def restore_v2(
     *,
     verify: Verify = "auto",
 ) -> list[np.ndarray[Any, Any]]:
-    """Restore as TensorFlow's RestoreV2 op; unlike there, slices of every dtype and rank can be
-    stitched.
+    """Restore as TensorFlow's RestoreV2 op (`tf.raw_ops.RestoreV2`). Unlike there, slices of every
+    dtype and rank can be stitched.
+
+    >>> ckptfmt.save("model", {"w": np.arange(6.0).reshape(3, 2)})
+    >>> ckptfmt.restore_v2("model", ["w", "w"], ["", "3 2 1,2:0,1"])[1].tolist()
+    [[2.0], [4.0]]
 
     Args:
-        prefix: the checkpoint's prefix (or anything that `ckptfmt.open` takes).
-        tensor_names: the tensors, repeats allowed.
-        shape_and_slices: one text a name: "" for the whole tensor, else its full shape and the
-            slice ("4 6 0,2:-").
+        prefix: a prefix, an `.index` or data file, a directory with a `checkpoint` file or a single
+            checkpoint, a SavedModel, or the URL of one of these.
+        tensor_names: str or bytes; repeats are allowed.
+        shape_and_slices: str or bytes, one for each name: "" for the whole tensor, else its full
+            shape and the slice: "4 6 0,2:-" is rows 0 and 1 of 4, all 6 columns.
         dtypes: the dtypes expected, one a name; None takes what is stored. Nothing is ever cast.
-        verify: as in `ckptfmt.open`.
+        verify: "auto": check all whole reads, and partial ones where chunk checksums make that
+            cheap; "full": check everything; "off": nothing but the index.
 
     Returns:
         One array a name, of the slice's shape.
@@ -474,7 +505,9 @@ def restore_v2(
         TensorNotFoundError: a tensor is missing.
         InvalidError: different numbers of arguments, another dtype than expected (all of them are
             named), a text that is malformed or whose shape is not the stored one.
-        What `ckptfmt.open` and reading raise.
+        CheckpointNotFoundError: there is no checkpoint at `prefix`.
+        CorruptError, UnsupportedError, LimitError, StorageError: it is damaged, of an unknown
+            version, too large, or cannot be read now.
     """
     slices.check_texts(tensor_names, shape_and_slices)
     if dtypes is not None:

@@ -112,15 +112,29 @@ def rescue(
     A safetensors, npz or HDF5 file or a DCP directory with its `.metadata` becomes a checkpoint of
     what is left of it. Of these only npz has checksums.
 
+    >>> ckptfmt.save("model", {"a": np.ones(3), "b": np.zeros(3)})
+    >>> with open("model.data-00000-of-00001", "r+b") as file:
+    ...     _ = file.write(b"?")
+    >>> done = ckptfmt.editing.rescue("model", "saved")
+    >>> done.kept, list(done.lost)
+    (('b',), ['a'])
+
     Args:
-        source: any path that `ckptfmt.convert` takes.
-        destination: prefix of the result; not that of the source.
+        source: a checkpoint (a prefix, an `.index` or data file, a directory, a SavedModel), or a
+            file or directory of another format.
+        destination: prefix of the result, not that of the source: str, bytes or os.PathLike.
         unproven: True also writes `DESTINATION-unproven`, with values whose checksum does not hold,
             as they are, and with tensors of blocks of the index that are damaged: of these also
             name, shape and dtype may be wrong.
-        level, compression, alignment, durability: as in `ckptfmt.Writer`.
-        progress: as in `ckptfmt.load`; every tensor counts twice, when it is checked and when it is
-            written.
+        level: "v2": exactly what TensorFlow writes; "v2+": with chunk checksums, which TensorFlow
+            skips; "ckptfmt": with compressed values, which TensorFlow refuses.
+        compression: "zstd", or "zstd:1" to "zstd:22", stores the tensors that get smaller
+            compressed, which makes the level "ckptfmt". None: none, at that level "zstd".
+        alignment: bytes; every tensor starts at a multiple of it. None: 64, at level "v2" 1.
+        durability: "full": synced to disk; "rename": atomic for other processes, not synced;
+            "none": as "rename", and the index is not read back.
+        progress: a function, called as `progress(done, total)` with two int, of bytes of the
+            arrays. Every tensor counts twice, when it is checked and when it is written.
 
     Raises:
         CheckpointNotFoundError: there is no index, or no `.metadata` of DCP: bytes have no names.
@@ -128,7 +142,8 @@ def rescue(
             be read.
         InvalidError: metadata at level "v2"; the destination is the source.
         StorageError: a file that exists cannot be read now; writing failed.
-        UnsupportedError, LimitError: as in `ckptfmt.open`.
+        UnsupportedError, LimitError: an index of an unknown version; more than the default limits
+            allow.
     """
     check_progress(progress)
     check_switch("unproven", unproven)

@@ -30,6 +30,10 @@ class Mesh:
 
     The devices are in row-major order of their coordinates: the last dimension varies fastest.
 
+    >>> mesh = ckptfmt.sharded.Mesh({"x": 2, "y": 2}, ["a", "b", "c", "d"])
+    >>> mesh.coordinates("c"), mesh.local_devices(rank=1, world_size=2)
+    ((1, 0), ('c', 'd'))
+
     Args:
         dims: (name, size) of each dimension, or a mapping from names to sizes, in order.
         devices: a distinct name for each device. Default "/job:mesh/task:<i>/device:CPU:0", where i
@@ -126,14 +130,28 @@ class Mesh:
         return "|".join(["", *map(",".join, (dims, numbers, numbers, devices))])
 
     def index_of(self, device: str) -> int:
-        """Return the index of a device in `devices`; InvalidError for another device."""
+        """Return the index of a device in `devices`.
+
+        Args:
+            device: the name of a device.
+
+        Raises:
+            InvalidError: the mesh has no such device.
+        """
         position = self._index.get(device) if isinstance(device, str) else None
         if position is None:
             raise invalid("device", f"device {device!r} is not in the mesh {self.text}")
         return position
 
     def coordinates(self, device: str) -> tuple[int, ...]:
-        """Return a device's index in each mesh dimension; InvalidError for another device."""
+        """Return a device's index in each mesh dimension.
+
+        Args:
+            device: the name of a device.
+
+        Raises:
+            InvalidError: the mesh has no such device.
+        """
         return self._coordinates_at(self.index_of(device))
 
     def _coordinates_at(self, position: int) -> tuple[int, ...]:
@@ -148,6 +166,10 @@ class Mesh:
         block of them.
 
         Block sizes differ by at most one; larger blocks come first, empty ones last.
+
+        Args:
+            rank: the number of the process, from 0.
+            world_size: how many processes there are.
 
         Raises:
             InvalidError: rank is not in [0, world_size).
@@ -195,10 +217,15 @@ class Layout:
     TensorFlow's DTensor only cuts evenly). Devices that differ only in unused mesh dimensions are
     replicas.
 
+    >>> mesh = ckptfmt.sharded.Mesh({"x": 2}, ["a", "b"])
+    >>> layout = ckptfmt.sharded.Layout(["x", None], mesh)  # rows cut in two
+    >>> layout.slice_of((3, 4), "b").start, layout.slice_of((3, 4), "b").shape
+    ((2, 0), (1, 4))
+
     Args:
         sharding_specs: for each dimension of the tensor the name of a mesh dimension, or None (or
             "unsharded").
-        mesh: the mesh.
+        mesh: the `Mesh`.
 
     Attributes:
         sharding_specs: as given, with None for "unsharded".
@@ -316,7 +343,7 @@ class Layout:
         """Return the text that `from_string` takes, as TensorFlow's.
 
         Raises:
-            InvalidError: as `Mesh.to_string`.
+            InvalidError: a name contains one of the separators.
         """
         names = "".join(f"{spec or UNSHARDED}," for spec in self.sharding_specs)
         return f"{SPECS}{names}{MESH}{self.mesh.to_string()}"
@@ -350,6 +377,10 @@ class Layout:
 
         `lengths` is `shape` with -1 for whole dimensions, as DTensor writes slices. The box may be
         empty.
+
+        Args:
+            global_shape: the shape of the whole tensor, ints.
+            device: the name of a device of the mesh.
 
         Raises:
             InvalidError: a shape of another rank, or a device outside the mesh.

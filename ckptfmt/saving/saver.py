@@ -55,12 +55,19 @@ RestoreFn = Callable[[Mapping[str, Any]], Any]
 
 
 class Saver:
-    """Saves and restores the tensors of objects, which may be on many devices.
+    """Save and restore the tensors of objects, which may be on many devices; as TensorFlow's
+    `MultiDeviceSaver`.
 
     Tensors are grouped by the task of their device, and the sharding policy of the options cuts
     each group into shards (default: one per task). Every save calls the callables of the save specs
     once; None omits a tensor from the checkpoint. A restore still looks for it, and raises
     TensorNotFoundError if it is missing (except for `may_be_missing` below).
+
+    >>> saver = ckptfmt.Saver({"model": {"w": np.ones(3), "b": np.zeros(2)}})
+    >>> saver.save("model")
+    'model'
+    >>> saver.restore("model")["w"].tolist()
+    [1.0, 1.0, 1.0]
 
     Args:
         serialized_tensors: object -> checkpoint key -> an array, a SaveSpec, or a mapping from
@@ -75,7 +82,7 @@ class Saver:
             An object with a method `may_be_missing(key)` is restored without a missing key for
             which that method returns true.
         registered_savers: name of a registered saver -> name of an object -> object; see
-            `register_checkpoint_saver`.
+            `tf.register_checkpoint_saver`.
         restore_fns: object -> function to call instead of its `restore`.
         queue: the queue of background saves. The next save through the same queue raises an error
             that no caller has retrieved. Default: a queue of this Saver's own.
@@ -177,18 +184,26 @@ class Saver:
         the same, the new checkpoint has one data file more, without tensors: the number alternates
         from save to save.
 
+        Args:
+            prefix: the checkpoint's path without extension, str, bytes or os.PathLike, or a URL;
+                missing directories are made.
+            options: `tf.CheckpointOptions`: level, compression, durability, callbacks and so on;
+                None: the defaults.
+
         Raises:
             InvalidError: a tensor that does not match its spec, a policy whose shards are not the
                 tensors that it was given, a registered saver that returned something else than
-                prefixes, a prefix without a file name, or `experimental_io_device` for tensors on
-                a mesh.
+                prefixes, a prefix without a file name, or `experimental_io_device` for tensors on a
+                mesh.
             BusyError: another save to this prefix runs one of the same registered savers.
             CheckpointNotFoundError: a registered saver returned a prefix without a checkpoint.
             MergeConflictError: a registered saver saved a tensor that is saved here as well.
-            StorageError, DurabilityUnknownError: as in Writer.
+            StorageError: it could not be written; an older checkpoint there is unchanged.
+            DurabilityUnknownError: it is in place, but a power cut may bring the older one back.
             MemoryError: with `enable_async`, not enough memory for the copies.
-            What the callables, the policy, the registered savers and the callbacks raise.
-            What ended the last background save of this saver, if no caller asked its future.
+            Exception: what the callables, the policy, the registered savers and the callbacks
+                raise; and what ended the last background save of this saver, if no caller asked its
+                future.
         """
         return self._begun(prefix, options).run()
 
@@ -199,8 +214,15 @@ class Saver:
         The callables, the policy and the registered savers are called here, the callbacks in the
         background. Other saves and restores wait for this one.
 
+        Args:
+            prefix: the checkpoint's path without extension, str, bytes or os.PathLike, or a URL;
+                missing directories are made.
+            options: `tf.CheckpointOptions`: level, compression, durability, callbacks and so on;
+                None: the defaults.
+
         Raises:
-            As `save`; errors of writing and of the callbacks after it are raised by the future.
+            InvalidError, MemoryError: a tensor or an argument that cannot be saved, or not copied.
+                Errors of writing and of the callbacks after it are raised by the future.
         """
         return self._begun(prefix, options).run_async()
 
@@ -214,7 +236,13 @@ class Saver:
         self, claims: contextlib.ExitStack, path: str, options: CheckpointOptions
     ) -> tuple[list[str], list[Sources]]:
         """Return the bundles that the registered savers wrote, whose claims `claims` holds from now
-        on, and the shards."""
+        on, and the shards.
+
+        Args:
+            claims: gets the claims of the registered savers.
+            path: where the checkpoint is saved, absolute.
+            options: how it is saved.
+        """
         if self._registered:
             claims.enter_context(claimed(path, [saver.name for saver, _ in self._registered]))
         inputs = self._save_registered(path)
@@ -228,8 +256,10 @@ class Saver:
         leaves the earlier ones restored.
 
         Args:
-            prefix: what `ckptfmt.open` takes.
-            options: only `experimental_io_device` is used.
+            prefix: a prefix, an `.index` or data file, a directory with a `checkpoint` file or a
+                single checkpoint, a SavedModel, or the URL of one of these.
+            options: `tf.CheckpointOptions`, of which only `experimental_io_device` is used; None:
+                the defaults.
 
         Returns:
             The results by name: the mappings that the `restore` of the objects returned, and the
@@ -240,7 +270,10 @@ class Saver:
             TensorNotFoundError: the checkpoint does not have a tensor.
             InvalidError: a tensor of another dtype or full shape than its spec says, or
                 `experimental_io_device` for tensors on a mesh.
-            What `ckptfmt.open`, reading, and the objects' functions raise.
+            CheckpointNotFoundError: there is no checkpoint at `prefix`.
+            CorruptError, UnsupportedError, LimitError, StorageError: it is damaged, of an unknown
+                version, too large, or cannot be read now.
+            Exception: what the objects' functions raise.
         """
         self._options(options)
         wait_for_saves()

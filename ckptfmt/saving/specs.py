@@ -34,14 +34,19 @@ Dtype = np.dtype[Any] | str
 class SaveSpec:
     """A tensor, or a slice of one, to save; as TensorFlow's `saveable_object.SaveSpec`.
 
+    >>> spec = ckptfmt.SaveSpec(np.ones((2, 3)), "4 3 0,2:-", "w")
+    >>> ckptfmt.Saver({"variable": {"w": {"4 3 0,2:-": spec}}}).save("part")
+    'part'
+
     Args:
-        tensor: an array as `Writer.add` takes it; a function without arguments that returns one or
-            None; or None, which saves no value. A function is called when `tensor` is first read,
-            and again by every `Saver.save`.
-        slice_spec: "" for a whole tensor, else the text of `SaveSliceInfo.spec` ("4 6 0,2:0,6").
-        name: the tensor's name in the checkpoint.
-        dtype: dtype as `Writer.add` takes it; required for a function and None. Default: the
-            tensor's dtype.
+        tensor: an array of NumPy or another framework, or what `np.asarray` takes; a function
+            without arguments that returns one or None; or None, which saves no value. A function is
+            called when `tensor` is first read, and again by every `Saver.save`.
+        slice_spec: "" for a whole tensor, else its full shape and the slice, as
+            `SaveSliceInfo.spec`: "4 6 0,2:0,6".
+        name: the tensor's name in the checkpoint, str.
+        dtype: a numpy dtype or its name, or "variant", "qint8" and the like; required for a
+            function and None. None: the tensor's dtype.
         device: name of the tensor's device, or a `tf.DeviceSpec`. It determines the task that saves
             the tensor; required for a function. Default: `tensor.device` if that is a device name,
             else "".
@@ -110,7 +115,11 @@ class SaveSpec:
         return spec
 
     def with_tensor(self, tensor: Any) -> Self:
-        """Return a copy of this spec with this tensor, and without the function that made it."""
+        """Return a copy of this spec with this tensor, and without the function that made it.
+
+        Args:
+            tensor: an array of the same dtype and shape.
+        """
         spec = copy.copy(self)
         spec._make, spec._tensor, spec._asked = None, tensor, True
         return spec

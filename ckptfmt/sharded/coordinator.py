@@ -20,12 +20,17 @@ from ckptfmt.errors import BusyError, InvalidError
 
 @runtime_checkable
 class Coordinator(Protocol):
-    """The connection of one process (a rank) with the others of its job.
+    """The connection of one process (a rank) with the others of its job: a protocol, with engines
+    in `ckptfmt.torch`, `ckptfmt.jax` and `ckptfmt.mpi`.
 
     All operations are collective, as in MPI: every rank calls the same ones in the same order.
     Ranks that call different ones get an InvalidError or a time-out, never the bytes of another
     operation. After an operation that failed, only `close` can be called. Only one thread at a time
     may use a coordinator. As a context manager it closes on exit, without waiting for ranks.
+
+    >>> with ckptfmt.sharded.SingleProcess() as one:
+    ...     one.rank, one.world_size, one.gather(b"mine"), one.broadcast(b"all")
+    (0, 1, [b'mine'], b'all')
 
     Raises:
         InvalidError: a wrong argument, a closed or failed coordinator, or ranks that call different
@@ -153,19 +158,33 @@ class MessageEngine(Engine):
     _timeout: float
 
     def barrier(self, name: str) -> None:
-        """Wait until every rank has called it; as `Coordinator.barrier`."""
+        """Wait until every rank has called it.
+
+        Args:
+            name: the name of the barrier in messages; the same on all ranks.
+        """
         with self._operation(f"barrier {check_name(name)!r}") as operation:
             self._gather(operation, b"", 0)
             self._broadcast(operation, b"", 0)
 
     def gather(self, data: bytes, root: int = 0) -> list[bytes] | None:
-        """Collect one value of each rank on `root`; as `Coordinator.gather`."""
+        """Return the values of all ranks by rank on `root`, and None elsewhere.
+
+        Args:
+            data: the value of this rank: any bytes, up to some MiB.
+            root: the rank that gets the values; the same on all ranks.
+        """
         data, root = check_data(data), check_root(root, self._world_size)
         with self._operation(f"gather to rank {root}") as operation:
             return self._gather(operation, data, root)
 
     def broadcast(self, data: bytes | None, root: int = 0) -> bytes:
-        """Send the value of `root` to all; as `Coordinator.broadcast`."""
+        """Return the value of one rank on every rank.
+
+        Args:
+            data: on `root` the value: any bytes, up to some MiB. Ignored elsewhere.
+            root: the rank that sends; the same on all ranks.
+        """
         root = check_root(root, self._world_size)
         value = check_data(data) if root == self._rank else b""
         with self._operation(f"broadcast from rank {root}") as operation:
@@ -212,6 +231,11 @@ class MessageEngine(Engine):
 
 class SingleProcess(MessageEngine):
     """The coordinator of a job of one process: rank 0 of 1. No operation waits.
+
+    >>> with ckptfmt.sharded.SingleProcess() as one:
+    ...     ckptfmt.sharded.save("model", {"w": np.ones(3)}, {"w": None}, one)
+    >>> ckptfmt.load("model")["w"].tolist()
+    [1.0, 1.0, 1.0]
 
     Raises:
         InvalidError: a wrong argument, or use after `close`.

@@ -91,22 +91,39 @@ def save(
     from the local arrays. Slices are stored as TensorFlow's DTensor stores them
     (`tf.train.Checkpoint` on a mesh), and TensorFlow restores the result.
 
+    >>> mesh = ckptfmt.sharded.Mesh({"x": 2}, ["a", "b"])
+    >>> layout = ckptfmt.sharded.Layout(["x", None], mesh)
+    >>> local = {"a": np.zeros((2, 3)), "b": np.ones((2, 3))}
+    >>> with ckptfmt.sharded.SingleProcess() as one:  # in a real job: that of its engine
+    ...     ckptfmt.sharded.save("model", {"w": local}, {"w": layout}, one)
+    >>> ckptfmt.load("model")["w"].shape
+    (4, 3)
+
     Args:
-        prefix: the checkpoint's prefix, on a file system that all processes share.
+        prefix: the checkpoint's path without extension, on a file system that all processes share,
+            or a URL.
         tensors: name to {device: local array}, for the devices of this process in the mesh of the
-            tensor's layout, the same devices for all tensors of one mesh. Local arrays are what
-            `Writer.add` takes, in the shape of the layout (`Layout.slice_of`). A plain array, or a
-            tensor without layout, is replicated: equal and whole in every process that gives it. A
-            process without devices in a tensor's mesh gives {} or omits it.
-        layouts: name to Layout, the same in all processes; None means replicated, as does a plain
+            tensor's layout, the same devices for all tensors of one mesh. Local arrays are of any
+            framework, in CPU memory and in the shape of the layout (`Layout.slice_of`). A plain
+            array, or a tensor without layout, is replicated: equal and whole in every process that
+            gives it. A process without devices in a tensor's mesh gives {} or omits it.
+        layouts: name to `Layout`, the same in all processes; None means replicated, as does a plain
             array without an entry.
-        coordinator: joins the processes.
-        metadata: as in Writer; only that of process 0 is used.
-        level, alignment, durability, compression: as in Writer. Data files are synced by the merge.
-        check_replicas: whether everything that several devices hold is compared, by checksum
-            between processes; a difference is a fault of the training. Without it, blocks of at
-            most 1 MiB are compared (a string counts 16 bytes), and blocks of any size between
-            devices of one process if they are NumPy arrays.
+        coordinator: the `Coordinator` of this process.
+        metadata: a mapping of str to texts, finite numbers, bools and lists of these, stored as
+            JSON and read back as `Reader.metadata`. Level "v2" cannot store it. Only that of
+            process 0 is used.
+        level: "v2": exactly what TensorFlow writes; "v2+": with chunk checksums, which TensorFlow
+            skips; "ckptfmt": with compressed values, which TensorFlow refuses.
+        alignment: bytes; every tensor starts at a multiple of it. None: 64, at level "v2" 1.
+        durability: "full": synced to disk; "rename": atomic for other processes, not synced;
+            "none": as "rename", and the index is not read back. Data files are synced by the merge.
+        compression: "zstd", or "zstd:1" to "zstd:22", stores the tensors that get smaller
+            compressed, which makes the level "ckptfmt". None: none, at that level "zstd".
+        check_replicas: True compares everything that several devices hold, by checksum between
+            processes; a difference is a fault of the training. Without it, blocks of at most 1 MiB
+            are compared (a string counts 16 bytes), and blocks of any size between devices of one
+            process if they are NumPy arrays.
 
     Raises:
         InvalidError: the processes disagree about a tensor's dtype, layout, shape or replicas or
@@ -114,13 +131,14 @@ def save(
             tensors; all processes raise it, and it names the tensor or argument and the processes.
         CheckpointNotFoundError: process 0 does not see what another process wrote: they do not
             share the file system.
-        StorageError, BusyError: as in Writer and `merge`. The process that failed raises its own
-            error, all others raise one of the same class (StorageError for an error that is not
-            ckptfmt's) that names that process. What was written is removed, and a previous
-            checkpoint of the prefix is unchanged (except after DurabilityUnknownError).
-        What the coordinator raises when a process is missing; temporary files
-            (`<prefix>_temp_<hex>`) may then remain. A later save never uses them, and removes them
+        StorageError: writing failed. The process that failed raises its own error, all others raise
+            one of the same class (StorageError for an error that is not ckptfmt's) that names that
+            process. What was written is removed, and a previous checkpoint of the prefix is
+            unchanged.
+        BusyError: a process did not arrive in time, or another one works on the prefix. Temporary
+            files (`<prefix>_temp_<hex>`) may remain; a later save never uses them, and removes them
             on a local file system.
+        DurabilityUnknownError: it is in place, but a power cut may bring the older one back.
     """
     team = Team(coordinator, "sharded.save")
     with team.guarded() as guard:
@@ -161,16 +179,43 @@ def save_async(
     save waits for this one, and so does a `restore`; all processes make their saves in the
     same order. Every process has its own future of the whole save.
 
+    >>> one = ckptfmt.sharded.SingleProcess()
+    >>> future = ckptfmt.sharded.save_async("model", {"w": np.ones(3)}, {"w": None}, one)
+    >>> future.result()  # waits, and raises what failed
+    'model'
+
     Args:
-        As `save`.
+        prefix: the checkpoint's path without extension, on a file system that all processes share,
+            or a URL.
+        tensors: name to {device: local array}, for the devices of this process in the mesh of the
+            tensor's layout, the same devices for all tensors of one mesh. Local arrays are of any
+            framework, in CPU memory and in the shape of the layout (`Layout.slice_of`). A plain
+            array, or a tensor without layout, is replicated: equal and whole in every process that
+            gives it. A process without devices in a tensor's mesh gives {} or omits it.
+        layouts: name to `Layout`, the same in all processes; None means replicated, as does a plain
+            array without an entry.
+        coordinator: the `Coordinator` of this process.
+        metadata: a mapping of str to texts, finite numbers, bools and lists of these, stored as
+            JSON and read back as `Reader.metadata`. Level "v2" cannot store it. Only that of
+            process 0 is used.
+        level: "v2": exactly what TensorFlow writes; "v2+": with chunk checksums, which TensorFlow
+            skips; "ckptfmt": with compressed values, which TensorFlow refuses.
+        alignment: bytes; every tensor starts at a multiple of it. None: 64, at level "v2" 1.
+        durability: "full": synced to disk; "rename": atomic for other processes, not synced;
+            "none": as "rename", and the index is not read back. Data files are synced by the merge.
+        compression: "zstd", or "zstd:1" to "zstd:22", stores the tensors that get smaller
+            compressed, which makes the level "ckptfmt". None: none, at that level "zstd".
+        check_replicas: True compares everything that several devices hold, by checksum between
+            processes; a difference is a fault of the training. Without it, blocks of at most 1 MiB
+            are compared (a string counts 16 bytes), and blocks of any size between devices of one
+            process if they are NumPy arrays.
 
     Returns:
         A future: its `result()` is the prefix, once the checkpoint is in place.
 
     Raises:
         InvalidError, MemoryError: what this process gives cannot be saved, or not copied. The
-            others get the error in the background.
-        All other errors of `save` are raised by the future.
+            others get the error in the background. All other errors are raised by the future.
     """
     team = Team(coordinator, "sharded.save")
     with team.guarded() as guard:
@@ -208,14 +253,27 @@ def restore(
     but for every dtype and uneven blocks. Every process of the coordinator calls it; the names may
     differ between processes.
 
+    >>> ckptfmt.save("model", {"w": np.arange(8.0).reshape(4, 2)})
+    >>> mesh = ckptfmt.sharded.Mesh({"x": 2}, ["a", "b"])
+    >>> layouts = {"w": ckptfmt.sharded.Layout(["x", None], mesh)}
+    >>> with ckptfmt.sharded.SingleProcess() as one:  # in a real job: that of its engine
+    ...     local = ckptfmt.sharded.restore("model", layouts, one)
+    >>> local["w"]["b"].tolist()
+    [[4.0, 5.0], [6.0, 7.0]]
+
     Args:
-        prefix: what `ckptfmt.open` takes.
-        layouts: name to Layout, or to None for a tensor that is replicated outside any mesh. The
+        prefix: a prefix, an `.index` or data file, a directory with a `checkpoint` file or a single
+            checkpoint, a SavedModel, or the URL of one of these.
+        layouts: name to `Layout`, or to None for a tensor that is replicated outside any mesh. The
             global shapes are those of the checkpoint.
-        coordinator: joins the processes.
+        coordinator: the `Coordinator` of this process.
         devices: the devices of this process, of all meshes; default
             `mesh.local_devices(coordinator.rank, coordinator.world_size)` of each.
-        verify, limits, follow_symlinks: as in `ckptfmt.open`.
+        verify: "auto": check all whole reads, and partial ones where chunk checksums make that
+            cheap; "full": check everything; "off": nothing but the index.
+        limits: what a file may ask of this process: a mapping of names of `ckptfmt_limits` in
+            `ckptfmt.h` to int, such as {"index_bytes_max": 1 << 30}; None: the defaults there.
+        follow_symlinks: False refuses an index or data file that is a symbolic link.
 
     Returns:
         Name to {device: array} for the devices of this process, in the order of `layouts` and of
@@ -228,8 +286,10 @@ def restore(
         InvalidError: a layout of another rank than the tensor, or a device outside every mesh.
         GenerationGoneError: the checkpoint was replaced meanwhile, so that two processes did not
             read the same; all processes raise it.
-        What `ckptfmt.open` and reading raise. As in `save`, a process that fails makes all
-        raise.
+        BusyError: a process did not arrive in time.
+        CheckpointNotFoundError: there is no checkpoint at `prefix`.
+        CorruptError, UnsupportedError, LimitError, StorageError: it is damaged, of an unknown
+            version, beyond `limits`, or cannot be read now.
     """
     team = Team(coordinator, "sharded.restore")
     result: dict[str, Any] = {}

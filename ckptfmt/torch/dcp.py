@@ -68,8 +68,16 @@ class StorageWriter(storage.StorageWriter):  # type: ignore[misc]
     Args:
         checkpoint_id: the checkpoint's prefix, on a file system that all ranks share, or a URL. The
             `checkpoint_id` of `dcp.save` replaces it.
-        metadata: as in `ckptfmt.Writer`; that of the coordinator is stored.
-        level, alignment, durability, compression: as in `ckptfmt.Writer`.
+        metadata: a mapping of str to texts, finite numbers, bools and lists of these, stored as
+            JSON and read back as `Reader.metadata`. Level "v2" cannot store it. That of the
+            coordinator is stored.
+        level: "v2": exactly what TensorFlow writes; "v2+": with chunk checksums, which TensorFlow
+            skips; "ckptfmt": with compressed values, which TensorFlow refuses.
+        alignment: bytes; every tensor starts at a multiple of it. None: 64, at level "v2" 1.
+        durability: "full": synced to disk; "rename": atomic for other processes, not synced;
+            "none": as "rename", and the index is not read back.
+        compression: "zstd", or "zstd:1" to "zstd:22", stores the tensors that get smaller
+            compressed, which makes the level "ckptfmt". None: none, at that level "zstd".
 
     Raises:
         InvalidError: a wrong argument; in a save, a value that would need pickle, or a tensor that
@@ -368,7 +376,8 @@ class StorageReader(storage.StorageReader):  # type: ignore[misc]
 
     Args:
         checkpoint_id: what `ckptfmt.open` opens. The `checkpoint_id` of `dcp.load` replaces it.
-        verify: as in `ckptfmt.open`.
+        verify: "auto": check all whole reads, and partial ones where chunk checksums make that
+            cheap; "full": check everything; "off": nothing but the index.
 
     Raises:
         CheckpointNotFoundError, CorruptError, StorageError, ...: in a load, what `ckptfmt.open` and

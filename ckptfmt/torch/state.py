@@ -66,8 +66,19 @@ def save(
         default: as of `json.dump`: a function that is called with each value that cannot be stored
             and returns what is stored in its place, or raises TypeError. Keys of dicts and tensors
             are not given to it.
-        metadata, level, alignment, durability, compression: as in `ckptfmt.Writer`.
-        base, progress, shards: as in `ckptfmt.save`.
+        metadata: a mapping of str to texts, finite numbers, bools and lists of these, stored as
+            JSON and read back as `Reader.metadata`. Level "v2" cannot store it.
+        level: "v2": exactly what TensorFlow writes; "v2+": with chunk checksums, which TensorFlow
+            skips; "ckptfmt": with compressed values, which TensorFlow refuses.
+        alignment: bytes; every tensor starts at a multiple of it. None: 64, at level "v2" 1.
+        durability: "full": synced to disk; "rename": atomic for other processes, not synced;
+            "none": as "rename", and the index is not read back.
+        compression: "zstd", or "zstd:1" to "zstd:22", stores the tensors that get smaller
+            compressed, which makes the level "ckptfmt". None: none, at that level "zstd".
+        base: an earlier checkpoint: tensors whose bytes have not changed since are linked, not
+            written.
+        progress: a function, called as `progress(done, total)` with two int.
+        shards: the number of data files, 1 to 1024; None: by the size of the tensors.
 
     Raises:
         InvalidError: a value that cannot be stored, by its name; nothing is written.
@@ -107,9 +118,25 @@ def save_async(
     on and change them.
 
     Args:
-        state, prefix, default: as in `save`.
-        metadata, level, alignment, durability, compression: as in `ckptfmt.Writer`.
-        base, progress, shards: as in `ckptfmt.save_async`.
+        state: a module, a state dict, or a dict of tensors, Python and NumPy values, and objects
+            with `state_dict` and `load_state_dict` (modules, optimizers, schedulers, RandomState).
+        prefix: the checkpoint's prefix.
+        default: as of `json.dump`: a function that is called with each value that cannot be stored
+            and returns what is stored in its place, or raises TypeError. Keys of dicts and tensors
+            are not given to it.
+        metadata: a mapping of str to texts, finite numbers, bools and lists of these, stored as
+            JSON and read back as `Reader.metadata`. Level "v2" cannot store it.
+        level: "v2": exactly what TensorFlow writes; "v2+": with chunk checksums, which TensorFlow
+            skips; "ckptfmt": with compressed values, which TensorFlow refuses.
+        alignment: bytes; every tensor starts at a multiple of it. None: 64, at level "v2" 1.
+        durability: "full": synced to disk; "rename": atomic for other processes, not synced;
+            "none": as "rename", and the index is not read back.
+        compression: "zstd", or "zstd:1" to "zstd:22", stores the tensors that get smaller
+            compressed, which makes the level "ckptfmt". None: none, at that level "zstd".
+        base: an earlier checkpoint: tensors whose bytes have not changed since are linked, not
+            written.
+        progress: a function, called as `progress(done, total)` with two int.
+        shards: the number of data files, 1 to 1024; None: by the size of the tensors.
 
     Returns:
         A future of the prefix. Errors of the write are raised by it.
@@ -188,12 +215,25 @@ def load(
     Args:
         path: any path that `ckptfmt.open` takes.
         device: where the tensors go. "meta" reads no data: the tensors have only shape and dtype.
-        names, filter: as in `ckptfmt.load_into`, by path; a filter means other values too. Dicts
-            omit what is left out, lists and tuples have None in its place.
-        rename: as in `ckptfmt.load_into`, of tensors, to a name in the same dict.
-        cast, allow_loss: as in `ckptfmt.load_into`; dtypes may be those of torch.
-        verify: as in `ckptfmt.open`.
-        progress: as in `ckptfmt.load`.
+        names: the tensors to load, an iterable of str or bytes; None: all. A missing one is an
+            error. A name is a path.
+        filter: which tensors to load: a name, a glob pattern (`*` matches slashes too), `/REGEX/`
+            or a compiled pattern found anywhere in the name, or a function of it; None: all. It
+            means other values too. Dicts omit what is left out, lists and tuples have None in its
+            place.
+        rename: stored name to new name: a mapping, a function, or a list of pairs (regular
+            expression, replacement) applied in order, as `re.sub` does. None drops the tensor. A
+            transform, a function of the array such as `numpy.transpose`, may follow the new name.
+            Of tensors, to a name in the same dict.
+        cast: a dtype, to which all tensors of its kind (floating-point, integer, complex) with at
+            least one dimension are cast, or a mapping of filters to dtypes: the first filter that
+            matches a tensor counts, and None leaves it as it is. Dtypes may be those of torch.
+        allow_loss: True allows casts that change values by more than rounding: finite numbers that
+            become infinite or NaN, integers that do not fit, fractions that become integers. A
+            CkptfmtWarning counts them.
+        verify: "auto": check all whole reads, and partial ones where chunk checksums make that
+            cheap; "full": check everything; "off": nothing but the index.
+        progress: a function, called as `progress(done, total)` with two int.
 
     Returns:
         The saved dict. Tensors that were tied are one tensor.
@@ -245,14 +285,30 @@ def load_into(
     Args:
         target: what to load into: a module, another object with `load_state_dict`, or a dict.
         path: any path that `ckptfmt.open` takes.
-        names, filter, rename, cast, allow_loss, strict: as in `ckptfmt.load_into`; a filter means
-            the paths of other values too. An object that is not a module gets all that is stored
-            at its path, or stays as it is if none of its tensors is chosen. See
-            `ckptfmt.huggingface` for checkpoints of other names.
+        names: the tensors to load, an iterable of str or bytes; None: all. A missing one is an
+            error.
+        filter: which tensors to load: a name, a glob pattern (`*` matches slashes too), `/REGEX/`
+            or a compiled pattern found anywhere in the name, or a function of it; None: all. It
+            means the paths of other values too.
+        rename: stored name to new name: a mapping, a function, or a list of pairs (regular
+            expression, replacement) applied in order, as `re.sub` does. None drops the tensor. A
+            transform, a function of the array such as `numpy.transpose`, may follow the new name.
+        cast: a dtype, to which all tensors of its kind (floating-point, integer, complex) with at
+            least one dimension are cast, or a mapping of filters to dtypes: the first filter that
+            matches a tensor counts, and None leaves it as it is. True: numbers become what their
+            targets are.
+        allow_loss: True allows casts that change values by more than rounding: finite numbers that
+            become infinite or NaN, integers that do not fit, fractions that become integers. The
+            result counts them.
+        strict: True: anything that does not match is an error. False: load what matches. An object
+            that is not a module gets all that is stored at its path, or stays as it is if none of
+            its tensors is chosen. See `ckptfmt.huggingface` for checkpoints of other names.
         assign: True replaces the parameters and buffers of modules by new tensors with the stored
             dtype, as `load_state_dict(assign=True)`. Make the optimizer afterwards.
         device: where new tensors go.
-        verify, progress: as in `ckptfmt.load`.
+        verify: "auto": check all whole reads, and partial ones where chunk checksums make that
+            cheap; "full": check everything; "off": nothing but the index.
+        progress: a function, called as `progress(done, total)` with two int.
 
     Returns:
         What matched, with the names that are `missing` in the checkpoint and those that are

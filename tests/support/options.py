@@ -16,23 +16,56 @@ from ckptfmt._base.save_options import SaveOptions
 from .pages import ROOT
 
 PAGE = "docs/options.md"
-# Option: its default, its annotation, and the call whose docstring describes it.
-SAVING = {"metadata": (None, "Mapping[str, Any] | None", "Writer")}
-SAVING |= {one.name: (one.default, str(one.type), "Writer") for one in fields(SaveOptions)}
+# Option: its default and its annotation.
+SAVING = {"metadata": (None, "Mapping[str, Any] | None")}
+SAVING |= {one.name: (one.default, str(one.type)) for one in fields(SaveOptions)}
 LOADING = {
-    "names": (None, "Names | None", "load_into"),
-    "filter": (None, "Filter | None", "load_into"),
-    "rename": (None, "Rename | None", "load_into"),
-    "cast": (None, "Cast | None", "load_into"),
-    "allow_loss": (False, "bool", "load_into"),
-    "strict": (True, "bool", "load_into"),
+    "names": (None, "Names | None"),
+    "filter": (None, "Filter | None"),
+    "rename": (None, "Rename | None"),
+    "cast": (None, "Cast | None"),
+    "allow_loss": (False, "bool"),
+    "strict": (True, "bool"),
 }
 BOTH = {
-    "verify": ("auto", "Verify", "open"),
-    "limits": (None, "Mapping[str, int] | None", "open"),
-    "progress": (None, "Progress | None", "load"),
+    "verify": ("auto", "Verify"),
+    "limits": (None, "Mapping[str, int] | None"),
+    "progress": (None, "Progress | None"),
 }
 EVERY = SAVING | LOADING | BOTH
+# How the description of an option begins in the docstring of every call that has it.
+TEXTS = {
+    "metadata": "a mapping of str to texts, finite numbers, bools and lists of these, stored as "
+    'JSON and read back as `Reader.metadata`. Level "v2" cannot store it.',
+    "level": '"v2": exactly what TensorFlow writes; "v2+": with chunk checksums, which TensorFlow '
+    'skips; "ckptfmt": with compressed values, which TensorFlow refuses.',
+    "alignment": 'bytes; every tensor starts at a multiple of it. None: 64, at level "v2" 1.',
+    "durability": '"full": synced to disk; "rename": atomic for other processes, not synced; '
+    '"none": as "rename", and the index is not read back.',
+    "compression": '"zstd", or "zstd:1" to "zstd:22", stores the tensors that get smaller '
+    'compressed, which makes the level "ckptfmt". None: none, at that level "zstd".',
+    "names": "the tensors to load, an iterable of str or bytes; None: all. A missing one is an "
+    "error.",
+    "filter": "which tensors to load: a name, a glob pattern (`*` matches slashes too), `/REGEX/` "
+    "or a compiled pattern found anywhere in the name, or a function of it; None: all.",
+    "rename": "stored name to new name: a mapping, a function, or a list of pairs (regular "
+    "expression, replacement) applied in order, as `re.sub` does. None drops the tensor. A "
+    "transform, a function of the array such as `numpy.transpose`, may follow the new name.",
+    "cast": "a dtype, to which all tensors of its kind (floating-point, integer, complex) with at "
+    "least one dimension are cast, or a mapping of filters to dtypes: the first filter that "
+    "matches a tensor counts, and None leaves it as it is.",
+    "allow_loss": "True allows casts that change values by more than rounding: finite numbers "
+    "that become infinite or NaN, integers that do not fit, fractions that become integers.",
+    "strict": "True: anything that does not match is an error. False: load what matches.",
+    "verify": '"auto": check all whole reads, and partial ones where chunk checksums make that '
+    'cheap; "full": check everything; "off": nothing but the index.',
+    "limits": "what a file may ask of this process: a mapping of names of `ckptfmt_limits` in "
+    '`ckptfmt.h` to int, such as {"index_bytes_max": 1 << 30}; None: the defaults there.',
+    "progress": "a function, called as `progress(done, total)` with two int",
+    "path": "a prefix, an `.index` or data file, a directory with a `checkpoint` file or a single "
+    "checkpoint, a SavedModel, or the URL of one of these.",
+    "follow_symlinks": "False refuses an index or data file that is a symbolic link.",
+}
 # Where a call has another default or meaning, and the page says so.
 OTHERS = {
     ("Checkpoint.read", "strict"),
@@ -112,23 +145,22 @@ def check_calls(doors: tuple[str, ...]) -> None:
         assert page.get(name, set()) == {*options}, f"{PAGE}: {name}"
         if "level" in options:  # what writes a level has all options of writing
             assert {one.name for one in fields(SaveOptions)} <= {*options}, name
-        doc = inspect.getdoc(call) or ""
+        texts = entries(inspect.getdoc(call) or "")
         for option, parameter in options.items():
             if (name, option) in OTHERS:
                 continue
-            default, annotation, home = EVERY[option]
+            default, annotation = EVERY[option]
             assert parameter.kind == inspect.Parameter.KEYWORD_ONLY or option == "names", name
             assert parameter.default == default, f"{name}: {option}={parameter.default!r}"
             assert str(parameter.annotation) == annotation, f"{name}: {option}"
-            if name != home:
-                assert _refers(doc, option, home), f"{name}: {option} is described elsewhere"
+            assert texts[option].startswith(TEXTS[option]), f"{name}: {option}: {TEXTS[option]}"
 
 
-def _refers(doc: str, option: str, home: str) -> bool:
-    """Whether the text says that the option is that of another call."""
-    if re.search(r"^(\s*As in `\w+`|.*\bas `\w+` does\b)", doc, re.M):
-        return True
-    entry = re.search(rf"^ *(?:\w+, )*{option}(?:, \w+)*: (.*(?:\n {{8,}}.*)*)", doc, re.M)
-    text = " ".join((entry[1] if entry else "").split())
-    others = {"Writer": "Writer|save", "load": "load|save|save_async", "open": "open|load"}
-    return re.search(rf"as in `?(?:ckptfmt\.)?(?:{others.get(home, home)})\b", text) is not None
+def entries(doc: str, section: str = "Args|Attributes") -> dict[str, str]:
+    """The entries of a section of a docstring: the text before the first colon to what follows."""
+    found: dict[str, str] = {}
+    for block in re.findall(rf"^(?:{section}):\n((?:    .*\n|\n)*)", doc + "\n", re.M):
+        for entry in re.split(r"\n(?=    \S)", block):
+            key, _, text = entry.partition(":")
+            found[" ".join(key.split())] = " ".join(text.split())
+    return found
