@@ -335,6 +335,12 @@ static int unlink_at(const cf_directory *directory, const char *name)
 	return result;
 }
 
+/* Of the system, or of the file system. */
+static bool is_unsupported(int os_errno)
+{
+	return os_errno == ENOSYS || os_errno == EOPNOTSUPP || os_errno == ENOTSUP;
+}
+
 static ckptfmt_status link_file(const cf_directory *from, const char *from_name, const cf_directory *to,
 	const char *to_name, cf_link_result *result, ckptfmt_error *err)
 {
@@ -349,11 +355,12 @@ static ckptfmt_status link_file(const cf_directory *from, const char *from_name,
 	case ENOENT:
 		*result = CF_LINK_NO_SOURCE;
 		return CKPTFMT_OK;
-	case EXDEV: case EPERM: case EMLINK: case ENOSYS: case EOPNOTSUPP:
+	case EXDEV: case EPERM: case EMLINK:
 		*result = CF_LINK_IMPOSSIBLE;
 		return CKPTFMT_OK;
 	default:
-		return cf_posix_fail(err, errno, to, to_name, "cannot link a file to this name");
+		*result = CF_LINK_IMPOSSIBLE;
+		return is_unsupported(errno) ? CKPTFMT_OK : cf_posix_fail(err, errno, to, to_name, "cannot link a file to this name");
 	}
 }
 
@@ -422,7 +429,7 @@ static int rename_over_empty(const cf_directory *directory, const char *from, co
 
 static bool is_missing_call(int os_errno)
 {
-	return os_errno == ENOSYS || os_errno == EINVAL || os_errno == EOPNOTSUPP || os_errno == ENOTSUP;
+	return os_errno == EINVAL || is_unsupported(os_errno);
 }
 
 static int rename_new(const cf_directory *directory, const char *from, const char *to)
