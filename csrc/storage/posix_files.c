@@ -360,7 +360,8 @@ static ckptfmt_status link_file(const cf_directory *from, const char *from_name,
 		return CKPTFMT_OK;
 	default:
 		*result = CF_LINK_IMPOSSIBLE;
-		return is_unsupported(errno) ? CKPTFMT_OK : cf_posix_fail(err, errno, to, to_name, "cannot link a file to this name");
+		return is_unsupported(errno) ? CKPTFMT_OK
+			: cf_posix_fail(err, errno, to, to_name, "cannot link a file to this name");
 	}
 }
 
