@@ -153,6 +153,10 @@ def test_engines(tmp_path: Path) -> None:
     run_page("docs/engines.md", tmp_path)
 
 
+def test_own_objects(tmp_path: Path) -> None:
+    run_page("docs/own-objects.md", tmp_path)
+
+
 def test_guide(tmp_path: Path) -> None:
     assert len(blocks("docs/guide.md", "python")) == 3
     run_page("docs/guide.md", tmp_path)
