@@ -194,6 +194,7 @@ def _salvaged(prefix: str) -> _core.Salvage:
         return _core.salvage_index(content, counts.pop() if len(counts) == 1 else 0)
     except CkptfmtError as error:
         error.path = names.index_name(prefix)
+        vars(error).pop("__notes__", None)  # which leads to what has failed
         raise
 
 
@@ -289,9 +290,10 @@ def _read_all(
 
 
 def _nothing_sound(lost: Mapping[str, str], path: str) -> CorruptError:
-    why = f"nothing is sound: {some(lost.values(), quote='')}"
-    error = CorruptError(why, failure="CHECKSUM", path=path)
-    del error.__notes__  # which leads to what has failed
+    (name, why), count = next(iter(lost.items())), len(lost)
+    message = f"nothing is sound of {count} tensors; {name!r}: {why}"
+    error = CorruptError(message, failure="CHECKSUM", path=path)
+    del error.__notes__
     return error
 
 
