@@ -162,6 +162,20 @@ def test_guide(tmp_path: Path) -> None:
     run_page("docs/guide.md", tmp_path)
 
 
+def test_tutorial(tmp_path: Path) -> None:
+    """The console blocks run the programs, which the reader saves under these names."""
+    for name, text in (
+        ("save.py", program("docs/tutorial.md", "save.py")),
+        ("flip.py", program("docs/tutorial.md", "flip.py")),
+        ("look.py", program("docs/tutorial.md", "look.py")),
+        ("train.py", program("docs/tutorial.md", "train.py")),
+        ("write_part.py", program("docs/tutorial.md", "write_part.py")),
+        ("read_half.py", program("docs/tutorial.md", "read_half.py")),
+    ):
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    run_console("docs/tutorial.md", tmp_path)
+
+
 def test_recipes(tmp_path: Path) -> None:
     run_page("docs/recipes.md", tmp_path)
     run_console("docs/recipes.md", tmp_path)
