@@ -158,7 +158,7 @@ def test_own_objects(tmp_path: Path) -> None:
 
 
 def test_guide(tmp_path: Path) -> None:
-    assert len(blocks("docs/guide.md", "python")) == 3
+    assert len(blocks("docs/guide.md", "python")) == 9
     run_page("docs/guide.md", tmp_path)
 
 
