@@ -359,5 +359,10 @@ def test_other_dtypes_and_what_does_not_fit(tmp_path: Path) -> None:
 
 
 def test_the_page(tmp_path: Path) -> None:
+    """With the files of a release, which are small here."""
+    checkpoint(tmp_path, bert())
+    for file in tmp_path.glob("model.ckpt.*"):
+        file.rename(tmp_path / f"bert_{file.name}")
+    transformers.BertConfig(**SIZES).to_json_file(tmp_path / "bert_config.json")
     run_page("docs/huggingface.md", tmp_path)
     run_console("docs/huggingface.md", tmp_path)
