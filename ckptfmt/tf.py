@@ -172,7 +172,8 @@ def load_checkpoint(ckpt_dir_or_file: Path) -> CheckpointReader:
         InvalidError: a directory without such a file, or one that names a checkpoint that is not
             there.
         CheckpointNotFoundError: no checkpoint of this prefix.
-        What `ckptfmt.open` raises.
+        CorruptError, UnsupportedError, LimitError, StorageError: it is damaged, of an unknown
+            version, too large, or cannot be read now.
     """
     path = path_text(ckpt_dir_or_file, "ckpt_dir_or_file", urls=True)
     if is_directory(path):

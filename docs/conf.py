@@ -2,8 +2,10 @@
 """The documentation site: `make docs`."""
 
 from pygments.lexers.special import TextLexer
+from sphinx.util.typing import stringify_annotation
 
 import ckptfmt
+from ckptfmt._base.renaming import Rename
 
 project = "ckptfmt"
 author = "The ckptfmt developers"
@@ -17,12 +19,28 @@ html_css_files = ["ckptfmt.css"]
 myst_heading_anchors = 3
 # Links to files of the repository outside of docs/ are checked by tests/project/test_pages.py.
 suppress_warnings = ["myst.xref_missing"]
-autodoc_typehints = "none"
+autodoc_typehints = "description"
+autodoc_typehints_description_target = "documented_params"
 autodoc_member_order = "bysource"
 napoleon_google_docstring = True
 napoleon_use_ivar = True
+# Types that are long, and what to show of them: the texts of the arguments say the rest.
+SHORT = {
+    "ndarray[tuple[Any, ...], dtype[Any]]": "ndarray",
+    stringify_annotation(Rename, "smart"): "Mapping | Callable | Sequence[tuple]",
+}
 
 
 def setup(app):
-    """Show the specification's blocks of bytes as text."""
+    """Show the specification's blocks of bytes as text, and long types as short ones."""
     app.add_lexer("hex", TextLexer)
+    # Before autodoc writes the types that it has found beside the texts.
+    app.connect("object-description-transform", shorten, priority=100)
+
+
+def shorten(app, *_):
+    """Replace the long types that autodoc has found so far."""
+    for types in app.env.current_document.autodoc_annotations.values():
+        for name in types:
+            for long, short in SHORT.items():
+                types[name] = types[name].replace(long, short)

@@ -48,7 +48,7 @@ class SaveFuture(Future[str]):
             TimeoutError: the save takes longer than `timeout` seconds.
             InvalidError: the call would wait for ever: it is in a callback of this save, or in a
                 forked child.
-            The error of the save.
+            Exception: the error of the save.
         """
         self._check_can_wait()
         try:

@@ -351,6 +351,9 @@ class TensorHandle:
         Args:
             key: integers, slices with any step, and an ellipsis: basic indexing of NumPy.
 
+        Returns:
+            An array. For an int in every dimension the element: a NumPy scalar, or bytes.
+
         Raises:
             IndexError: an integer out of range, or more indices than dimensions.
             InvalidError: another kind of indexing (masks, arrays, None).

@@ -36,8 +36,13 @@ class Finding:
     Attributes:
         severity: "problem" (damaged, incomplete, contradictory) or "note" (sound, but not what a
             canonical writer writes).
-        status, failure, message, path, offset, tensor: as in `CkptfmtError`; a note about sound
-            data has no status and the failure "NONE".
+        status: who must act: "CORRUPT", "IO" and others, those of `CkptfmtError`; "" for a note
+            about sound data.
+        failure: what was wrong: "CHECKSUM", "TRUNCATED", ...; "NONE" for a note about sound data.
+        message: one sentence, which starts with the rule of `spec/format.md`.
+        path: the file, or None.
+        offset: bytes from its start, or None.
+        tensor: name of the tensor, or None.
     """
 
     severity: str

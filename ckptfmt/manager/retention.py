@@ -64,7 +64,7 @@ class KeepBest:
         Raises:
             InvalidError: there are metrics, and the one to compare is not among them; or it is not
                 a number.
-            What the function `metric` raises.
+            Exception: what the function `metric` raises.
         """
         if metrics is None:
             return

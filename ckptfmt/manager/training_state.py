@@ -159,10 +159,10 @@ class TrainingState:
             The prefix of the backup; None in workers other than the chief.
 
         Raises:
-            InvalidError: a number that is negative or does not fit an int64; with a coordinator,
-                in all workers, or that differs between them.
-            What `CheckpointManager.save` raises; the older backup then still exists, and the
-            position is the one before.
+            InvalidError: a number that is negative or does not fit an int64; with a coordinator, in
+                all workers, or that differs between them.
+            Exception: what `CheckpointManager.save` raises; the older backup then still exists, and
+                the position is the one before.
         """
         before = int(self._epoch), int(self._batch)
         now = before
@@ -202,7 +202,7 @@ class TrainingState:
             MatchError: the backup has no value for an object of the model; nothing is restored.
             CorruptError: there are backups, and all are damaged.
             StorageError: the backups cannot be read now.
-            What `Checkpoint.restore` raises. With a coordinator, in all workers.
+            Exception: what `Checkpoint.restore` raises. With a coordinator, in all workers.
         """
         self._epoch[...] = self._batch[...] = UNUSED
         try:

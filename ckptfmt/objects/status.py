@@ -74,7 +74,7 @@ class LoadStatus:
         dict, a list or another object is restored here, and loses the value that it had.
 
         Raises:
-            What `Checkpoint.restore` raises.
+            Exception: what `Checkpoint.restore` raises.
         """
         self._restoration.restore(self._restoration.prepare(self._view))
         return self
@@ -289,7 +289,7 @@ def restored(
         ready: called once everything is checked, before anything is written.
 
     Raises:
-        What `Checkpoint.restore` raises.
+        Exception: what `Checkpoint.restore` raises.
     """
     try:
         graph = graph_of(reader)

@@ -191,7 +191,7 @@ class ParallelVariable:
         Raises:
             TensorNotFoundError: component 0 is missing, or one before another that exists.
             InvalidError: another shape or dtype, or not exactly one path.
-            What reading raises; the content of the components is then unspecified.
+            Exception: what reading raises; the content of the components is then unspecified.
         """
         keys = self.keys(_only_path(source) if path is None else path)
         present = [key in source for key in keys]

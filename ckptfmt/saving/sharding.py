@@ -108,7 +108,7 @@ def checked_shards(
     Raises:
         ShardingError: the callback lost or changed a tensor, or wrote into the memory of one.
         InvalidError: TensorFlow has no constants of a tensor's dtype.
-        What the callback raises.
+        Exception: what the callback raises.
     """
     given = [tensor.for_callback(alignment) for tensor in tensors]
     before = [] if _is_ours(callback) else [_content(tensor.tensor) for tensor in tensors]

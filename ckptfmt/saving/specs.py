@@ -99,7 +99,7 @@ class SaveSpec:
         """The tensor, of any type that `Writer.add` takes, or None. Not thread-safe.
 
         Raises:
-            What the function raises; the next access calls it again.
+            Exception: what the function raises; the next access calls it again.
         """
         if self._make is not None and not self._asked:
             self._tensor = self._make()
@@ -153,8 +153,14 @@ class DSaveSpec(SaveSpec):
     A device outside the mesh has the whole tensor.
 
     Args:
-        tensor, name, dtype, device: as in SaveSpec. The tensor must have the shape of its slice,
-            which is checked when it is read.
+        tensor: an array in the shape of its slice, which is checked when it is read; a function
+            without arguments that returns one or None; or None.
+        name: the tensor's name in the checkpoint, str.
+        dtype: a numpy dtype or its name, or "variant", "qint8" and the like; required for a
+            function and None. None: the tensor's dtype.
+        device: name of the tensor's device, or a `tf.DeviceSpec`. It determines the task that saves
+            the tensor; required for a function. Default: `tensor.device` if that is a device name,
+            else "".
         slice_spec: "" for the device's slice in the layout, or the text of a slice of a tensor of
             shape `global_shape`.
         global_shape: shape of the whole tensor.

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.options import calls, entries
+from support.options import CORE, calls, entries
 
 import ckptfmt
 
@@ -42,6 +42,16 @@ def test_a_docstring_stands_alone(name: str) -> None:
         given = inspect.signature(CALLS[name]).parameters
         wanted = [one for one in given if one not in ("self", "args", "kwargs")]
         assert {*entries(text, "Args")} == {*wanted}
+    check_raises(text)
+
+
+def test_errors_are_classes() -> None:
+    """What napoleon takes for a class, on the page that is made of the docstrings."""
+    for call in calls(CORE).values():
+        check_raises(inspect.getdoc(call) or "")
+
+
+def check_raises(text: str) -> None:
     for classes, meaning in entries(text, "Raises").items():
         for one in classes.split(", "):
             kind = getattr(ckptfmt.errors, one, None) or getattr(builtins, one, None)
