@@ -20,7 +20,11 @@ import ckptfmt
 from ckptfmt.cli.parser import COMMANDS, command_parser
 from ckptfmt.stores import objects, waiting
 
-PAGES = sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "docs").glob("*.md"))
+PAGES = sorted(
+    path.relative_to(ROOT).as_posix()
+    for folder in ("docs", "docs/internals")
+    for path in (ROOT / folder).glob("*.md")
+)
 
 
 # Tests below run the indented blocks of these pages.
