@@ -87,8 +87,8 @@ def merge(
             `ckptfmt.jax` note of tensors in the metadata must be equal in any case.
         durability: "full": synced to disk; "rename": atomic for other processes, not synced;
             "none": as "rename", and the index is not read back.
-        progress: a function, called as `progress(done, total)` with two int, of bytes of the data
-            files, which are only read where they are copied.
+        progress: called as `progress(done, total)` with two ints, of bytes of the data files, which
+            are only read where they are copied.
         limits: what a file may ask of this process: a mapping of names of `ckptfmt_limits` in
             `ckptfmt.h` to int, such as {"index_bytes_max": 1 << 30}; None: the defaults there.
 

@@ -449,8 +449,7 @@ class Reader(Mapping[str, TensorHandle]):
 
         Args:
             strict: True makes deviations from what a canonical writer writes problems as well.
-            progress: a function, called as `progress(done, total)` with two int, of bytes of the
-                files.
+            progress: called as `progress(done, total)` with two ints, of bytes of the files.
 
         Raises:
             CheckpointNotFoundError: the checkpoint was removed.
@@ -476,8 +475,7 @@ class Reader(Mapping[str, TensorHandle]):
         of the largest tensor.
 
         Args:
-            progress: a function, called as `progress(done, total)` with two int, of bytes of the
-                arrays.
+            progress: called as `progress(done, total)` with two ints, of bytes of the arrays.
 
         Raises:
             CorruptError, UnsupportedError, LimitError, StorageError: a tensor is damaged, of an

@@ -79,11 +79,11 @@ def save(
         alignment: bytes; every tensor starts at a multiple of it. None: 64, at level "v2" 1.
         durability: "full": synced to disk; "rename": atomic for other processes, not synced;
             "none": as "rename", and the index is not read back.
-        base: an earlier checkpoint, as the path that `ckptfmt.open` takes; it may be the one at
-            `prefix`, which the new one replaces. Linked tensors stay as the base stores them: those
-            of a base of level "v2" have no chunk checksums.
-        progress: a function, called as `progress(done, total)` with two int, of bytes of the
-            arrays. Unchanged tensors are done once they have been compared.
+        base: an earlier checkpoint (a prefix, a directory, a SavedModel or a URL); it may be the
+            one at `prefix`, which the new one replaces. Linked tensors stay as the base stores
+            them: those of a base of level "v2" have no chunk checksums.
+        progress: called as `progress(done, total)` with two ints, of bytes of the arrays. Unchanged
+            tensors are done once they have been compared.
         compression: "zstd", or "zstd:1" to "zstd:22", stores the tensors that get smaller
             compressed, which makes the level "ckptfmt". None: none, at that level "zstd".
         shards: the number of data files, 1 to 1024, each written by its own thread. None: one for
@@ -150,18 +150,14 @@ def save_async(
         alignment: bytes; every tensor starts at a multiple of it. None: 64, at level "v2" 1.
         durability: "full": synced to disk; "rename": atomic for other processes, not synced;
             "none": as "rename", and the index is not read back.
-        base: an earlier checkpoint, as the path that `ckptfmt.open` takes; it may be the one at
-            `prefix`, which the new one replaces. Linked tensors stay as the base stores them: those
-            of a base of level "v2" have no chunk checksums. Compared in the background; a relative
-            path is joined to the current directory now.
-        progress: a function, called as `progress(done, total)` with two int, of bytes of the
-            arrays, from the background thread.
+        base: an earlier checkpoint (a prefix, a directory, a SavedModel or a URL): tensors whose
+            bytes have not changed since are linked, not written. Compared in the background.
+        progress: called as `progress(done, total)` with two ints, of bytes of the arrays, from the
+            background thread.
         compression: "zstd", or "zstd:1" to "zstd:22", stores the tensors that get smaller
             compressed, which makes the level "ckptfmt". None: none, at that level "zstd".
-        shards: the number of data files, 1 to 1024, each written by its own thread. None: one for
-            each whole 64 MiB of array data, but at most 16, the processors that this process may
-            use, and the total size divided by that of the largest array, rounded up; one with
-            `compression` or `base`. A checkpoint that replaces another one can have one more.
+        shards: the number of data files, 1 to 1024, each written by its own thread; None: by the
+            size of the arrays, one with `compression` or `base`.
 
     Returns:
         A future of the prefix.

@@ -132,7 +132,7 @@ def verify(
         path: a prefix, an `.index` or data file, a directory with a `checkpoint` file or a single
             checkpoint, a SavedModel, or the URL of one of these.
         strict: True makes deviations from what a canonical writer writes problems as well.
-        progress: a function, called as `progress(done, total)` with two int, of bytes of the files.
+        progress: called as `progress(done, total)` with two ints, of bytes of the files.
         limits: what a file may ask of this process: a mapping of names of `ckptfmt_limits` in
             `ckptfmt.h` to int, such as {"index_bytes_max": 1 << 30}; None: the defaults there.
         follow_symlinks: False refuses an index or data file that is a symbolic link.

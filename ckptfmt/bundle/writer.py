@@ -166,7 +166,8 @@ class Writer:
 
         Args:
             name: the name of the whole tensor, str or bytes, at least one byte.
-            array: the slice's elements: what `add` takes as an array.
+            array: the slice's elements, in its shape: a numpy array of any strides and byte order,
+                or anything that `np.asarray` takes; str is stored as UTF-8.
             shape: the full tensor's shape, ints.
             offset: the index of the slice's first element in it, one int for each dimension.
             spec: both as a shape_and_slice text of TensorFlow instead: "1000 64 250,250:-" is rows

@@ -82,20 +82,19 @@ def load_weights(
             the model, else what the names are.
         optimizer: whether to load the variables of the model's optimizer, if the checkpoint has an
             optimizer as well. An optimizer that is not built is built.
-        names: the tensors to load, an iterable of str or bytes; None: all. A missing one is an
-            error. With "graph" a name is a path in the checkpoint, such as "model/layer-1/kernel".
+        names: the tensors to load, str or bytes; None: all. A missing one is an error. With "graph"
+            a name is a path in the checkpoint, such as "model/layer-1/kernel".
         filter: which tensors to load: a name, a glob pattern (`*` matches slashes too), `/REGEX/`
             or a compiled pattern found anywhere in the name, or a function of it; None: all.
         rename: stored name to new name: a mapping, a function, or a list of pairs (regular
             expression, replacement) applied in order, as `re.sub` does. None drops the tensor. A
             transform, a function of the array such as `numpy.transpose`, may follow the new name.
-        cast: a dtype, to which all tensors of its kind (floating-point, integer, complex) with at
-            least one dimension are cast, or a mapping of filters to dtypes: the first filter that
-            matches a tensor counts, and None leaves it as it is. True: numbers become what their
-            targets are. The widths of steps and of random seeds differ between backends, and are
-            always converted.
-        allow_loss: True allows casts that change values by more than rounding: finite numbers that
-            become infinite or NaN, integers that do not fit, fractions that become integers.
+        cast: a dtype for all tensors of its kind (floating-point, integer, complex) with at least
+            one dimension, or a mapping of filters to dtypes: the first that matches counts, None
+            changes nothing. True: numbers become what their targets are. The widths of steps and of
+            random seeds differ between backends, and are always converted.
+        allow_loss: True allows casts that change values by more than rounding: overflow, lost
+            fractions.
         strict: True: anything that does not match is an error. False: load what matches.
 
     Returns:

@@ -57,8 +57,8 @@ class Reader(reading.Reader):
     variable is also found by the names under which `ckptfmt inspect` and `--tree` list it (the path
     of its object, "model/kernel"); a stored name always wins, and `keys` are stored names. Names
     that begin with `_CKPTFMT_` belong to the format: they are left out of listings, and found when
-    asked for. Any number of threads may use a reader; it can be pickled (by path), and must be
-    opened anew after a fork.
+    asked for. Any number of threads may use a reader; it can be pickled (by path). A forked
+    child opens the files again when it reads.
 
     >>> ckptfmt.save("model", {"layer/kernel": np.ones((2, 3)), "step": 7})
     >>> reader = ckptfmt.Reader("model")
@@ -77,8 +77,9 @@ class Reader(reading.Reader):
         follow_symlinks: False refuses an index or data file that is a symbolic link.
 
     Attributes:
-        prefix: its path without extension.
-        header: the header of the index.
+        prefix: the path without extension, str.
+        header: the header of the index, a `types.Header`.
+        metadata: what a save was given as `metadata`, a dict.
 
     Raises:
         CheckpointNotFoundError: there is no checkpoint at `prefix`.

@@ -64,8 +64,10 @@ class Checkpoint(Trackable):
     >>> path, weights["bias"].tolist()
     ('run/ckpt-1', [0.0, 0.0, 0.0])
 
-    `ckptfmt.objects.traversal` lists the types of objects and what is saved of each. A save or
-    restore takes the objects that exist when it is called, so attributes may be set later.
+    Objects are arrays of any framework, Python scalars, texts, mappings with str keys, lists,
+    tuples, dataclasses, `Trackable`s, and objects with TensorFlow's and Keras' methods:
+    `serialize_to_tensors` and `restore_from_tensors`, or `serialize` and `deserialize`. A save or
+    restore takes those that exist when it is called, so attributes may be set later.
 
     Args:
         root: the root object, or a weak reference to it; default the Checkpoint itself. The other
@@ -355,17 +357,16 @@ class Checkpoint(Trackable):
         restored in place; scalars and read-only arrays are replaced in their places, and so are the
         tuples and frozen dataclasses around them. Values for an attribute that does not exist are
         deferred: see `LoadStatus.retry`. Everything but what casts lose is checked before anything
-        is written. A checkpoint without an object graph (TensorFlow 1) is matched by full names:
-        see `NamedRestoration`.
+        is written. A checkpoint without an object graph (TensorFlow 1) is matched by full names.
 
         Args:
             save_path: a prefix, an `.index` or data file, a directory with a `checkpoint` file or a
                 single checkpoint, a SavedModel, or the URL of one of these. None restores nothing.
             options: `tf.CheckpointOptions`, of which only `experimental_skip_slot_variables` is
                 used; `experimental_io_device` is refused for arrays on a mesh. None: the defaults.
-            names: the tensors to load, an iterable of str or bytes; None: all. A missing one is an
-                error. A value has the path of its object as its name ("model/kernel"), or its key
-                if it is not the value of a variable; without a graph, the name of its tensor.
+            names: the tensors to load, str or bytes; None: all. A missing one is an error. A value
+                has the path of its object as its name ("model/kernel"), or its key if it is not the
+                value of a variable; without a graph, the name of its tensor.
             filter: which tensors to load: a name, a glob pattern (`*` matches slashes too),
                 `/REGEX/` or a compiled pattern found anywhere in the name, or a function of it;
                 None: all.
@@ -373,13 +374,12 @@ class Checkpoint(Trackable):
                 expression, replacement) applied in order, as `re.sub` does. None drops the tensor.
                 A transform, a function of the array such as `numpy.transpose`, may follow the new
                 name.
-            cast: a dtype, to which all tensors of its kind (floating-point, integer, complex) with
-                at least one dimension are cast, or a mapping of filters to dtypes: the first filter
-                that matches a tensor counts, and None leaves it as it is. True: numbers become what
-                their targets are. Python scalars keep their types.
-            allow_loss: True allows casts that change values by more than rounding: finite numbers
-                that become infinite or NaN, integers that do not fit, fractions that become
-                integers. The result counts them.
+            cast: a dtype for all tensors of its kind (floating-point, integer, complex) with at
+                least one dimension, or a mapping of filters to dtypes: the first that matches
+                counts, None changes nothing. True: numbers become what their targets are. Python
+                scalars keep their types.
+            allow_loss: True allows casts that change values by more than rounding: overflow, lost
+                fractions. The result counts them.
             strict: True: anything that does not match is an error. False: load what matches. None,
                 TensorFlow's rule: existing objects must fit their values, and the assertions of the
                 status report the rest.
@@ -427,9 +427,9 @@ class Checkpoint(Trackable):
                 single checkpoint, a SavedModel, or the URL of one of these. None restores nothing.
             options: `tf.CheckpointOptions`, of which only `experimental_skip_slot_variables` is
                 used; `experimental_io_device` is refused for arrays on a mesh. None: the defaults.
-            names: the tensors to load, an iterable of str or bytes; None: all. A missing one is an
-                error. A value has the path of its object as its name ("model/kernel"), or its key
-                if it is not the value of a variable; without a graph, the name of its tensor.
+            names: the tensors to load, str or bytes; None: all. A missing one is an error. A value
+                has the path of its object as its name ("model/kernel"), or its key if it is not the
+                value of a variable; without a graph, the name of its tensor.
             filter: which tensors to load: a name, a glob pattern (`*` matches slashes too),
                 `/REGEX/` or a compiled pattern found anywhere in the name, or a function of it;
                 None: all.
@@ -437,13 +437,12 @@ class Checkpoint(Trackable):
                 expression, replacement) applied in order, as `re.sub` does. None drops the tensor.
                 A transform, a function of the array such as `numpy.transpose`, may follow the new
                 name.
-            cast: a dtype, to which all tensors of its kind (floating-point, integer, complex) with
-                at least one dimension are cast, or a mapping of filters to dtypes: the first filter
-                that matches a tensor counts, and None leaves it as it is. True: numbers become what
-                their targets are. Python scalars keep their types.
-            allow_loss: True allows casts that change values by more than rounding: finite numbers
-                that become infinite or NaN, integers that do not fit, fractions that become
-                integers. The result counts them.
+            cast: a dtype for all tensors of its kind (floating-point, integer, complex) with at
+                least one dimension, or a mapping of filters to dtypes: the first that matches
+                counts, None changes nothing. True: numbers become what their targets are. Python
+                scalars keep their types.
+            allow_loss: True allows casts that change values by more than rounding: overflow, lost
+                fractions. The result counts them.
             strict: True: anything that does not match is an error. False: load what matches. None,
                 TensorFlow's rule: existing objects must fit their values, and the assertions of the
                 status report the rest.
@@ -454,16 +453,14 @@ class Checkpoint(Trackable):
             The status, whose assertions report what was matched.
 
         Raises:
-            InvalidError: an object has another shape or dtype than its tensor; a value cannot be
-                replaced in its place; with `strict`, something does not match; `rename` gives two
-                values one name; `cast=DTYPE` means no value; a cast loses values, without
-                `allow_loss`; or an argument has the wrong type.
+            InvalidError: a shape or dtype that differs, a value that cannot be replaced in its
+                place, a cast that loses values, or a wrong argument; with `strict`, something that
+                does not match.
             TensorNotFoundError: a tensor that the object graph names is missing; a key of `cast` or
                 `rename` matches none; with `strict`, objects have no tensor.
             CheckpointNotFoundError: there is no checkpoint at `save_path`.
             CorruptError, UnsupportedError, LimitError, StorageError: it is damaged, of an unknown
                 version, too large, or cannot be read now; arrays then have unspecified contents.
-            Exception: what the objects' own methods raise.
         """
         choose = functools.partial(
             Changes.of, names, filter, rename, cast, allow_loss, strict, may_defer=True

@@ -99,7 +99,7 @@ class Alone:
             or options.experimental_sharding_callback
             or any(isinstance(one, (SaveSpec, Mapping)) or device_of(one) for one in values)
         ):
-            self._save = Save(saver_of(content, self._queue).collected, *rest)
+            self._save = Save(saver_of(content, self._queue)._collected, *rest)
         else:
             shards = [content.sources()]
             self._save = Save(lambda *_: ([], shards), *rest)
@@ -159,7 +159,7 @@ class Together:
         if first and content.registered:
             saver = Saver({}, content.registered)
             with contextlib.ExitStack() as claims:
-                inputs, _ = saver.collected(claims, path, options)
+                inputs, _ = saver._collected(claims, path, options)
                 self._claims.push(claims.pop_all())
         self._job = Job(
             path,

@@ -64,7 +64,7 @@ class Trackable:
 
     An attribute that did not exist when a checkpoint was restored gets its value from the
     checkpoint when it is set. Attributes are arrays, Python scalars, texts, containers of these,
-    other Trackables, or objects with the methods that docs/graphs.md lists.
+    other Trackables, or other objects that a `Checkpoint` takes.
 
     >>> class Dense(ckptfmt.Trackable):
     ...     untracked = ("activation",)

@@ -106,8 +106,8 @@ def save_tree(
             "none": as "rename", and the index is not read back.
         compression: "zstd", or "zstd:1" to "zstd:22", stores the tensors that get smaller
             compressed, which makes the level "ckptfmt". None: none, at that level "zstd".
-        progress: a function, called as `progress(done, total)` with two int, of bytes of the
-            arrays; not with a coordinator.
+        progress: called as `progress(done, total)` with two ints, of bytes of the arrays; not with
+            a coordinator.
         layouts: with a coordinator, the layouts of leaves on meshes: a tree of Layout and None with
             the shape of this tree, or a mapping from paths ("model/kernel") to these. A leaf with a
             Layout is {device: array}, for the devices of this process. All other leaves are
@@ -204,17 +204,15 @@ def save_tree_async(
             "none": as "rename", and the index is not read back.
         compression: "zstd", or "zstd:1" to "zstd:22", stores the tensors that get smaller
             compressed, which makes the level "ckptfmt". None: none, at that level "zstd".
-        progress: a function, called as `progress(done, total)` with two int, of bytes of the
-            arrays, from the background thread; not with a coordinator.
-        layouts: with a coordinator, the layouts of leaves on meshes: a tree of Layout and None with
-            the shape of this tree, or a mapping from paths ("model/kernel") to these. A leaf with a
-            Layout is {device: array}, for the devices of this process. All other leaves are
-            replicated: equal in all processes.
+        progress: called as `progress(done, total)` with two ints, of bytes of the arrays, from the
+            background thread; not with a coordinator.
+        layouts: with a coordinator, a tree of `sharded.Layout` and None with the shape of this
+            tree, or a mapping from paths ("model/kernel") to these. A leaf with a Layout is
+            {device: array}; all others are equal in all processes.
         coordinator: a `sharded.Coordinator`, which joins the processes that save one tree together.
             It belongs to the save until the future is done.
-        graph: False saves arrays and scalars by the names of their paths ("model/kernel"), without
-            an object graph: for what `load_tree` loaded from such a checkpoint. The tree then has
-            dicts only, and no coordinator.
+        graph: False saves arrays and scalars of a tree of dicts by the names of their paths,
+            without an object graph; not with a coordinator.
 
     Returns:
         A `types.SaveFuture` of the prefix.
@@ -292,8 +290,8 @@ def load_tree(
     Args:
         path: a prefix, an `.index` or data file, a directory with a `checkpoint` file or a single
             checkpoint, a SavedModel, or the URL of one of these.
-        names: the tensors to load, an iterable of str or bytes; None: all. A missing one is an
-            error. A leaf has its path as its name ("model/kernel").
+        names: the tensors to load, str or bytes; None: all. A missing one is an error. A leaf has
+            its path as its name ("model/kernel").
         filter: which tensors to load: a name, a glob pattern (`*` matches slashes too), `/REGEX/`
             or a compiled pattern found anywhere in the name, or a function of it; None: all.
             Containers omit leaves that are left out; lists and tuples have None in their place.
@@ -301,13 +299,12 @@ def load_tree(
             expression, replacement) applied in order, as `re.sub` does. None drops the tensor. A
             transform, a function of the array such as `numpy.transpose`, may follow the new name.
             Of checkpoints without a graph, and not with a coordinator.
-        cast: a dtype, to which all tensors of its kind (floating-point, integer, complex) with at
-            least one dimension are cast, or a mapping of filters to dtypes: the first filter that
-            matches a tensor counts, and None leaves it as it is. Python scalars keep their types,
-            and a mapping must not match them. Not with a coordinator.
-        allow_loss: True allows casts that change values by more than rounding: finite numbers that
-            become infinite or NaN, integers that do not fit, fractions that become integers. A
-            CkptfmtWarning counts them.
+        cast: a dtype for all tensors of its kind (floating-point, integer, complex) with at least
+            one dimension, or a mapping of filters to dtypes: the first that matches counts, None
+            changes nothing. Python scalars keep their types, and a mapping must not match them. Not
+            with a coordinator.
+        allow_loss: True allows casts that change values by more than rounding: overflow, lost
+            fractions. A CkptfmtWarning counts them.
         strict: True: anything that does not match is an error. False: load what matches. A missing
             tensor that the graph names, such as a variable that TensorFlow saved uninitialised, is
             then omitted.
@@ -399,22 +396,20 @@ def load_tree_into(
             checkpoint, a SavedModel, or the URL of one of these.
         tree: what to load into: dicts, lists, tuples, dataclasses and `ckptfmt.Trackable` objects,
             of writable arrays and Python scalars.
-        names: the tensors to load, an iterable of str or bytes; None: all. A missing one is an
-            error. A leaf has its path as its name ("model/kernel"). Targets of the others stay as
-            they are.
+        names: the tensors to load, str or bytes; None: all. A missing one is an error. A leaf has
+            its path as its name ("model/kernel"). Targets of the others stay as they are.
         filter: which tensors to load: a name, a glob pattern (`*` matches slashes too), `/REGEX/`
             or a compiled pattern found anywhere in the name, or a function of it; None: all.
             Targets of the others stay as they are.
         rename: stored name to new name: a mapping, a function, or a list of pairs (regular
             expression, replacement) applied in order, as `re.sub` does. None drops the tensor. A
             transform, a function of the array such as `numpy.transpose`, may follow the new name.
-        cast: a dtype, to which all tensors of its kind (floating-point, integer, complex) with at
-            least one dimension are cast, or a mapping of filters to dtypes: the first filter that
-            matches a tensor counts, and None leaves it as it is. True: numbers become what their
-            targets are. Python scalars keep their types, and a mapping must not match them.
-        allow_loss: True allows casts that change values by more than rounding: finite numbers that
-            become infinite or NaN, integers that do not fit, fractions that become integers. The
-            result counts them.
+        cast: a dtype for all tensors of its kind (floating-point, integer, complex) with at least
+            one dimension, or a mapping of filters to dtypes: the first that matches counts, None
+            changes nothing. True: numbers become what their targets are. Python scalars keep their
+            types, and a mapping must not match them.
+        allow_loss: True allows casts that change values by more than rounding: overflow, lost
+            fractions. The result counts them.
         strict: True: anything that does not match is an error. False: load what matches.
         verify: "auto": check all whole reads, and partial ones where chunk checksums make that
             cheap; "full": check everything; "off": nothing but the index.

@@ -144,18 +144,17 @@ def average(
         drop: which tensors to leave out: a name, a glob pattern, `/REGEX/`, a compiled pattern or a
             function, or a list of these. Weights as well. The sources may differ in those.
         keep: which tensors to keep, in the same forms; the others are dropped.
-        cast: a dtype, to which all tensors of its kind (floating-point, integer, complex) with at
-            least one dimension are cast, or a mapping of filters to dtypes: the first filter that
-            matches a tensor counts, and None leaves it as it is. Applies to the mean.
-        allow_loss: True allows casts that change values by more than rounding: finite numbers that
-            become infinite or NaN, integers that do not fit, fractions that become integers. The
-            result counts them.
+        cast: a dtype for all tensors of its kind (floating-point, integer, complex) with at least
+            one dimension, or a mapping of filters to dtypes: the first that matches counts, None
+            changes nothing. Applies to the mean.
+        allow_loss: True allows casts that change values by more than rounding: overflow, lost
+            fractions. The result counts them.
         dry_run: True checks the sources and writes nothing. Tensors that would be averaged are only
             read to be cast; the sizes of all data files are checked.
         durability: "full": synced to disk; "rename": atomic for other processes, not synced;
             "none": as "rename", and the index is not read back.
-        progress: a function, called as `progress(done, total)` with two int, of bytes of the arrays
-            of the result.
+        progress: called as `progress(done, total)` with two ints, of bytes of the arrays of the
+            result.
         limits: what a file may ask of this process: a mapping of names of `ckptfmt_limits` in
             `ckptfmt.h` to int, such as {"index_bytes_max": 1 << 30}; None: the defaults there. Of a
             file of another format, `expansion_max` times its bytes (default 1100), or 1 GiB if that

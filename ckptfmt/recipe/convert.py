@@ -138,14 +138,12 @@ def convert(
             `ckptfmt.h` to int, such as {"index_bytes_max": 1 << 30}; None: the defaults there. Of a
             file of another format, `expansion_max` times its bytes (default 1100), or 1 GiB if that
             is more, are the limit of all arrays that it becomes.
-        cast: a dtype, to which all tensors of its kind (floating-point, integer, complex) with at
-            least one dimension are cast, or a mapping of filters to dtypes: the first filter that
-            matches a tensor counts, and None leaves it as it is. Arrays of NumPy and scales of
-            quantized tensors in a state of `ckptfmt.torch` are only cast if a filter of a mapping
-            matches them.
-        allow_loss: True allows casts that change values by more than rounding: finite numbers that
-            become infinite or NaN, integers that do not fit, fractions that become integers. The
-            result counts them.
+        cast: a dtype for all tensors of its kind (floating-point, integer, complex) with at least
+            one dimension, or a mapping of filters to dtypes: the first that matches counts, None
+            changes nothing. Arrays of NumPy and scales of quantized tensors in a state of
+            `ckptfmt.torch` are only cast if a filter of a mapping matches them.
+        allow_loss: True allows casts that change values by more than rounding: overflow, lost
+            fractions. The result counts them.
         rename: stored name to new name: a mapping, a function, or a list of pairs (regular
             expression, replacement) applied in order, as `re.sub` does. None drops the tensor. A
             transform, a function of the array such as `numpy.transpose`, may follow the new name. A
@@ -161,8 +159,7 @@ def convert(
         shards: number of data files of a TensorFlow checkpoint on a fresh prefix, 1 to 1024.
         check_result: False does not read the result back, before it becomes visible, to compare it
             with the source. A TensorFlow source is always verified.
-        progress: a function, called as `progress(done, total)` with two int, of bytes of the
-            arrays.
+        progress: called as `progress(done, total)` with two ints, of bytes of the arrays.
 
     Returns:
         What was written, cast and dropped. The object graph of TensorFlow is dropped where the

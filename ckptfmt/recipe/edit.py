@@ -156,14 +156,12 @@ def edit(
         drop: which tensors to leave out: a name, a glob pattern, `/REGEX/`, a compiled pattern or a
             function, or a list of these. The object graph is only dropped by its own name.
         keep: which tensors to keep, in the same forms; the others are dropped.
-        cast: a dtype, to which all tensors of its kind (floating-point, integer, complex) with at
-            least one dimension are cast, or a mapping of filters to dtypes: the first filter that
-            matches a tensor counts, and None leaves it as it is. Arrays of NumPy and scales of
-            quantized tensors in a state of `ckptfmt.torch` are only cast if a filter of a mapping
-            matches them.
-        allow_loss: True allows casts that change values by more than rounding: finite numbers that
-            become infinite or NaN, integers that do not fit, fractions that become integers. The
-            result counts them.
+        cast: a dtype for all tensors of its kind (floating-point, integer, complex) with at least
+            one dimension, or a mapping of filters to dtypes: the first that matches counts, None
+            changes nothing. Arrays of NumPy and scales of quantized tensors in a state of
+            `ckptfmt.torch` are only cast if a filter of a mapping matches them.
+        allow_loss: True allows casts that change values by more than rounding: overflow, lost
+            fractions. The result counts them.
         metadata: replaces the stored metadata: a mapping of str to texts, finite numbers, bools and
             lists of these; empty removes it, also damaged metadata. None: it stays.
         strip_optimizer: True drops the state of optimizers, and optimizers of which nothing is
@@ -187,8 +185,7 @@ def edit(
         alignment: bytes; every tensor starts at a multiple of it. None: 64, at level "v2" 1.
         durability: "full": synced to disk; "rename": atomic for other processes, not synced;
             "none": as "rename", and the index is not read back.
-        progress: a function, called as `progress(done, total)` with two int, of bytes of copied
-            arrays.
+        progress: called as `progress(done, total)` with two ints, of bytes of copied arrays.
         limits: what a file may ask of this process: a mapping of names of `ckptfmt_limits` in
             `ckptfmt.h` to int, such as {"index_bytes_max": 1 << 30}; None: the defaults there.
 

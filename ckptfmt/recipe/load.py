@@ -50,25 +50,23 @@ def load(
     Args:
         path: a prefix, an `.index` or data file, a directory with a `checkpoint` file or a single
             checkpoint, a SavedModel, or the URL of one of these.
-        names: the tensors to load, an iterable of str or bytes; None: all. A missing one is an
-            error. The result has them as given: stored names, or those that `ckptfmt inspect`
-            prints.
+        names: the tensors to load, str or bytes; None: all. A missing one is an error. The result
+            has them as given: stored names, or those that `ckptfmt inspect` prints.
         filter: which tensors to load: a name, a glob pattern (`*` matches slashes too), `/REGEX/`
             or a compiled pattern found anywhere in the name, or a function of it; None: all. The
             path of the variable's object matches as well.
         rename: stored name to new name: a mapping, a function, or a list of pairs (regular
             expression, replacement) applied in order, as `re.sub` does. None drops the tensor. A
             transform, a function of the array such as `numpy.transpose`, may follow the new name.
-        cast: a dtype, to which all tensors of its kind (floating-point, integer, complex) with at
-            least one dimension are cast, or a mapping of filters to dtypes: the first filter that
-            matches a tensor counts, and None leaves it as it is.
-        allow_loss: True allows casts that change values by more than rounding: finite numbers that
-            become infinite or NaN, integers that do not fit, fractions that become integers. A
-            CkptfmtWarning counts them.
+        cast: a dtype for all tensors of its kind (floating-point, integer, complex) with at least
+            one dimension, or a mapping of filters to dtypes: the first that matches counts, None
+            changes nothing.
+        allow_loss: True allows casts that change values by more than rounding: overflow, lost
+            fractions. A CkptfmtWarning counts them.
         verify: "auto": check all whole reads, and partial ones where chunk checksums make that
             cheap; "full": check everything; "off": nothing but the index.
-        progress: a function, called as `progress(done, total)` with two int, from this thread, of
-            bytes of the arrays; strings count as stored.
+        progress: called as `progress(done, total)` with two ints, from this thread, of bytes of the
+            arrays; strings count as stored.
 
     Returns:
         Name to array, in the order of `names`. Small arrays are views of a common allocation.
@@ -248,9 +246,9 @@ def load_into(
         targets: name to array of any framework in writable CPU memory (numpy, DLPack, buffers), for
             example a torch state dict. Arrays that share memory are refused, unless they are the
             same elements and their tensors have equal bytes (tied weights).
-        names: the tensors to load, an iterable of str or bytes; None: all. A missing one is an
-            error. They are then the names in `targets`: stored names, or those that `ckptfmt
-            inspect` prints. Targets of the others stay as they are.
+        names: the tensors to load, str or bytes; None: all. A missing one is an error. They are
+            then the names in `targets`: stored names, or those that `ckptfmt inspect` prints.
+            Targets of the others stay as they are.
         filter: which tensors to load: a name, a glob pattern (`*` matches slashes too), `/REGEX/`
             or a compiled pattern found anywhere in the name, or a function of it; None: all. The
             path of the variable's object matches as well. Targets of the others stay as they are.
@@ -259,18 +257,16 @@ def load_into(
             transform, a function of the array such as `numpy.transpose`, may follow the new name. A
             transform is also called with zeros before anything is read, to learn the shape and
             dtype of its result.
-        cast: a dtype, to which all tensors of its kind (floating-point, integer, complex) with at
-            least one dimension are cast, or a mapping of filters to dtypes: the first filter that
-            matches a tensor counts, and None leaves it as it is. True: numbers become what their
-            targets are.
-        allow_loss: True allows casts that change values by more than rounding: finite numbers that
-            become infinite or NaN, integers that do not fit, fractions that become integers. The
-            result counts them.
+        cast: a dtype for all tensors of its kind (floating-point, integer, complex) with at least
+            one dimension, or a mapping of filters to dtypes: the first that matches counts, None
+            changes nothing. True: numbers become what their targets are.
+        allow_loss: True allows casts that change values by more than rounding: overflow, lost
+            fractions. The result counts them.
         strict: True: anything that does not match is an error. False: load what matches.
         verify: "auto": check all whole reads, and partial ones where chunk checksums make that
             cheap; "full": check everything; "off": nothing but the index.
-        progress: a function, called as `progress(done, total)` with two int, from this thread, of
-            bytes of the arrays; strings count as stored.
+        progress: called as `progress(done, total)` with two ints, from this thread, of bytes of the
+            arrays; strings count as stored.
 
     Returns:
         What matched and what did not, and what casts lost.

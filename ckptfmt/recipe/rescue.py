@@ -133,8 +133,8 @@ def rescue(
         alignment: bytes; every tensor starts at a multiple of it. None: 64, at level "v2" 1.
         durability: "full": synced to disk; "rename": atomic for other processes, not synced;
             "none": as "rename", and the index is not read back.
-        progress: a function, called as `progress(done, total)` with two int, of bytes of the
-            arrays. Every tensor counts twice, when it is checked and when it is written.
+        progress: called as `progress(done, total)` with two ints, of bytes of the arrays. Every
+            tensor counts twice, when it is checked and when it is written.
 
     Raises:
         CheckpointNotFoundError: there is no index, or no `.metadata` of DCP: bytes have no names.

@@ -230,9 +230,9 @@ class Saver:
         options = self._options(options)
         path = prefix_text(prefix, urls=True)
         self._queue.settle()
-        return Save(self.collected, path, options, self._queue)
+        return Save(self._collected, path, options, self._queue)
 
-    def collected(
+    def _collected(
         self, claims: contextlib.ExitStack, path: str, options: CheckpointOptions
     ) -> tuple[list[str], list[Sources]]:
         """Return the bundles that the registered savers wrote, whose claims `claims` holds from now

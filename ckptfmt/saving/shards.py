@@ -81,7 +81,7 @@ class Save(NamedTuple):
     """A save of this process, with arguments that are checked.
 
     Attributes:
-        collect: as `Saver.collected`.
+        collect: as `Saver._collected`.
         path: the prefix.
         options: how to save.
         queue: the queue of background saves.

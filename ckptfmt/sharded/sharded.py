@@ -103,10 +103,10 @@ def save(
         prefix: the checkpoint's path without extension, on a file system that all processes share,
             or a URL.
         tensors: name to {device: local array}, for the devices of this process in the mesh of the
-            tensor's layout, the same devices for all tensors of one mesh. Local arrays are of any
-            framework, in CPU memory and in the shape of the layout (`Layout.slice_of`). A plain
-            array, or a tensor without layout, is replicated: equal and whole in every process that
-            gives it. A process without devices in a tensor's mesh gives {} or omits it.
+            tensor's layout, the same devices for all tensors of one mesh: arrays of any framework
+            in CPU memory, in the shape of the layout (`Layout.slice_of`). Or to a plain array,
+            replicated: equal and whole in every process that gives it. A process without devices in
+            the mesh gives {} or omits the tensor.
         layouts: name to `Layout`, the same in all processes; None means replicated, as does a plain
             array without an entry.
         coordinator: the `Coordinator` of this process.
@@ -188,10 +188,8 @@ def save_async(
         prefix: the checkpoint's path without extension, on a file system that all processes share,
             or a URL.
         tensors: name to {device: local array}, for the devices of this process in the mesh of the
-            tensor's layout, the same devices for all tensors of one mesh. Local arrays are of any
-            framework, in CPU memory and in the shape of the layout (`Layout.slice_of`). A plain
-            array, or a tensor without layout, is replicated: equal and whole in every process that
-            gives it. A process without devices in a tensor's mesh gives {} or omits it.
+            tensor's layout; or to a plain array, replicated: equal and whole in every process that
+            gives it.
         layouts: name to `Layout`, the same in all processes; None means replicated, as does a plain
             array without an entry.
         coordinator: the `Coordinator` of this process.
@@ -205,10 +203,8 @@ def save_async(
             "none": as "rename", and the index is not read back. Data files are synced by the merge.
         compression: "zstd", or "zstd:1" to "zstd:22", stores the tensors that get smaller
             compressed, which makes the level "ckptfmt". None: none, at that level "zstd".
-        check_replicas: True compares everything that several devices hold, by checksum between
-            processes; a difference is a fault of the training. Without it, blocks of at most 1 MiB
-            are compared (a string counts 16 bytes), and blocks of any size between devices of one
-            process if they are NumPy arrays.
+        check_replicas: True compares everything that several devices hold; without it, blocks of at
+            most 1 MiB, and those of devices of one process.
 
     Returns:
         A future: its `result()` is the prefix, once the checkpoint is in place.

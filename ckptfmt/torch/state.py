@@ -77,7 +77,7 @@ def save(
             compressed, which makes the level "ckptfmt". None: none, at that level "zstd".
         base: an earlier checkpoint: tensors whose bytes have not changed since are linked, not
             written.
-        progress: a function, called as `progress(done, total)` with two int.
+        progress: called as `progress(done, total)` with two ints.
         shards: the number of data files, 1 to 1024; None: by the size of the tensors.
 
     Raises:
@@ -135,7 +135,7 @@ def save_async(
             compressed, which makes the level "ckptfmt". None: none, at that level "zstd".
         base: an earlier checkpoint: tensors whose bytes have not changed since are linked, not
             written.
-        progress: a function, called as `progress(done, total)` with two int.
+        progress: called as `progress(done, total)` with two ints.
         shards: the number of data files, 1 to 1024; None: by the size of the tensors.
 
     Returns:
@@ -215,8 +215,8 @@ def load(
     Args:
         path: any path that `ckptfmt.open` takes.
         device: where the tensors go. "meta" reads no data: the tensors have only shape and dtype.
-        names: the tensors to load, an iterable of str or bytes; None: all. A missing one is an
-            error. A name is a path.
+        names: the tensors to load, str or bytes; None: all. A missing one is an error. A name is a
+            path.
         filter: which tensors to load: a name, a glob pattern (`*` matches slashes too), `/REGEX/`
             or a compiled pattern found anywhere in the name, or a function of it; None: all. It
             means other values too. Dicts omit what is left out, lists and tuples have None in its
@@ -225,15 +225,14 @@ def load(
             expression, replacement) applied in order, as `re.sub` does. None drops the tensor. A
             transform, a function of the array such as `numpy.transpose`, may follow the new name.
             Of tensors, to a name in the same dict.
-        cast: a dtype, to which all tensors of its kind (floating-point, integer, complex) with at
-            least one dimension are cast, or a mapping of filters to dtypes: the first filter that
-            matches a tensor counts, and None leaves it as it is. Dtypes may be those of torch.
-        allow_loss: True allows casts that change values by more than rounding: finite numbers that
-            become infinite or NaN, integers that do not fit, fractions that become integers. A
-            CkptfmtWarning counts them.
+        cast: a dtype for all tensors of its kind (floating-point, integer, complex) with at least
+            one dimension, or a mapping of filters to dtypes: the first that matches counts, None
+            changes nothing. Dtypes may be those of torch.
+        allow_loss: True allows casts that change values by more than rounding: overflow, lost
+            fractions. A CkptfmtWarning counts them.
         verify: "auto": check all whole reads, and partial ones where chunk checksums make that
             cheap; "full": check everything; "off": nothing but the index.
-        progress: a function, called as `progress(done, total)` with two int.
+        progress: called as `progress(done, total)` with two ints.
 
     Returns:
         The saved dict. Tensors that were tied are one tensor.
@@ -285,21 +284,18 @@ def load_into(
     Args:
         target: what to load into: a module, another object with `load_state_dict`, or a dict.
         path: any path that `ckptfmt.open` takes.
-        names: the tensors to load, an iterable of str or bytes; None: all. A missing one is an
-            error.
+        names: the tensors to load, str or bytes; None: all. A missing one is an error.
         filter: which tensors to load: a name, a glob pattern (`*` matches slashes too), `/REGEX/`
             or a compiled pattern found anywhere in the name, or a function of it; None: all. It
             means the paths of other values too.
         rename: stored name to new name: a mapping, a function, or a list of pairs (regular
             expression, replacement) applied in order, as `re.sub` does. None drops the tensor. A
             transform, a function of the array such as `numpy.transpose`, may follow the new name.
-        cast: a dtype, to which all tensors of its kind (floating-point, integer, complex) with at
-            least one dimension are cast, or a mapping of filters to dtypes: the first filter that
-            matches a tensor counts, and None leaves it as it is. True: numbers become what their
-            targets are.
-        allow_loss: True allows casts that change values by more than rounding: finite numbers that
-            become infinite or NaN, integers that do not fit, fractions that become integers. The
-            result counts them.
+        cast: a dtype for all tensors of its kind (floating-point, integer, complex) with at least
+            one dimension, or a mapping of filters to dtypes: the first that matches counts, None
+            changes nothing. True: numbers become what their targets are.
+        allow_loss: True allows casts that change values by more than rounding: overflow, lost
+            fractions. The result counts them.
         strict: True: anything that does not match is an error. False: load what matches. An object
             that is not a module gets all that is stored at its path, or stays as it is if none of
             its tensors is chosen. See `ckptfmt.huggingface` for checkpoints of other names.
@@ -308,7 +304,7 @@ def load_into(
         device: where new tensors go.
         verify: "auto": check all whole reads, and partial ones where chunk checksums make that
             cheap; "full": check everything; "off": nothing but the index.
-        progress: a function, called as `progress(done, total)` with two int.
+        progress: called as `progress(done, total)` with two ints.
 
     Returns:
         What matched, with the names that are `missing` in the checkpoint and those that are

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 from support.options import CORE, calls, entries
+from support.options import TEXTS as TEXTS_OF_OPTIONS
 
 import ckptfmt
 
@@ -41,7 +42,10 @@ def test_a_docstring_stands_alone(name: str) -> None:
     if name in CALLS and name != "types.TensorHandle":  # which only readers make
         given = inspect.signature(CALLS[name]).parameters
         wanted = [one for one in given if one not in ("self", "args", "kwargs")]
-        assert {*entries(text, "Args")} == {*wanted}
+        found = entries(text, "Args")
+        assert {*found} == {*wanted}
+        for one in ("path", "follow_symlinks"):  # options.py compares the others
+            assert found.get(one, TEXTS_OF_OPTIONS[one]).startswith(TEXTS_OF_OPTIONS[one])
     check_raises(text)
 
 

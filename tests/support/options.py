@@ -44,24 +44,23 @@ TEXTS = {
     '"none": as "rename", and the index is not read back.',
     "compression": '"zstd", or "zstd:1" to "zstd:22", stores the tensors that get smaller '
     'compressed, which makes the level "ckptfmt". None: none, at that level "zstd".',
-    "names": "the tensors to load, an iterable of str or bytes; None: all. A missing one is an "
-    "error.",
+    "names": "the tensors to load, str or bytes; None: all. A missing one is an error.",
     "filter": "which tensors to load: a name, a glob pattern (`*` matches slashes too), `/REGEX/` "
     "or a compiled pattern found anywhere in the name, or a function of it; None: all.",
     "rename": "stored name to new name: a mapping, a function, or a list of pairs (regular "
     "expression, replacement) applied in order, as `re.sub` does. None drops the tensor. A "
     "transform, a function of the array such as `numpy.transpose`, may follow the new name.",
-    "cast": "a dtype, to which all tensors of its kind (floating-point, integer, complex) with at "
-    "least one dimension are cast, or a mapping of filters to dtypes: the first filter that "
-    "matches a tensor counts, and None leaves it as it is.",
-    "allow_loss": "True allows casts that change values by more than rounding: finite numbers "
-    "that become infinite or NaN, integers that do not fit, fractions that become integers.",
+    "cast": "a dtype for all tensors of its kind (floating-point, integer, complex) with at least "
+    "one dimension, or a mapping of filters to dtypes: the first that matches counts, "
+    "None changes nothing.",
+    "allow_loss": "True allows casts that change values by more than rounding: overflow, lost "
+    "fractions.",
     "strict": "True: anything that does not match is an error. False: load what matches.",
     "verify": '"auto": check all whole reads, and partial ones where chunk checksums make that '
     'cheap; "full": check everything; "off": nothing but the index.',
     "limits": "what a file may ask of this process: a mapping of names of `ckptfmt_limits` in "
     '`ckptfmt.h` to int, such as {"index_bytes_max": 1 << 30}; None: the defaults there.',
-    "progress": "a function, called as `progress(done, total)` with two int",
+    "progress": "called as `progress(done, total)` with two ints",
     "path": "a prefix, an `.index` or data file, a directory with a `checkpoint` file or a single "
     "checkpoint, a SavedModel, or the URL of one of these.",
     "follow_symlinks": "False refuses an index or data file that is a symbolic link.",
