@@ -58,7 +58,7 @@ class Reader(reading.Reader):
     of its object, "model/kernel"); a stored name always wins, and `keys` are stored names. Names
     that begin with `_CKPTFMT_` belong to the format: they are left out of listings, and found when
     asked for. Any number of threads may use a reader; it can be pickled (by path). A forked
-    child opens the files again when it reads.
+    child opens local files again when it reads; a reader of a URL must be opened anew.
 
     >>> ckptfmt.save("model", {"layer/kernel": np.ones((2, 3)), "step": 7})
     >>> reader = ckptfmt.Reader("model")
