@@ -31,9 +31,18 @@ SHORT = {
 }
 
 
+# Files of the repository that are pages of the site.
+PAGES = {
+    "README.md": "index.md",
+    "SECURITY.md": "generated/security.md",
+    "spec/": "generated/spec/",
+}
+
+
 def setup(app):
     """Show the specification's blocks of bytes as text, and long types as short ones."""
     app.add_lexer("hex", TextLexer)
+    app.connect("source-read", lead_to_pages)
     # Before autodoc writes the types that it has found beside the texts.
     app.connect("object-description-transform", shorten, priority=100)
 
@@ -44,3 +53,10 @@ def shorten(app, *_):
         for name in types:
             for long, short in SHORT.items():
                 types[name] = types[name].replace(long, short)
+
+
+def lead_to_pages(app, name, source):
+    """Make links to files that are pages of the site lead to these."""
+    up = "../" * (name.count("/") + 1)
+    for path, page in PAGES.items():
+        source[0] = source[0].replace(f"]({up}{path}", f"]({up[3:]}{page}")
