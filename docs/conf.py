@@ -19,6 +19,9 @@ html_css_files = ["ckptfmt.css"]
 myst_heading_anchors = 3
 # Links to files of the repository outside of docs/ are checked by tests/project/test_pages.py.
 suppress_warnings = ["myst.xref_missing"]
+# Docstrings write code as `load` and values as "full".
+default_role = "code"
+smartquotes_action = "D"
 autodoc_typehints = "description"
 autodoc_typehints_description_target = "documented_params"
 autodoc_member_order = "bysource"
