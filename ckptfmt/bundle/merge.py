@@ -85,8 +85,7 @@ def merge(
         metadata_from: one of the inputs: the result has its metadata, or none if it has none.
             Without it, metadata of several inputs must be equal. What `ckptfmt.torch` and
             `ckptfmt.jax` note of tensors in the metadata must be equal in any case.
-        durability: "full": synced to disk; "rename": atomic for other processes, not synced;
-            "none": as "rename", and the index is not read back.
+        durability: "full": synced; "rename": atomic, not synced; "none": also not read back.
         progress: called as `progress(done, total)` with two ints, of bytes of the data files, which
             are only read where they are copied.
         limits: what a file may ask of this process: a mapping of names of `ckptfmt_limits` in

@@ -67,8 +67,7 @@ def save(
     (2, 3)
 
     Args:
-        prefix: the checkpoint's path without extension, str, bytes or os.PathLike, or a URL;
-            missing directories are made.
+        prefix: path without extension: str, bytes, os.PathLike or URL; directories are made.
         tensors: names (str or bytes) to arrays of any shape, or pairs of these: NumPy arrays,
             arrays of any framework in CPU memory (DLPack), buffers, or what `np.asarray` takes; str
             is stored as UTF-8.
@@ -77,8 +76,7 @@ def save(
         level: "v2": exactly what TensorFlow writes; "v2+": with chunk checksums, which TensorFlow
             skips; "ckptfmt": with compressed values, which TensorFlow refuses.
         alignment: bytes; every tensor starts at a multiple of it. None: 64, at level "v2" 1.
-        durability: "full": synced to disk; "rename": atomic for other processes, not synced;
-            "none": as "rename", and the index is not read back.
+        durability: "full": synced; "rename": atomic, not synced; "none": also not read back.
         base: an earlier checkpoint (a prefix, a directory, a SavedModel or a URL); it may be the
             one at `prefix`, which the new one replaces. Linked tensors stay as the base stores
             them: those of a base of level "v2" have no chunk checksums.
@@ -138,8 +136,8 @@ def save_async(
     'model'
 
     Args:
-        prefix: the checkpoint's path without extension, str, bytes or os.PathLike, or a URL;
-            missing directories are made. A relative one is joined to the current directory now.
+        prefix: path without extension: str, bytes, os.PathLike or URL; directories are made. A
+            relative one is joined to the current directory now.
         tensors: names (str or bytes) to arrays of any shape, or pairs of these: NumPy arrays,
             arrays of any framework in CPU memory (DLPack), buffers, or what `np.asarray` takes; str
             is stored as UTF-8.
@@ -148,8 +146,7 @@ def save_async(
         level: "v2": exactly what TensorFlow writes; "v2+": with chunk checksums, which TensorFlow
             skips; "ckptfmt": with compressed values, which TensorFlow refuses.
         alignment: bytes; every tensor starts at a multiple of it. None: 64, at level "v2" 1.
-        durability: "full": synced to disk; "rename": atomic for other processes, not synced;
-            "none": as "rename", and the index is not read back.
+        durability: "full": synced; "rename": atomic, not synced; "none": also not read back.
         base: an earlier checkpoint (a prefix, a directory, a SavedModel or a URL): tensors whose
             bytes have not changed since are linked, not written. Compared in the background.
         progress: called as `progress(done, total)` with two ints, of bytes of the arrays, from the
@@ -240,8 +237,7 @@ def save_v2(
     (2, 2)
 
     Args:
-        prefix: the checkpoint's path without extension, str, bytes or os.PathLike, or a URL;
-            missing directories are made.
+        prefix: path without extension: str, bytes, os.PathLike or URL; directories are made.
         tensor_names: str or bytes, one for each tensor. A name may repeat with different slices.
         shape_and_slices: str or bytes, one for each tensor: "" for a whole tensor, else its full
             shape and the slice: "4 6 0,2:-" is rows 0 and 1 of 4, all 6 columns.

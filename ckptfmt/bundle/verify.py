@@ -129,8 +129,7 @@ def verify(
     (True, 1, [])
 
     Args:
-        path: a prefix, an `.index` or data file, a directory with a `checkpoint` file or a single
-            checkpoint, a SavedModel, or the URL of one of these.
+        path: a prefix, an `.index` or data file, a directory, a SavedModel, or a URL of these.
         strict: True makes deviations from what a canonical writer writes problems as well.
         progress: called as `progress(done, total)` with two ints, of bytes of the files.
         limits: what a file may ask of this process: a mapping of names of `ckptfmt_limits` in

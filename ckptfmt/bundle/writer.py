@@ -58,15 +58,14 @@ class Writer:
     [0, 1, 2, 3]
 
     Args:
-        prefix: the checkpoint's path without extension, str, bytes or os.PathLike, or a URL;
-            missing directories are made. Taken literally.
+        prefix: path without extension: str, bytes, os.PathLike or URL; directories are made. Taken
+            literally.
         metadata: a mapping of str to texts, finite numbers, bools and lists of these, stored as
             JSON and read back as `Reader.metadata`. Level "v2" cannot store it.
         level: "v2": exactly what TensorFlow writes; "v2+": with chunk checksums, which TensorFlow
             skips; "ckptfmt": with compressed values, which TensorFlow refuses.
         alignment: bytes; every tensor starts at a multiple of it. None: 64, at level "v2" 1.
-        durability: "full": synced to disk; "rename": atomic for other processes, not synced;
-            "none": as "rename", and the index is not read back.
+        durability: "full": synced; "rename": atomic, not synced; "none": also not read back.
         compression: "zstd", or "zstd:1" to "zstd:22", stores the tensors that get smaller
             compressed, which makes the level "ckptfmt". None: none, at that level "zstd". If no
             tensor gets smaller, the level is "v2+".

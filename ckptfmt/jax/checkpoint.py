@@ -101,8 +101,7 @@ def save(
             metadata, and nothing says what implementation keys are of or which tensors are the
             state of an optimizer.
         alignment: bytes; every tensor starts at a multiple of it. None: 64, at level "v2" 1.
-        durability: "full": synced to disk; "rename": atomic for other processes, not synced;
-            "none": as "rename", and the index is not read back.
+        durability: "full": synced; "rename": atomic, not synced; "none": also not read back.
         compression: "zstd", or "zstd:1" to "zstd:22", stores the tensors that get smaller
             compressed, which makes the level "ckptfmt". None: none, at that level "zstd".
         coordinator: joins the processes instead of a JaxCoordinator; its ranks must be the process
@@ -150,8 +149,7 @@ def save_async(
             metadata, and nothing says what implementation keys are of or which tensors are the
             state of an optimizer.
         alignment: bytes; every tensor starts at a multiple of it. None: 64, at level "v2" 1.
-        durability: "full": synced to disk; "rename": atomic for other processes, not synced;
-            "none": as "rename", and the index is not read back.
+        durability: "full": synced; "rename": atomic, not synced; "none": also not read back.
         compression: "zstd", or "zstd:1" to "zstd:22", stores the tensors that get smaller
             compressed, which makes the level "ckptfmt". None: none, at that level "zstd".
         coordinator: joins the processes instead of a JaxCoordinator; its ranks must be the process
@@ -351,8 +349,7 @@ def load(
         strict: True: anything that does not match is an error. False: load what matches. A leaf
             that is left out, or does not match, is returned as it is in `like`, and must have a
             value: a jax.ShapeDtypeStruct has none.
-        verify: "auto": check all whole reads, and partial ones where chunk checksums make that
-            cheap; "full": check everything; "off": nothing but the index.
+        verify: "auto": check whole reads, and parts where that is cheap; "full": all; "off": none.
         coordinator: joins the processes instead of a JaxCoordinator; its ranks must be the process
             indices of JAX.
 

@@ -196,8 +196,7 @@ def save_weights(
             skips; "ckptfmt": with compressed values, which TensorFlow refuses. A `.weights.h5` file
             has only `durability`.
         alignment: bytes; every tensor starts at a multiple of it. None: 64, at level "v2" 1.
-        durability: "full": synced to disk; "rename": atomic for other processes, not synced;
-            "none": as "rename", and the index is not read back.
+        durability: "full": synced; "rename": atomic, not synced; "none": also not read back.
         compression: "zstd", or "zstd:1" to "zstd:22", stores the tensors that get smaller
             compressed, which makes the level "ckptfmt". None: none, at that level "zstd".
 

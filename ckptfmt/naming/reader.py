@@ -29,11 +29,11 @@ def open(  # noqa: A001 (as gzip.open and its like: used with the name of the mo
     w (3, 2) [2. 4.] {'epoch': 1}
 
     Args:
-        path: a prefix, an `.index` or data file, a directory with a `checkpoint` file or a single
-            checkpoint, a SavedModel, or the URL of one of these. A local path is taken literally;
-            URLs ("s3://bucket/run/model"): see `ckptfmt.stores`.
-        verify: "auto": check all whole reads, and partial ones where chunk checksums make that
-            cheap; "full": check everything; "off": nothing but the index.
+        path: a prefix, an `.index` or data file, a directory, a SavedModel, or a URL of these. A
+            directory has a `checkpoint` file or a single checkpoint. A local path is taken
+            literally; URLs ("s3://bucket/run/model"): see `ckptfmt.stores`.
+        verify: "auto": check whole reads, and parts where that is cheap; "full": all; "off": none.
+            Chunk checksums make a part cheap to check. The index is always checked.
         limits: what a file may ask of this process: a mapping of names of `ckptfmt_limits` in
             `ckptfmt.h` to int, such as {"index_bytes_max": 1 << 30}; None: the defaults there.
         follow_symlinks: False refuses an index or data file that is a symbolic link.
@@ -70,8 +70,7 @@ class Reader(reading.Reader):
 
     Args:
         prefix: the path without extension; `ckptfmt.open` finds checkpoints by other paths as well.
-        verify: "auto": check all whole reads, and partial ones where chunk checksums make that
-            cheap; "full": check everything; "off": nothing but the index.
+        verify: "auto": check whole reads, and parts where that is cheap; "full": all; "off": none.
         limits: what a file may ask of this process: a mapping of names of `ckptfmt_limits` in
             `ckptfmt.h` to int, such as {"index_bytes_max": 1 << 30}; None: the defaults there.
         follow_symlinks: False refuses an index or data file that is a symbolic link.

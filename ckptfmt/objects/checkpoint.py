@@ -220,10 +220,9 @@ class Checkpoint(Trackable):
         save counter and the state file of the directory do not change.
 
         Args:
-            file_prefix: the checkpoint's path without extension, str, bytes or os.PathLike, or a
-                URL; missing directories are made.
-            options: `tf.CheckpointOptions`: level, compression, durability, callbacks and so on;
-                None: the defaults.
+            file_prefix: path without extension: str, bytes, os.PathLike or URL; directories are
+                made.
+            options: `tf.CheckpointOptions` (level, durability, callbacks ...); None: the defaults.
 
         Raises:
             InvalidError: an object that cannot be saved; the message names its path.
@@ -242,10 +241,9 @@ class Checkpoint(Trackable):
         the sharding policy is called in the background.
 
         Args:
-            file_prefix: the checkpoint's path without extension, str, bytes or os.PathLike, or a
-                URL; missing directories are made.
-            options: `tf.CheckpointOptions`: level, compression, durability, callbacks and so on;
-                None: the defaults.
+            file_prefix: path without extension: str, bytes, os.PathLike or URL; directories are
+                made.
+            options: `tf.CheckpointOptions` (level, durability, callbacks ...); None: the defaults.
 
         Raises:
             InvalidError, MemoryError: an object that cannot be saved, or not copied. Errors of
@@ -261,8 +259,7 @@ class Checkpoint(Trackable):
         Args:
             file_prefix: the beginning of the path without extension, to which "-<number>" is added:
                 str, bytes or os.PathLike, or a URL; missing directories are made.
-            options: `tf.CheckpointOptions`: level, compression, durability, callbacks and so on;
-                None: the defaults.
+            options: `tf.CheckpointOptions` (level, durability, callbacks ...); None: the defaults.
 
         Raises:
             InvalidError: an object that cannot be saved; the counter is unchanged, but with a
@@ -281,8 +278,7 @@ class Checkpoint(Trackable):
         Args:
             file_prefix: the beginning of the path without extension, to which "-<number>" is added:
                 str, bytes or os.PathLike, or a URL; missing directories are made.
-            options: `tf.CheckpointOptions`: level, compression, durability, callbacks and so on;
-                None: the defaults.
+            options: `tf.CheckpointOptions` (level, durability, callbacks ...); None: the defaults.
 
         Raises:
             InvalidError, MemoryError: an object that cannot be saved, or not copied. Errors of
@@ -360,8 +356,8 @@ class Checkpoint(Trackable):
         is written. A checkpoint without an object graph (TensorFlow 1) is matched by full names.
 
         Args:
-            save_path: a prefix, an `.index` or data file, a directory with a `checkpoint` file or a
-                single checkpoint, a SavedModel, or the URL of one of these. None restores nothing.
+            save_path: a prefix, an `.index` or data file, a directory, a SavedModel, or a URL of
+                these. None restores nothing.
             options: `tf.CheckpointOptions`, of which only `experimental_skip_slot_variables` is
                 used; `experimental_io_device` is refused for arrays on a mesh. None: the defaults.
             names: the tensors to load, str or bytes; None: all. A missing one is an error. A value
@@ -423,8 +419,8 @@ class Checkpoint(Trackable):
         `save_counter` is created and restored.
 
         Args:
-            save_path: a prefix, an `.index` or data file, a directory with a `checkpoint` file or a
-                single checkpoint, a SavedModel, or the URL of one of these. None restores nothing.
+            save_path: a prefix, an `.index` or data file, a directory, a SavedModel, or a URL of
+                these. None restores nothing.
             options: `tf.CheckpointOptions`, of which only `experimental_skip_slot_variables` is
                 used; `experimental_io_device` is refused for arrays on a mesh. None: the defaults.
             names: the tensors to load, str or bytes; None: all. A missing one is an error. A value

@@ -94,16 +94,14 @@ def save_tree(
     7
 
     Args:
-        prefix: the checkpoint's path without extension, str, bytes or os.PathLike, or a URL;
-            missing directories are made.
+        prefix: path without extension: str, bytes, os.PathLike or URL; directories are made.
         tree: the tree, as above.
         metadata: a mapping of str to texts, finite numbers, bools and lists of these, stored as
             JSON and read back as `Reader.metadata`. Level "v2" cannot store it.
         level: "v2": exactly what TensorFlow writes; "v2+": with chunk checksums, which TensorFlow
             skips; "ckptfmt": with compressed values, which TensorFlow refuses.
         alignment: bytes; every tensor starts at a multiple of it. None: 64, at level "v2" 1.
-        durability: "full": synced to disk; "rename": atomic for other processes, not synced;
-            "none": as "rename", and the index is not read back.
+        durability: "full": synced; "rename": atomic, not synced; "none": also not read back.
         compression: "zstd", or "zstd:1" to "zstd:22", stores the tensors that get smaller
             compressed, which makes the level "ckptfmt". None: none, at that level "zstd".
         progress: called as `progress(done, total)` with two ints, of bytes of the arrays; not with
@@ -192,16 +190,14 @@ def save_tree_async(
     'model'
 
     Args:
-        prefix: the checkpoint's path without extension, str, bytes or os.PathLike, or a URL;
-            missing directories are made.
+        prefix: path without extension: str, bytes, os.PathLike or URL; directories are made.
         tree: the tree, as above.
         metadata: a mapping of str to texts, finite numbers, bools and lists of these, stored as
             JSON and read back as `Reader.metadata`. Level "v2" cannot store it.
         level: "v2": exactly what TensorFlow writes; "v2+": with chunk checksums, which TensorFlow
             skips; "ckptfmt": with compressed values, which TensorFlow refuses.
         alignment: bytes; every tensor starts at a multiple of it. None: 64, at level "v2" 1.
-        durability: "full": synced to disk; "rename": atomic for other processes, not synced;
-            "none": as "rename", and the index is not read back.
+        durability: "full": synced; "rename": atomic, not synced; "none": also not read back.
         compression: "zstd", or "zstd:1" to "zstd:22", stores the tensors that get smaller
             compressed, which makes the level "ckptfmt". None: none, at that level "zstd".
         progress: called as `progress(done, total)` with two ints, of bytes of the arrays, from the
@@ -288,8 +284,7 @@ def load_tree(
     {'layers': [array([1., 1.]), array([0., 0., 0.])]}
 
     Args:
-        path: a prefix, an `.index` or data file, a directory with a `checkpoint` file or a single
-            checkpoint, a SavedModel, or the URL of one of these.
+        path: a prefix, an `.index` or data file, a directory, a SavedModel, or a URL of these.
         names: the tensors to load, str or bytes; None: all. A missing one is an error. A leaf has
             its path as its name ("model/kernel").
         filter: which tensors to load: a name, a glob pattern (`*` matches slashes too), `/REGEX/`
@@ -308,8 +303,7 @@ def load_tree(
         strict: True: anything that does not match is an error. False: load what matches. A missing
             tensor that the graph names, such as a variable that TensorFlow saved uninitialised, is
             then omitted.
-        verify: "auto": check all whole reads, and partial ones where chunk checksums make that
-            cheap; "full": check everything; "off": nothing but the index.
+        verify: "auto": check whole reads, and parts where that is cheap; "full": all; "off": none.
         limits: what a file may ask of this process: a mapping of names of `ckptfmt_limits` in
             `ckptfmt.h` to int, such as {"index_bytes_max": 1 << 30}; None: the defaults there.
         layouts: with a coordinator, the layouts of leaves on meshes: a tree of `sharded.Layout` and
@@ -392,8 +386,7 @@ def load_tree_into(
     {'layers': [array([1., 1.])], 'step': 7}
 
     Args:
-        path: a prefix, an `.index` or data file, a directory with a `checkpoint` file or a single
-            checkpoint, a SavedModel, or the URL of one of these.
+        path: a prefix, an `.index` or data file, a directory, a SavedModel, or a URL of these.
         tree: what to load into: dicts, lists, tuples, dataclasses and `ckptfmt.Trackable` objects,
             of writable arrays and Python scalars.
         names: the tensors to load, str or bytes; None: all. A missing one is an error. A leaf has
@@ -411,8 +404,7 @@ def load_tree_into(
         allow_loss: True allows casts that change values by more than rounding: overflow, lost
             fractions. The result counts them.
         strict: True: anything that does not match is an error. False: load what matches.
-        verify: "auto": check all whole reads, and partial ones where chunk checksums make that
-            cheap; "full": check everything; "off": nothing but the index.
+        verify: "auto": check whole reads, and parts where that is cheap; "full": all; "off": none.
         limits: what a file may ask of this process: a mapping of names of `ckptfmt_limits` in
             `ckptfmt.h` to int, such as {"index_bytes_max": 1 << 30}; None: the defaults there.
 

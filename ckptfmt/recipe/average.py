@@ -151,8 +151,7 @@ def average(
             fractions. The result counts them.
         dry_run: True checks the sources and writes nothing. Tensors that would be averaged are only
             read to be cast; the sizes of all data files are checked.
-        durability: "full": synced to disk; "rename": atomic for other processes, not synced;
-            "none": as "rename", and the index is not read back.
+        durability: "full": synced; "rename": atomic, not synced; "none": also not read back.
         progress: called as `progress(done, total)` with two ints, of bytes of the arrays of the
             result.
         limits: what a file may ask of this process: a mapping of names of `ckptfmt_limits` in

@@ -154,8 +154,7 @@ def convert(
         keep: which tensors to keep, in the same forms; the others are dropped.
         max_shard_bytes: divide a safetensors result into files of at most this many bytes, with an
             index.
-        durability: "full": synced to disk; "rename": atomic for other processes, not synced;
-            "none": as "rename", and the index is not read back.
+        durability: "full": synced; "rename": atomic, not synced; "none": also not read back.
         shards: number of data files of a TensorFlow checkpoint on a fresh prefix, 1 to 1024.
         check_result: False does not read the result back, before it becomes visible, to compare it
             with the source. A TensorFlow source is always verified.

@@ -145,8 +145,7 @@ def edit(
     ({'old/w': 'new/w'}, ('loss',))
 
     Args:
-        source: a prefix, an `.index` or data file, a directory with a `checkpoint` file or a single
-            checkpoint, a SavedModel, or the URL of one of these.
+        source: a prefix, an `.index` or data file, a directory, a SavedModel, or a URL of these.
         destination: prefix of the result: str, bytes or os.PathLike, or a URL. It may be that of
             the source, which is then replaced in one step.
         rename: stored name to new name: a mapping, a function, or a list of pairs (regular
@@ -183,8 +182,7 @@ def edit(
         compression: "zstd", or "zstd:1" to "zstd:22", stores the tensors that get smaller
             compressed, which makes the level "ckptfmt". None: none, at that level "zstd".
         alignment: bytes; every tensor starts at a multiple of it. None: 64, at level "v2" 1.
-        durability: "full": synced to disk; "rename": atomic for other processes, not synced;
-            "none": as "rename", and the index is not read back.
+        durability: "full": synced; "rename": atomic, not synced; "none": also not read back.
         progress: called as `progress(done, total)` with two ints, of bytes of copied arrays.
         limits: what a file may ask of this process: a mapping of names of `ckptfmt_limits` in
             `ckptfmt.h` to int, such as {"index_bytes_max": 1 << 30}; None: the defaults there.

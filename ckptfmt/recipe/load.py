@@ -48,8 +48,7 @@ def load(
     dtype('float16')
 
     Args:
-        path: a prefix, an `.index` or data file, a directory with a `checkpoint` file or a single
-            checkpoint, a SavedModel, or the URL of one of these.
+        path: a prefix, an `.index` or data file, a directory, a SavedModel, or a URL of these.
         names: the tensors to load, str or bytes; None: all. A missing one is an error. The result
             has them as given: stored names, or those that `ckptfmt inspect` prints.
         filter: which tensors to load: a name, a glob pattern (`*` matches slashes too), `/REGEX/`
@@ -63,8 +62,7 @@ def load(
             changes nothing.
         allow_loss: True allows casts that change values by more than rounding: overflow, lost
             fractions. A CkptfmtWarning counts them.
-        verify: "auto": check all whole reads, and partial ones where chunk checksums make that
-            cheap; "full": check everything; "off": nothing but the index.
+        verify: "auto": check whole reads, and parts where that is cheap; "full": all; "off": none.
         progress: called as `progress(done, total)` with two ints, from this thread, of bytes of the
             arrays; strings count as stored.
 
@@ -241,8 +239,7 @@ def load_into(
     (('w',), [1.0, 1.0, 1.0])
 
     Args:
-        path: a prefix, an `.index` or data file, a directory with a `checkpoint` file or a single
-            checkpoint, a SavedModel, or the URL of one of these.
+        path: a prefix, an `.index` or data file, a directory, a SavedModel, or a URL of these.
         targets: name to array of any framework in writable CPU memory (numpy, DLPack, buffers), for
             example a torch state dict. Arrays that share memory are refused, unless they are the
             same elements and their tensors have equal bytes (tied weights).
@@ -263,8 +260,7 @@ def load_into(
         allow_loss: True allows casts that change values by more than rounding: overflow, lost
             fractions. The result counts them.
         strict: True: anything that does not match is an error. False: load what matches.
-        verify: "auto": check all whole reads, and partial ones where chunk checksums make that
-            cheap; "full": check everything; "off": nothing but the index.
+        verify: "auto": check whole reads, and parts where that is cheap; "full": all; "off": none.
         progress: called as `progress(done, total)` with two ints, from this thread, of bytes of the
             arrays; strings count as stored.
 
@@ -485,14 +481,12 @@ def restore_v2(
     [[2.0], [4.0]]
 
     Args:
-        prefix: a prefix, an `.index` or data file, a directory with a `checkpoint` file or a single
-            checkpoint, a SavedModel, or the URL of one of these.
+        prefix: a prefix, an `.index` or data file, a directory, a SavedModel, or a URL of these.
         tensor_names: str or bytes; repeats are allowed.
         shape_and_slices: str or bytes, one for each name: "" for the whole tensor, else its full
             shape and the slice: "4 6 0,2:-" is rows 0 and 1 of 4, all 6 columns.
         dtypes: the dtypes expected, one a name; None takes what is stored. Nothing is ever cast.
-        verify: "auto": check all whole reads, and partial ones where chunk checksums make that
-            cheap; "full": check everything; "off": nothing but the index.
+        verify: "auto": check whole reads, and parts where that is cheap; "full": all; "off": none.
 
     Returns:
         One array a name, of the slice's shape.

@@ -185,10 +185,8 @@ class Saver:
         from save to save.
 
         Args:
-            prefix: the checkpoint's path without extension, str, bytes or os.PathLike, or a URL;
-                missing directories are made.
-            options: `tf.CheckpointOptions`: level, compression, durability, callbacks and so on;
-                None: the defaults.
+            prefix: path without extension: str, bytes, os.PathLike or URL; directories are made.
+            options: `tf.CheckpointOptions` (level, durability, callbacks ...); None: the defaults.
 
         Raises:
             InvalidError: a tensor that does not match its spec, a policy whose shards are not the
@@ -215,10 +213,8 @@ class Saver:
         background. Other saves and restores wait for this one.
 
         Args:
-            prefix: the checkpoint's path without extension, str, bytes or os.PathLike, or a URL;
-                missing directories are made.
-            options: `tf.CheckpointOptions`: level, compression, durability, callbacks and so on;
-                None: the defaults.
+            prefix: path without extension: str, bytes, os.PathLike or URL; directories are made.
+            options: `tf.CheckpointOptions` (level, durability, callbacks ...); None: the defaults.
 
         Raises:
             InvalidError, MemoryError: a tensor or an argument that cannot be saved, or not copied.
@@ -256,8 +252,8 @@ class Saver:
         leaves the earlier ones restored.
 
         Args:
-            prefix: a prefix, an `.index` or data file, a directory with a `checkpoint` file or a
-                single checkpoint, a SavedModel, or the URL of one of these.
+            prefix: a prefix, an `.index` or data file, a directory, a SavedModel, or a URL of
+                these.
             options: `tf.CheckpointOptions`, of which only `experimental_io_device` is used; None:
                 the defaults.
 

@@ -116,8 +116,8 @@ def save(
         level: "v2": exactly what TensorFlow writes; "v2+": with chunk checksums, which TensorFlow
             skips; "ckptfmt": with compressed values, which TensorFlow refuses.
         alignment: bytes; every tensor starts at a multiple of it. None: 64, at level "v2" 1.
-        durability: "full": synced to disk; "rename": atomic for other processes, not synced;
-            "none": as "rename", and the index is not read back. Data files are synced by the merge.
+        durability: "full": synced; "rename": atomic, not synced; "none": also not read back. Data
+            files are synced by the merge.
         compression: "zstd", or "zstd:1" to "zstd:22", stores the tensors that get smaller
             compressed, which makes the level "ckptfmt". None: none, at that level "zstd".
         check_replicas: True compares everything that several devices hold, by checksum between
@@ -199,8 +199,8 @@ def save_async(
         level: "v2": exactly what TensorFlow writes; "v2+": with chunk checksums, which TensorFlow
             skips; "ckptfmt": with compressed values, which TensorFlow refuses.
         alignment: bytes; every tensor starts at a multiple of it. None: 64, at level "v2" 1.
-        durability: "full": synced to disk; "rename": atomic for other processes, not synced;
-            "none": as "rename", and the index is not read back. Data files are synced by the merge.
+        durability: "full": synced; "rename": atomic, not synced; "none": also not read back. Data
+            files are synced by the merge.
         compression: "zstd", or "zstd:1" to "zstd:22", stores the tensors that get smaller
             compressed, which makes the level "ckptfmt". None: none, at that level "zstd".
         check_replicas: True compares everything that several devices hold; without it, blocks of at
@@ -258,15 +258,13 @@ def restore(
     [[4.0, 5.0], [6.0, 7.0]]
 
     Args:
-        prefix: a prefix, an `.index` or data file, a directory with a `checkpoint` file or a single
-            checkpoint, a SavedModel, or the URL of one of these.
+        prefix: a prefix, an `.index` or data file, a directory, a SavedModel, or a URL of these.
         layouts: name to `Layout`, or to None for a tensor that is replicated outside any mesh. The
             global shapes are those of the checkpoint.
         coordinator: the `Coordinator` of this process.
         devices: the devices of this process, of all meshes; default
             `mesh.local_devices(coordinator.rank, coordinator.world_size)` of each.
-        verify: "auto": check all whole reads, and partial ones where chunk checksums make that
-            cheap; "full": check everything; "off": nothing but the index.
+        verify: "auto": check whole reads, and parts where that is cheap; "full": all; "off": none.
         limits: what a file may ask of this process: a mapping of names of `ckptfmt_limits` in
             `ckptfmt.h` to int, such as {"index_bytes_max": 1 << 30}; None: the defaults there.
         follow_symlinks: False refuses an index or data file that is a symbolic link.

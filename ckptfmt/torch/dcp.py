@@ -74,8 +74,7 @@ class StorageWriter(storage.StorageWriter):  # type: ignore[misc]
         level: "v2": exactly what TensorFlow writes; "v2+": with chunk checksums, which TensorFlow
             skips; "ckptfmt": with compressed values, which TensorFlow refuses.
         alignment: bytes; every tensor starts at a multiple of it. None: 64, at level "v2" 1.
-        durability: "full": synced to disk; "rename": atomic for other processes, not synced;
-            "none": as "rename", and the index is not read back.
+        durability: "full": synced; "rename": atomic, not synced; "none": also not read back.
         compression: "zstd", or "zstd:1" to "zstd:22", stores the tensors that get smaller
             compressed, which makes the level "ckptfmt". None: none, at that level "zstd".
 
@@ -376,8 +375,7 @@ class StorageReader(storage.StorageReader):  # type: ignore[misc]
 
     Args:
         checkpoint_id: what `ckptfmt.open` opens. The `checkpoint_id` of `dcp.load` replaces it.
-        verify: "auto": check all whole reads, and partial ones where chunk checksums make that
-            cheap; "full": check everything; "off": nothing but the index.
+        verify: "auto": check whole reads, and parts where that is cheap; "full": all; "off": none.
 
     Raises:
         CheckpointNotFoundError, CorruptError, StorageError, ...: in a load, what `ckptfmt.open` and

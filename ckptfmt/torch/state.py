@@ -71,8 +71,7 @@ def save(
         level: "v2": exactly what TensorFlow writes; "v2+": with chunk checksums, which TensorFlow
             skips; "ckptfmt": with compressed values, which TensorFlow refuses.
         alignment: bytes; every tensor starts at a multiple of it. None: 64, at level "v2" 1.
-        durability: "full": synced to disk; "rename": atomic for other processes, not synced;
-            "none": as "rename", and the index is not read back.
+        durability: "full": synced; "rename": atomic, not synced; "none": also not read back.
         compression: "zstd", or "zstd:1" to "zstd:22", stores the tensors that get smaller
             compressed, which makes the level "ckptfmt". None: none, at that level "zstd".
         base: an earlier checkpoint: tensors whose bytes have not changed since are linked, not
@@ -129,8 +128,7 @@ def save_async(
         level: "v2": exactly what TensorFlow writes; "v2+": with chunk checksums, which TensorFlow
             skips; "ckptfmt": with compressed values, which TensorFlow refuses.
         alignment: bytes; every tensor starts at a multiple of it. None: 64, at level "v2" 1.
-        durability: "full": synced to disk; "rename": atomic for other processes, not synced;
-            "none": as "rename", and the index is not read back.
+        durability: "full": synced; "rename": atomic, not synced; "none": also not read back.
         compression: "zstd", or "zstd:1" to "zstd:22", stores the tensors that get smaller
             compressed, which makes the level "ckptfmt". None: none, at that level "zstd".
         base: an earlier checkpoint: tensors whose bytes have not changed since are linked, not
@@ -230,8 +228,7 @@ def load(
             changes nothing. Dtypes may be those of torch.
         allow_loss: True allows casts that change values by more than rounding: overflow, lost
             fractions. A CkptfmtWarning counts them.
-        verify: "auto": check all whole reads, and partial ones where chunk checksums make that
-            cheap; "full": check everything; "off": nothing but the index.
+        verify: "auto": check whole reads, and parts where that is cheap; "full": all; "off": none.
         progress: called as `progress(done, total)` with two ints.
 
     Returns:
@@ -302,8 +299,7 @@ def load_into(
         assign: True replaces the parameters and buffers of modules by new tensors with the stored
             dtype, as `load_state_dict(assign=True)`. Make the optimizer afterwards.
         device: where new tensors go.
-        verify: "auto": check all whole reads, and partial ones where chunk checksums make that
-            cheap; "full": check everything; "off": nothing but the index.
+        verify: "auto": check whole reads, and parts where that is cheap; "full": all; "off": none.
         progress: called as `progress(done, total)` with two ints.
 
     Returns:

@@ -40,8 +40,7 @@ TEXTS = {
     "level": '"v2": exactly what TensorFlow writes; "v2+": with chunk checksums, which TensorFlow '
     'skips; "ckptfmt": with compressed values, which TensorFlow refuses.',
     "alignment": 'bytes; every tensor starts at a multiple of it. None: 64, at level "v2" 1.',
-    "durability": '"full": synced to disk; "rename": atomic for other processes, not synced; '
-    '"none": as "rename", and the index is not read back.',
+    "durability": '"full": synced; "rename": atomic, not synced; "none": also not read back.',
     "compression": '"zstd", or "zstd:1" to "zstd:22", stores the tensors that get smaller '
     'compressed, which makes the level "ckptfmt". None: none, at that level "zstd".',
     "names": "the tensors to load, str or bytes; None: all. A missing one is an error.",
@@ -56,13 +55,11 @@ TEXTS = {
     "allow_loss": "True allows casts that change values by more than rounding: overflow, lost "
     "fractions.",
     "strict": "True: anything that does not match is an error. False: load what matches.",
-    "verify": '"auto": check all whole reads, and partial ones where chunk checksums make that '
-    'cheap; "full": check everything; "off": nothing but the index.',
+    "verify": '"auto": check whole reads, and parts where that is cheap; "full": all; "off": none.',
     "limits": "what a file may ask of this process: a mapping of names of `ckptfmt_limits` in "
     '`ckptfmt.h` to int, such as {"index_bytes_max": 1 << 30}; None: the defaults there.',
     "progress": "called as `progress(done, total)` with two ints",
-    "path": "a prefix, an `.index` or data file, a directory with a `checkpoint` file or a single "
-    "checkpoint, a SavedModel, or the URL of one of these.",
+    "path": "a prefix, an `.index` or data file, a directory, a SavedModel, or a URL of these.",
     "follow_symlinks": "False refuses an index or data file that is a symbolic link.",
 }
 # Where a call has another default or meaning, and the page says so.
