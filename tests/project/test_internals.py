@@ -3,11 +3,15 @@
 
 from __future__ import annotations
 
+import os
 import re
+import shutil
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from support.pages import run_console
 from test_layers import PARTS
 from test_tidy import LAYERS
 
@@ -49,3 +53,20 @@ def test_layers_are_those_of_the_tests(first: str, expected: list[str]) -> None:
     named = [one.rstrip("/") for cell in cells for one in re.findall(r"`([^`]+)`", cell)]
     hidden = {"_ckptfmt", "__init__", "__main__"}
     assert named == [one for one in expected if one not in hidden]
+
+
+@pytest.mark.slow  # make and gdb
+def test_hacking() -> None:
+    if not (ROOT / ".venv" / ".built").exists() or shutil.which("gdb") is None:
+        pytest.skip("no checkout that make built, or no gdb")
+    traced = subprocess.run(
+        ["gdb", "-batch", "-ex", "run", "true"], capture_output=True, check=False
+    )
+    if b"exited normally" not in traced.stdout:
+        pytest.skip("gdb may not trace")
+    environment = {"MAKEFLAGS": "", "CKPTFMT_TEST_SEED": "1"}
+    build = ["make", "python", "build/release/test_block"]  # else the page's first `make` does
+    subprocess.run(
+        build, cwd=ROOT, env={**os.environ, **environment}, capture_output=True, check=True
+    )
+    run_console("docs/internals/hacking.md", ROOT, environment)
