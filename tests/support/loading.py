@@ -154,7 +154,7 @@ def _numpy() -> dict[str, Callable[[], list[Any]]]:
             Exported(blank(), versioned=False),
         ],
         "DLPack object that exports a copy": lambda: [Exported(blank(), copied=True)],
-        "DLPack object in the memory of another device": lambda: [OtherDevice(blank())],
+        "DLPack object on another device": lambda: [OtherDevice(blank())],
         "object with `__array_interface__`": lambda: [Interface(blank())],
         "object with `__array_interface__` that is read-only": lambda: [
             Interface(read_only(blank()))
