@@ -37,6 +37,7 @@ from ckptfmt.errors import (
 )
 from ckptfmt.files.folder import split
 from ckptfmt.files.locate import locate
+from ckptfmt.files.places import canonical
 from ckptfmt.formats.tensors import UNNAMED
 from ckptfmt.naming.metadata import NamedInMetadata
 from ckptfmt.recipe.changes import Changes
@@ -156,7 +157,8 @@ def rescue(
     if kind != "tensorflow":
         return _of_file(kind, path, Result(target, options, None), progress)
     prefix = locate(path)
-    if names.absolute(prefix) == names.absolute(target):
+    written = [target, f"{target}{UNPROVEN}"] if unproven else [target]
+    if canonical(prefix) in map(canonical, written):
         raise invalid("destination", "the destination is the source, which rescue leaves as it is")
     found = _salvaged(prefix)
     with contextlib.ExitStack() as stack:

@@ -45,7 +45,10 @@ def test_rescue(damaged: Path, capsys: pytest.CaptureFixture[str]) -> None:
         assert list(reader) == ["b"] and reader.metadata == {"step": 3}
     assert ckptfmt.load("out-unproven")["a"].shape == (1024, 128)
     assert main(["rescue", "ck", "out"]) == 2  # it is there
-    assert main(["rescue", "ck", "ck", "--overwrite"]) == 2
+    (damaged / "here").symlink_to(".")
+    for same in ("ck", "./ck", "here/ck", "../" + damaged.name + "/ck"):
+        assert main(["rescue", "ck", same, "--overwrite"]) == 2
+    assert main(["rescue", "out-unproven", "out", "--unproven", "--overwrite"]) == 2
     assert main(["rescue", "nothing", "new"]) == 2
     assert main(["rescue", "-q", "out", "whole"]) == 0
     (damaged / "out.data-00000-of-00001").unlink()
