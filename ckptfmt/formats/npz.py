@@ -221,14 +221,11 @@ def _unread(error: OSError, path: str | None, name: str | None = None) -> Ckptfm
     )
 
 
-def _without_directory(file: IO[bytes]) -> zipfile.ZipFile:
-    """Return an archive whose directory, its end, is lost, by the headers before its members.
-
-    Raises:
-        BadZipFile: it does not begin with one.
-    """
+def _by_headers(file: IO[bytes]) -> tuple[zipfile.ZipFile, bool]:
+    """Return an archive by the headers before its members, and whether they end at its directory,
+    so that none is lost."""
     archive = zipfile.ZipFile(io.BytesIO(_NO_MEMBERS))
-    archive.fp, size, at = file, os.fstat(file.fileno()).st_size, 0
+    archive.fp, size, at, magic = file, os.fstat(file.fileno()).st_size, 0, b""
     while size - at >= _LOCAL.size:
         file.seek(at)
         head = _LOCAL.unpack(file.read(_LOCAL.size))
@@ -236,16 +233,43 @@ def _without_directory(file: IO[bytes]) -> zipfile.ZipFile:
         name, extra = file.read(name_size), file.read(extra_size)
         if magic != b"PK\3\4" or flags & _SIZES_FOLLOW or len(extra) < extra_size:
             break
-        info = zipfile.ZipInfo(name.decode("utf-8" if flags & _UTF8 else "cp437"))
+        encoding = "utf-8" if flags & _UTF8 else "cp437"
+        info = zipfile.ZipInfo(name.decode(encoding, "surrogateescape"))
         if extra[:2] == b"\1\0" and len(extra) >= 20:
             unpacked, packed = struct.unpack_from("<QQ", extra, 4)
         info.header_offset, info.flag_bits, info.compress_type, info.CRC = at, flags, method, crc
         info.compress_size, info.file_size, info.extract_version = packed, unpacked, version
         archive.filelist.append(info)
         at += _LOCAL.size + name_size + extra_size + packed
-    if not archive.filelist:
-        raise zipfile.BadZipFile("it does not begin with a member")
-    return archive
+    return archive, magic == b"PK\1\2"
+
+
+def _damaged(file: IO[bytes]) -> tuple[zipfile.ZipFile, dict[str, str]]:
+    """Return an archive by its directory or by the headers before its members, whichever is whole,
+    and what is lost: arrays that have different names in the two.
+
+    Raises:
+        BadZipFile: it does not begin with a member, and has no directory.
+    """
+    archive, is_whole = _by_headers(file)
+    try:
+        listed = zipfile.ZipFile(file)
+    except (zipfile.BadZipFile, struct.error, ValueError, NotImplementedError):
+        if not archive.filelist:
+            raise zipfile.BadZipFile("it does not begin with a member") from None
+        end = "the directory of the archive is lost, and with it what came after its last array"
+        return archive, {} if is_whole else {UNNAMED: end}
+    if not is_whole:
+        return listed, {}
+    names = {info.header_offset: info.filename for info in listed.filelist}
+    other = {
+        info.filename: names[info.header_offset]
+        for info in archive.filelist
+        if names.get(info.header_offset, info.filename) != info.filename
+    }
+    archive.filelist = [info for info in archive.filelist if info.filename not in other]
+    why = "the archive's directory and the header before the array have different names"
+    return archive, {name.removesuffix(_END): why for name in [*other, *other.values()]}
 
 
 @contextlib.contextmanager
@@ -254,23 +278,21 @@ def open_tensors(
 ) -> Iterator[tuple[dict[str, _Member | Unreadable], dict[str, str]]]:
     """Open a file for the time of a `with` block. Object arrays, damaged ones, and those that are
     compressed in a way that Python lacks, are `Unreadable`. Of what is `damaged`, the directory at
-    the end may be lost: the arrays before are found by their own headers.
+    the end may be lost or wrong: the arrays before are found by their own headers.
 
     Raises:
         CheckpointNotFoundError, StorageError: it cannot be opened.
         CorruptError, UnsupportedError: it is not a zip archive, or damaged, or divided.
         LimitError: texts, or an array in the order of columns, far larger than the file.
     """
-    is_cut = False
+    lost: dict[str, str] = {}
     with contextlib.ExitStack() as stack:
         try:
             file = stack.enter_context(open(open_regular(path), "rb"))
-            try:
+            if damaged:
+                archive, lost = _damaged(file)
+            else:
                 archive = zipfile.ZipFile(file)
-            except (zipfile.BadZipFile, struct.error, ValueError):
-                if not damaged:
-                    raise
-                archive, is_cut = _without_directory(file), True
         except FileNotFoundError:
             raise CheckpointNotFoundError("there is no such file", path=path) from None
         except OSError as error:
@@ -283,11 +305,12 @@ def open_tensors(
             raise UnsupportedError(str(error), path=path) from None
         archive.filename = path
         stack.enter_context(archive)
-        found: dict[str, _Member | Unreadable] = {}
-        if is_cut:
-            end = "the directory of the archive is lost, and with it what came after its last array"
-            found[UNNAMED] = Unreadable(UNNAMED, CorruptError(end, failure="TRUNCATED", path=path))
-        elif sum(info.compress_size for info in archive.infolist()) > _size(archive):
+        found: dict[str, _Member | Unreadable] = {
+            name: Unreadable(name, CorruptError(why, failure="BAD_HEADER", path=path))
+            for name, why in lost.items()
+        }
+        packed = sum(info.compress_size for info in archive.infolist())
+        if UNNAMED not in lost and packed > _size(archive):
             raise CorruptError("the members overlap", failure="BAD_HEADER", path=path)
         for info in archive.infolist():
             member: _Member | Unreadable
@@ -297,9 +320,12 @@ def open_tensors(
             except (UnsupportedError, CorruptError) as error:
                 member = Unreadable(info.filename.removesuffix(_END), error)
             if member.name in found:
-                raise CorruptError(
+                double = CorruptError(
                     "two arrays have this name", failure="BAD_HEADER", path=path, tensor=member.name
                 )
+                if not damaged:
+                    raise double
+                member = Unreadable(member.name, double)
             found[member.name] = member
         yield found, {}
 
