@@ -77,7 +77,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add(
         "--strip-optimizer",
         action="store_true",
-        help="leave out the state of optimizers, by the object graph or by TensorFlow 1's names",
+        help="leave out the state of optimizers, by the object graph, the metadata of "
+        "ckptfmt.torch or TensorFlow 1's names",
     )
     add(
         "--drop-weights",

@@ -339,8 +339,9 @@ def load(
         filter: which tensors to load: a name, a glob pattern (`*` matches slashes too), `/REGEX/`
             or a compiled pattern found anywhere in the name, or a function of it; None: all.
         rename: stored name to new name: a mapping, a function, or a list of pairs (regular
-            expression, replacement) applied in order, as `re.sub` does. None drops the tensor. A
-            transform, a function of the array such as `numpy.transpose`, may follow the new name.
+            expression, replacement) applied in order, as `re.sub` does. None from a function or a
+            pair drops the tensor. A transform, a function of the array such as `numpy.transpose`,
+            may follow the new name.
         cast: a dtype for all tensors of its kind (floating-point, integer, complex) with at least
             one dimension, or a mapping of filters to dtypes: the first that matches counts, None
             changes nothing. True: numbers become what their targets are.

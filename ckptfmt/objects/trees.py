@@ -291,9 +291,9 @@ def load_tree(
             or a compiled pattern found anywhere in the name, or a function of it; None: all.
             Containers omit leaves that are left out; lists and tuples have None in their place.
         rename: stored name to new name: a mapping, a function, or a list of pairs (regular
-            expression, replacement) applied in order, as `re.sub` does. None drops the tensor. A
-            transform, a function of the array such as `numpy.transpose`, may follow the new name.
-            Of checkpoints without a graph, and not with a coordinator.
+            expression, replacement) applied in order, as `re.sub` does. None from a function or a
+            pair drops the tensor. A transform, a function of the array such as `numpy.transpose`,
+            may follow the new name. Of checkpoints without a graph, and not with a coordinator.
         cast: a dtype for all tensors of its kind (floating-point, integer, complex) with at least
             one dimension, or a mapping of filters to dtypes: the first that matches counts, None
             changes nothing. Python scalars keep their types, and a mapping must not match them. Not
@@ -395,8 +395,9 @@ def load_tree_into(
             or a compiled pattern found anywhere in the name, or a function of it; None: all.
             Targets of the others stay as they are.
         rename: stored name to new name: a mapping, a function, or a list of pairs (regular
-            expression, replacement) applied in order, as `re.sub` does. None drops the tensor. A
-            transform, a function of the array such as `numpy.transpose`, may follow the new name.
+            expression, replacement) applied in order, as `re.sub` does. None from a function or a
+            pair drops the tensor. A transform, a function of the array such as `numpy.transpose`,
+            may follow the new name.
         cast: a dtype for all tensors of its kind (floating-point, integer, complex) with at least
             one dimension, or a mapping of filters to dtypes: the first that matches counts, None
             changes nothing. True: numbers become what their targets are. Python scalars keep their

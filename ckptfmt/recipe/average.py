@@ -139,8 +139,9 @@ def average(
         destination: prefix or path of the result, which may be that of a source: str, bytes or
             os.PathLike, or a URL.
         rename: stored name to new name: a mapping, a function, or a list of pairs (regular
-            expression, replacement) applied in order, as `re.sub` does. None drops the tensor. A
-            transform, a function of the array such as `numpy.transpose`, may follow the new name.
+            expression, replacement) applied in order, as `re.sub` does. None from a function or a
+            pair drops the tensor. A transform, a function of the array such as `numpy.transpose`,
+            may follow the new name.
         drop: which tensors to leave out: a name, a glob pattern, `/REGEX/`, a compiled pattern or a
             function, or a list of these. Weights as well. The sources may differ in those.
         keep: which tensors to keep, in the same forms; the others are dropped.

@@ -145,10 +145,10 @@ def convert(
         allow_loss: True allows casts that change values by more than rounding: overflow, lost
             fractions. The result counts them.
         rename: stored name to new name: a mapping, a function, or a list of pairs (regular
-            expression, replacement) applied in order, as `re.sub` does. None drops the tensor. A
-            transform, a function of the array such as `numpy.transpose`, may follow the new name. A
-            transformed tensor is in memory. Between checkpoints slices stay, and the object graph
-            and the structure of a state follow the names.
+            expression, replacement) applied in order, as `re.sub` does. None from a function or a
+            pair drops the tensor. A transform, a function of the array such as `numpy.transpose`,
+            may follow the new name. A transformed tensor is in memory. Between checkpoints slices
+            stay, and the object graph and the structure of a state follow the names.
         drop: which tensors to leave out: a name, a glob pattern, `/REGEX/`, a compiled pattern or a
             function, or a list of these. Weights as well.
         keep: which tensors to keep, in the same forms; the others are dropped.

@@ -149,9 +149,10 @@ def edit(
         destination: prefix of the result: str, bytes or os.PathLike, or a URL. It may be that of
             the source, which is then replaced in one step.
         rename: stored name to new name: a mapping, a function, or a list of pairs (regular
-            expression, replacement) applied in order, as `re.sub` does. None drops the tensor. A
-            transform, a function of the array such as `numpy.transpose`, may follow the new name. A
-            tensor with a transform is in memory, and becomes whole if it is partitioned.
+            expression, replacement) applied in order, as `re.sub` does. None from a function or a
+            pair drops the tensor. A transform, a function of the array such as `numpy.transpose`,
+            may follow the new name. A tensor with a transform is in memory, and becomes whole if it
+            is partitioned.
         drop: which tensors to leave out: a name, a glob pattern, `/REGEX/`, a compiled pattern or a
             function, or a list of these. The object graph is only dropped by its own name.
         keep: which tensors to keep, in the same forms; the others are dropped.

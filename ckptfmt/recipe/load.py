@@ -55,8 +55,9 @@ def load(
             or a compiled pattern found anywhere in the name, or a function of it; None: all. The
             path of the variable's object matches as well.
         rename: stored name to new name: a mapping, a function, or a list of pairs (regular
-            expression, replacement) applied in order, as `re.sub` does. None drops the tensor. A
-            transform, a function of the array such as `numpy.transpose`, may follow the new name.
+            expression, replacement) applied in order, as `re.sub` does. None from a function or a
+            pair drops the tensor. A transform, a function of the array such as `numpy.transpose`,
+            may follow the new name.
         cast: a dtype for all tensors of its kind (floating-point, integer, complex) with at least
             one dimension, or a mapping of filters to dtypes: the first that matches counts, None
             changes nothing.
@@ -250,10 +251,10 @@ def load_into(
             or a compiled pattern found anywhere in the name, or a function of it; None: all. The
             path of the variable's object matches as well. Targets of the others stay as they are.
         rename: stored name to new name: a mapping, a function, or a list of pairs (regular
-            expression, replacement) applied in order, as `re.sub` does. None drops the tensor. A
-            transform, a function of the array such as `numpy.transpose`, may follow the new name. A
-            transform is also called with zeros before anything is read, to learn the shape and
-            dtype of its result.
+            expression, replacement) applied in order, as `re.sub` does. None from a function or a
+            pair drops the tensor. A transform, a function of the array such as `numpy.transpose`,
+            may follow the new name. A transform is also called with zeros before anything is read,
+            to learn the shape and dtype of its result.
         cast: a dtype for all tensors of its kind (floating-point, integer, complex) with at least
             one dimension, or a mapping of filters to dtypes: the first that matches counts, None
             changes nothing. True: numbers become what their targets are.

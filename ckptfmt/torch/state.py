@@ -220,9 +220,9 @@ def load(
             means other values too. Dicts omit what is left out, lists and tuples have None in its
             place.
         rename: stored name to new name: a mapping, a function, or a list of pairs (regular
-            expression, replacement) applied in order, as `re.sub` does. None drops the tensor. A
-            transform, a function of the array such as `numpy.transpose`, may follow the new name.
-            Of tensors, to a name in the same dict.
+            expression, replacement) applied in order, as `re.sub` does. None from a function or a
+            pair drops the tensor. A transform, a function of the array such as `numpy.transpose`,
+            may follow the new name. Of tensors, to a name in the same dict.
         cast: a dtype for all tensors of its kind (floating-point, integer, complex) with at least
             one dimension, or a mapping of filters to dtypes: the first that matches counts, None
             changes nothing. Dtypes may be those of torch.
@@ -286,8 +286,9 @@ def load_into(
             or a compiled pattern found anywhere in the name, or a function of it; None: all. It
             means the paths of other values too.
         rename: stored name to new name: a mapping, a function, or a list of pairs (regular
-            expression, replacement) applied in order, as `re.sub` does. None drops the tensor. A
-            transform, a function of the array such as `numpy.transpose`, may follow the new name.
+            expression, replacement) applied in order, as `re.sub` does. None from a function or a
+            pair drops the tensor. A transform, a function of the array such as `numpy.transpose`,
+            may follow the new name.
         cast: a dtype for all tensors of its kind (floating-point, integer, complex) with at least
             one dimension, or a mapping of filters to dtypes: the first that matches counts, None
             changes nothing. True: numbers become what their targets are.
