@@ -173,7 +173,8 @@ class Found(dict[str, "Dataset | Unreadable"]):
 
 
 class _Cut(Window):
-    """A file that is cut short, with zeros up to the end that its superblock says.
+    """A file that is cut short, with zeros up to the end that its superblock says, from the heap of
+    texts on in which the cut is: of zeros in one, HDF5 looks for the end forever.
 
     Raises:
         CorruptError: its superblock does not say it, or the file is far shorter.
@@ -187,6 +188,10 @@ class _Cut(Window):
             raise CorruptError("not an HDF5 file", path=path)
         with mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ) as content:
             is_newer = start[8] > 1 or content.find(b"FRHP\0") >= 0
+            for heap in re.finditer(rb"GCOL\x01\0\0\0(.{0,8})", content, re.DOTALL):
+                if heap.start() + int.from_bytes(heap[1], "little") > self.held:
+                    self.held = heap.start()
+                    break
         if is_newer or start[13:15] != b"\x08\x08":
             raise UnsupportedError("a cut file of HDF5's newer format cannot be rescued", path=path)
         super().__init__(int.from_bytes(start[40 + 4 * start[8] :][:8], "little"))

@@ -5,8 +5,11 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 from pathlib import Path
 
+import h5py
 import numpy as np
 import pytest
 from support.files import flip, listing
@@ -71,6 +74,22 @@ def test_show_unverified(damaged: Path, capsys: pytest.CaptureFixture[str]) -> N
     np.save("a.npy", np.ones(3))
     np.savez("a.npz", a=np.ones(3))
     assert main(["show", "--unverified", "a.npz", "a"]) == 2
+
+
+def test_hdf5_that_is_cut_in_a_heap_of_texts(tmp_path: Path) -> None:
+    """In a heap of texts that ends with zeros HDF5 looks for the end of the heap forever."""
+    path = tmp_path / "a.h5"
+    with h5py.File(path, "w") as file:
+        file["a"] = np.arange(3.0)
+        group = file.create_group("b/vars")
+        group.attrs["name"] = "dense"
+        group["c"] = np.ones(9)
+    content = path.read_bytes()
+    os.truncate(path, content.index(b"GCOL") + 100)
+    command = [sys.executable, "-m", "ckptfmt", "rescue", path, tmp_path / "out"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 1 and "lost: b/vars/...: " in done.stdout, done
+    assert ckptfmt.load(tmp_path / "out")["a"].tolist() == [0, 1, 2]
 
 
 def test_slices_whose_tensor_is_lost(tmp_path: Path) -> None:
