@@ -154,18 +154,24 @@ def rescue(
     target = prefix_text(destination, "destination", urls=True)
     wait_for_saves()
     kind = format_of(path, exists=True)
-    if kind != "tensorflow":
-        return _of_file(kind, path, Result(target, options, None), progress)
-    prefix = locate(path)
-    written = [target, f"{target}{UNPROVEN}"] if unproven else [target]
-    if canonical(prefix) in map(canonical, written):
-        raise invalid("destination", "the destination is the source, which rescue leaves as it is")
-    found = _salvaged(prefix)
-    with contextlib.ExitStack() as stack:
-        reader, other = stack.enter_context(_Salvaged(prefix, found.sound)), None
-        if found.doubtful is not None:
-            other = stack.enter_context(_Salvaged(prefix, found.doubtful))
-        return _of_checkpoint(reader, other, found, target, options, unproven, progress)
+    try:
+        if kind != "tensorflow":
+            return _of_file(kind, path, Result(target, options, None), progress)
+        prefix = locate(path)
+        written = [target, f"{target}{UNPROVEN}"] if unproven else [target]
+        if canonical(prefix) in map(canonical, written):
+            raise invalid(
+                "destination", "the destination is the source, which rescue leaves as it is"
+            )
+        found = _salvaged(prefix)
+        with contextlib.ExitStack() as stack:
+            reader, other = stack.enter_context(_Salvaged(prefix, found.sound)), None
+            if found.doubtful is not None:
+                other = stack.enter_context(_Salvaged(prefix, found.doubtful))
+            return _of_checkpoint(reader, other, found, target, options, unproven, progress)
+    except CkptfmtError as error:
+        vars(error).pop("__notes__", None)  # which leads to what has failed
+        raise
 
 
 # ---- checkpoints ---------------------------------------------------------------------------------
@@ -195,7 +201,6 @@ def _salvaged(prefix: str) -> _core.Salvage:
         return _core.salvage_index(content, counts.pop() if len(counts) == 1 else 0)
     except CkptfmtError as error:
         error.path = names.index_name(prefix)
-        vars(error).pop("__notes__", None)  # which leads to what has failed
         raise
 
 
@@ -293,9 +298,7 @@ def _read_all(
 def _nothing_sound(lost: Mapping[str, str], path: str) -> CorruptError:
     (name, why), count = next(iter(lost.items())), len(lost)
     message = f"nothing is sound of {count} tensors; {name!r}: {why}"
-    error = CorruptError(message, failure="CHECKSUM", path=path)
-    del error.__notes__
-    return error
+    return CorruptError(message, failure="CHECKSUM", path=path)
 
 
 def _reason(error: CkptfmtError) -> str:

@@ -55,9 +55,11 @@ def test_rescue(damaged: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["rescue", "nothing", "new"]) == 2
     assert main(["rescue", "-q", "out", "whole"]) == 0
     (damaged / "out.data-00000-of-00001").unlink()
+    (damaged / "cut.safetensors").write_bytes(b"cut")
     capsys.readouterr()
-    assert main(["rescue", "out", "none"]) == 1
-    assert "rescue`" not in capsys.readouterr().err and not [*damaged.glob("none*")]
+    for source in ("out", "cut.safetensors"):
+        assert main(["rescue", source, "none"]) == 1
+        assert "rescue`" not in capsys.readouterr().err and not [*damaged.glob("none*")]
     capsys.readouterr()
     assert main(["rescue", "--json", "--overwrite", "ck", "out"]) == 1
     document = json.loads(capsys.readouterr().out)
