@@ -95,7 +95,7 @@ def restore_slice(model: str) -> None:
     if words != VOCABULARY or step != 12345:
         raise SystemExit("vocabulary or step are not what was saved")
     print(f"  rows 1000 to 1099, columns 8 to 15: {part.dtype}, {part.nbytes} bytes, as saved;")
-    print(f"  it lies across two data files. step = {step}, {len(words)} words of the vocabulary.")
+    print(f"  it is in two data files. step = {step}, {len(words)} words of the vocabulary.")
 
 
 def damage(model: str) -> None:

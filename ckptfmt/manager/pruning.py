@@ -169,7 +169,8 @@ def _plan(records: Records, directory: str, keep: int, judged: dict[str, _Verdic
     """Decide what stays, by what was found so far."""
     if records.state is None:
         raise CheckpointNotFoundError(
-            "there is no sound `checkpoint` file, which says what a manager saved and when",
+            "there is no sound `checkpoint` file, which says what a manager saved and when: "
+            "remove checkpoints by name with `ckptfmt rm`",
             path=directory,
         )
     newest = records.newest

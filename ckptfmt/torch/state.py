@@ -284,7 +284,7 @@ def load_into(
         names: the tensors to load, str or bytes; None: all. A missing one is an error.
         filter: which tensors to load: a name, a glob pattern (`*` matches slashes too), `/REGEX/`
             or a compiled pattern found anywhere in the name, or a function of it; None: all. It
-            means the paths of other values too.
+            must match a tensor, and means the paths of other values too.
         rename: stored name to new name: a mapping, a function, or a list of pairs (regular
             expression, replacement) applied in order, as `re.sub` does. None from a function or a
             pair drops the tensor. A transform, a function of the array such as `numpy.transpose`,
