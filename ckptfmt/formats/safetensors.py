@@ -39,6 +39,7 @@ from ckptfmt.errors import (
 from ckptfmt.files.locate import kind_of_file
 from ckptfmt.formats.tensors import (
     READ_BYTES,
+    UNNAMED,
     Box,
     ByteFile,
     Kind,
@@ -354,36 +355,51 @@ def _whole(file: ByteFile, damaged: bool) -> tuple[_Tensors, dict[str, str]]:
 
 
 def _joined(path: str, files: list[ByteFile], damaged: bool) -> tuple[_Tensors, dict[str, str]]:
-    """Return the tensors and the metadata of all files of a directory."""
-    _check_numbers(path, files)
+    """Return the tensors and the metadata of all files of a directory. If one of what is `damaged`
+    has no header, any tensor of which others have slices may have more of them there."""
     whole: _Tensors = {}
-    lost: _Tensors = {}
+    lost: dict[str, Unreadable] = {}
     slices: dict[str, list[_Slice]] = {}
     metadata: dict[str, str] = {}
     seen: dict[str, ByteFile] = {}
+
+    @contextlib.contextmanager
+    def losing() -> Iterator[None]:
+        try:
+            yield
+        except (ShardMissingError, CorruptError) as error:
+            if not damaged:
+                raise
+            lost[UNNAMED] = Unreadable(UNNAMED, error)
+
+    with losing():
+        _check_numbers(path, files)
     for file in files:
-        tensors, text, starts = _header(file, damaged)
-        metadata |= text
-        for name, tensor in tensors.items():
-            if name in seen and (name in whole or starts is None):
-                raise InvalidError(
-                    f"{os.path.basename(seen[name].path)} and {os.path.basename(file.path)} both "
-                    "have this tensor: give one file, or move the other away",
-                    path=path,
-                    tensor=name,
-                )
-            seen[name] = file
-            if isinstance(tensor, Unreadable):
-                lost[name] = tensor
-            elif starts is None:
-                whole[name] = tensor
-            else:
-                slices.setdefault(name, []).append(_Slice(starts[name], tensor))
+        with losing():
+            tensors, text, starts = _header(file, damaged)
+            metadata |= text
+            for name, tensor in tensors.items():
+                if name in seen and (name in whole or starts is None):
+                    both = " and ".join(os.path.basename(one.path) for one in (seen[name], file))
+                    raise InvalidError(
+                        f"{both} both have this tensor: give one file, or move the other away",
+                        path=path,
+                        tensor=name,
+                    )
+                seen[name] = file
+                if isinstance(tensor, Unreadable):
+                    lost[name] = tensor
+                elif starts is None:
+                    whole[name] = tensor
+                else:
+                    slices.setdefault(name, []).append(_Slice(starts[name], tensor))
     for name, parts in slices.items():
         is_whole = len(parts) == 1 and not any(parts[0].start)
-        if name not in lost:
+        if UNNAMED in lost:
+            lost[name] = Unreadable(name, lost[UNNAMED].error)
+        elif name not in lost:
             whole[name] = parts[0].tensor if is_whole else _Joined(parts)
-    return whole | lost, metadata
+    return {**whole, **lost}, metadata
 
 
 def _check_numbers(path: str, files: list[ByteFile]) -> None:

@@ -78,6 +78,27 @@ def test_show_unverified(damaged: Path, capsys: pytest.CaptureFixture[str]) -> N
     assert main(["show", "--unverified", "a.npz", "a"]) == 2
 
 
+def test_safetensors_files_without_an_index(tmp_path: Path) -> None:
+    """One without a header may have had any names, and more slices of any tensor."""
+    names = [f"model-0000{number}-of-00003.safetensors" for number in (1, 2, 3)]
+    (tmp_path / "dir").mkdir()
+    for number, name in enumerate(names):
+        ckptfmt.safetensors.save_file({f"t{number}": np.full(3, number)}, tmp_path / "dir" / name)
+    head = {"s": {"dtype": "U8", "shape": [2], "data_offsets": [0, 2]}}
+    notes = {"DCP_SHARDING_INFO": json.dumps({"s": {"saved_offsets": [0]}})}
+    header = json.dumps({**head, "__metadata__": notes}).encode()
+    (tmp_path / "dir/shard-00001-model-00001-of-00001.safetensors").write_bytes(
+        len(header).to_bytes(8, "little") + header + b"ab"
+    )
+    done = rescue(tmp_path / "dir", tmp_path / "whole")
+    assert done.kept == ("t0", "t1", "t2", "s") and not done.lost
+    damaged = tmp_path / "dir" / names[1]
+    for damage in (damaged.unlink, damaged.touch):
+        damage()
+        done = rescue(tmp_path / "dir", tmp_path / "out")
+        assert done.kept == ("t0", "t2") and {*done.lost} == {"s", "..."}
+
+
 def test_hdf5_that_is_cut_in_a_heap_of_texts(tmp_path: Path) -> None:
     """In a heap of texts that ends with zeros HDF5 looks for the end of the heap forever."""
     path = tmp_path / "a.h5"
