@@ -347,11 +347,11 @@ static ckptfmt_status open_index(job *j, ckptfmt_error *err)
 	return is_fatal(status) ? fail_as(&why, err) : status;
 }
 
-/* Whether the bytes are a beginning of the metaindex block, even if there are none. */
+/* Whether the bytes are a beginning of the metaindex block. A single byte, or none, can be that of a data block. */
 static bool is_metaindex(const uint8_t *bytes, uint64_t size)
 {
 	static const uint8_t empty[] = {0, 0, 0, 0, 1, 0, 0, 0, CF_COMPRESSION_RAW, 0xc0, 0xf2, 0xa1, 0xb0};
-	return memcmp(bytes, empty, (size_t)cf_min_u64(size, sizeof empty)) == 0;
+	return size > 1 && memcmp(bytes, empty, (size_t)cf_min_u64(size, sizeof empty)) == 0;
 }
 
 /* The block at `offset`, of the first sizes with which its checksum holds the one with which it decodes; without an end
