@@ -87,6 +87,7 @@ class Unreadable:
 
     def __init__(self, name: str, error: CkptfmtError) -> None:
         self.name, self.error = name, error.with_traceback(None)
+        error.__context__ = None
 
     @property
     def dtype(self) -> np.dtype[Any]:
