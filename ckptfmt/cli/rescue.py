@@ -20,7 +20,7 @@ written there is proven by checksums: a data file may be cut short or missing, v
 may have flipped bits, the end of the index may be gone. One flipped bit in the index is repaired.
 The object graph, or the structure of a state that ckptfmt.torch saved, stays without what is lost.
 Every tensor that is lost is printed, with the reason, and with the rows that are sound if its
-chunks have checksums.
+chunks have checksums or it is stored in slices.
 
 A safetensors, npz or HDF5 file that is cut short, or a directory of torch.distributed.checkpoint
 (DCP) with some files cut or missing, becomes a checkpoint of the tensors that are whole. Only npz

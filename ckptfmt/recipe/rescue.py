@@ -6,7 +6,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -66,9 +66,9 @@ class Rescue:
     Attributes:
         path: prefix of the result; None if no tensor was sound, and none was written.
         kept: stored names of the tensors in it.
-        lost: by stored name, why a tensor is not in it: of one with chunk checksums also which rows
-            are sound. Names that only the object graph or the structure of a state has are here
-            too; "..." stands for names that are lost themselves.
+        lost: by stored name, why a tensor is not in it: of one with chunk checksums or slices also
+            which rows are sound. Names that only the object graph or the structure of a state has
+            are here too; "..." stands for names that are lost themselves.
         index: what was wrong with the index, and what became of it.
         unproven: by name, why a tensor at `DESTINATION-unproven` is not proven.
         structure: of the object graph, or of the state that `ckptfmt.torch` saved: "whole", "cut"
@@ -313,8 +313,8 @@ def _sound_rows(handle: TensorHandle) -> str:
         return ""
     found: list[list[int]] = []
     bad = -1
-    for box in pieces(handle.shape, dtype.itemsize, _STEP_BYTES):
-        first, last = (box[0].start, box[0].stop) if box else (0, handle.shape[0])
+    for box in _steps(handle, dtype.itemsize):
+        first, last = box[0].start, box[0].stop
         try:
             handle[(*box, ...)]
         except CkptfmtError as error:
@@ -330,6 +330,17 @@ def _sound_rows(handle: TensorHandle) -> str:
             found.append([first, last])
     runs = [f"{first}:{last}" for first, last in found if first < last]
     return f"; its rows {some(runs, quote='')} are sound" if runs else ""
+
+
+def _steps(handle: TensorHandle, itemsize: int) -> Iterator[tuple[slice, ...]]:
+    """Divide a tensor into boxes of a few rows, in order, each in rows of the same slices."""
+    rows = {0, handle.shape[0]}
+    for one in handle.slices:
+        rows |= {one.start[0], one.start[0] + one.shape[0]}
+    for first, last in itertools.pairwise(sorted(rows)):
+        for box in pieces((last - first, *handle.shape[1:]), itemsize, _STEP_BYTES):
+            inside = box[0] if box else slice(0, last - first)
+            yield slice(first + inside.start, first + inside.stop), *box[1:]
 
 
 def _of_doubtful_repairs(

@@ -115,6 +115,17 @@ def test_hdf5_that_is_cut_in_a_heap_of_texts(tmp_path: Path) -> None:
     assert ckptfmt.load(tmp_path / "out")["a"].tolist() == [0, 1, 2]
 
 
+def test_rows_of_slices_that_are_left(tmp_path: Path) -> None:
+    for part in range(4):
+        with ckptfmt.Writer(tmp_path / f"{part}") as writer:
+            writer.add_slice("t", np.full((3, 2), part), (12, 2), (3 * part, 0))
+            writer.add(f"{part}", part)
+    ckptfmt.merge([tmp_path / f"{part}" for part in range(4)], tmp_path / "ck")
+    (tmp_path / "ck.data-00001-of-00004").unlink()
+    lost = rescue(tmp_path / "ck", tmp_path / "out").lost
+    assert {*lost} == {"1", "t"} and lost["t"].endswith("rows 0:3, 6:12 are sound")
+
+
 def test_slices_whose_tensor_is_lost(tmp_path: Path) -> None:
     """Their entries are in another block of the index than that of the tensor."""
     with ckptfmt.Writer(tmp_path / "ck") as writer:
