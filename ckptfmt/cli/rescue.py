@@ -26,8 +26,9 @@ A safetensors, npz or HDF5 file that is cut short, or a directory of torch.distr
 (DCP) with some files cut or missing, becomes a checkpoint of the tensors that are whole. Only npz
 has checksums.
 
---unproven also writes DESTINATION-unproven: values whose checksum does not hold, as they are, and
-tensors of damaged blocks of the index, of which names, shapes and dtypes may be wrong as well.
+Of a checkpoint, --unproven also writes DESTINATION-unproven: values whose checksum does not hold,
+as they are, and tensors of damaged blocks of the index, of which names, shapes and dtypes may be
+wrong as well.
 
 --json prints {"schema": 2, "path": null if nothing was sound, "kept": [name, ...], "lost": {name:
 reason}, "index": [what was damaged, ...], "unproven": {name: reason}, "structure": "whole", "cut",

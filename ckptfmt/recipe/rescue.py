@@ -126,7 +126,7 @@ def rescue(
         destination: prefix of the result, not that of the source: str, bytes or os.PathLike.
         unproven: True also writes `DESTINATION-unproven`, with values whose checksum does not hold,
             as they are, and with tensors of blocks of the index that are damaged: of these also
-            name, shape and dtype may be wrong.
+            name, shape and dtype may be wrong. Of checkpoints only.
         level: "v2": exactly what TensorFlow writes; "v2+": with chunk checksums, which TensorFlow
             skips; "ckptfmt": with compressed values, which TensorFlow refuses.
         compression: "zstd", or "zstd:1" to "zstd:22", stores the tensors that get smaller
@@ -140,7 +140,8 @@ def rescue(
         CheckpointNotFoundError: there is no index, or no `.metadata` of DCP: bytes have no names.
         CorruptError: nothing is sound, and `unproven` is False; or the index has nothing that can
             be read.
-        InvalidError: metadata at level "v2"; the destination is the source.
+        InvalidError: metadata at level "v2"; the destination is the source; `unproven` of a file
+            of another format.
         StorageError: a file that exists cannot be read now; writing failed.
         UnsupportedError, LimitError: an index of an unknown version; more than the default limits
             allow.
@@ -156,6 +157,10 @@ def rescue(
     kind = format_of(path, exists=True)
     try:
         if kind != "tensorflow":
+            if unproven:
+                raise invalid(
+                    "unproven", "of a file of another format only what is proven is given"
+                )
             return _of_file(kind, path, Result(target, options, None), progress)
         prefix = locate(path)
         written = [target, f"{target}{UNPROVEN}"] if unproven else [target]

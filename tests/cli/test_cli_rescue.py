@@ -57,6 +57,8 @@ def test_rescue(damaged: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (damaged / "out.data-00000-of-00001").unlink()
     (damaged / "cut.safetensors").write_bytes(b"cut")
     capsys.readouterr()
+    assert main(["rescue", "--unproven", "cut.safetensors", "none"]) == 2
+    assert "--unproven" in capsys.readouterr().err
     for source in ("out", "cut.safetensors"):
         assert main(["rescue", source, "none"]) == 1
         assert "rescue`" not in capsys.readouterr().err and not [*damaged.glob("none*")]
