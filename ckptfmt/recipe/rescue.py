@@ -223,12 +223,13 @@ def _of_checkpoint(
     errors = _read_all(reader, sizes, Meter(progress, 2 * total), folder)
     lost = {name: _reason(error) + _sound_rows(reader[name]) for name, error in errors.items()}
     lost |= _of_doubtful_repairs(reader, found, errors)
+    blocks = {one.outcome for one in found.damages if one.kind == _core.REGION_DATA}
     # Slices of tensors whose own entries are lost.
-    orphans = frozenset(filter(_is_slice_key, reader))
+    is_orphan = _is_slice_key if blocks - {_core.SALVAGE_REPAIRED} else lambda _: False
+    orphans = frozenset(filter(is_orphan, reader))
     lost = {name: why for name, why in lost.items() if name not in orphans}
-    for damage in found.damages:
-        if (damage.kind, damage.outcome) == (_core.REGION_DATA, _core.SALVAGE_LOST):
-            lost[UNNAMED] = "names in damaged blocks of the index"
+    if _core.SALVAGE_LOST in blocks:
+        lost[UNNAMED] = "names in damaged blocks of the index"
     if OBJECT_GRAPH_KEY in lost:
         reader._forgotten.add(OBJECT_GRAPH_KEY)
     metadata, said = _metadata(reader, lost)

@@ -147,3 +147,6 @@ def test_slices_whose_tensor_is_lost(tmp_path: Path) -> None:
     assert 8_000 < len(done.kept) == len(loaded) and not any("\0" in name for name in loaded)
     assert "t/9" not in loaded and "..." in done.lost and not any("\0" in one for one in done.lost)
     assert all(loaded[name] == int(name.rpartition("/")[2]) for name in loaded)
+    # A name can begin as theirs do.
+    ckptfmt.save(tmp_path / "zero", {"\0a": np.ones(2)})
+    assert rescue(tmp_path / "zero", tmp_path / "copy").kept == ("\0a",)
