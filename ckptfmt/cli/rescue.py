@@ -22,9 +22,9 @@ The object graph, or the structure of a state that ckptfmt.torch saved, stays wi
 Every tensor that is lost is printed, with the reason, and with the rows that are sound if its
 chunks have checksums or it is stored in slices.
 
-A safetensors, npz or HDF5 file that is cut short, or a directory of torch.distributed.checkpoint
-(DCP) with some files cut or missing, becomes a checkpoint of the tensors that are whole. Only npz
-has checksums.
+A safetensors, npz or HDF5 file that is cut short, or a directory of safetensors files or of
+torch.distributed.checkpoint (DCP) with some files cut or missing, becomes a checkpoint of the
+tensors that are whole. Only npz has checksums.
 
 Of a checkpoint, --unproven also writes DESTINATION-unproven: values whose checksum does not hold,
 as they are, and tensors of damaged blocks of the index, of which names, shapes and dtypes may be
@@ -43,7 +43,8 @@ exit status:
   0  nothing is lost
   1  something is lost, or nothing is sound and nothing was written
   2  wrong usage, no checkpoint at SOURCE, something at DESTINATION without --overwrite, a file that
-     cannot be read now, or a result that could not be written
+     cannot be read now or is of a kind that cannot be rescued, or a result that could not be
+     written
 """
 
 
