@@ -30,6 +30,7 @@ import numpy as np
 
 from ckptfmt import _core
 from ckptfmt._base import dtypes
+from ckptfmt._base.arguments import listed, wrong
 from ckptfmt._base.arrays import Sources
 from ckptfmt._base.names import tensor_bytes, tensor_text
 from ckptfmt._base.slices import SaveSliceInfo
@@ -316,6 +317,7 @@ def validate_shards(
         ShardingError: an InvalidError and a RuntimeError. A rule is broken; the message names the
             callback's description, the key and the slice. Or two of `shardable_tensors` are the
             same slice of one key.
+        InvalidError: `shardable_tensors` is something else.
     """
     check = _Check(callback_description, _indexed(shardable_tensors))
     if not isinstance(shards, Sequence) or isinstance(shards, (str, bytes)):
@@ -329,7 +331,9 @@ def validate_shards(
 
 def _indexed(shardable_tensors: Sequence[ShardableTensor]) -> dict[str, _Key]:
     keys: dict[str, dict[Box, _Origin]] = {}
-    for tensor in shardable_tensors:
+    for tensor in listed("shardable_tensors", shardable_tensors, "ShardableTensor"):
+        if not isinstance(tensor, ShardableTensor):
+            raise wrong("each tensor", "a ShardableTensor", tensor, "shardable_tensors")
         full_shape, start, shape, _ = tensor.box
         box = Box(start, shape)
         origins = keys.setdefault(tensor.checkpoint_key, {})

@@ -116,6 +116,13 @@ def test_from_spec_refuses(spec: SaveSpec, message: str) -> None:
 # ---- ShardingCallback ----------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("tensors", [3, "w", [3]])
+def test_what_is_no_tensors_is_refused(tensors: Any) -> None:
+    with pytest.raises(InvalidError) as caught:
+        validate_shards([], tensors, "a test's own")
+    assert caught.value.argument == "shardable_tensors"
+
+
 def test_equality_of_callbacks() -> None:
     assert MaxShardSizePolicy(3) == MaxShardSizePolicy(3)
     assert hash(MaxShardSizePolicy(3)) == hash(MaxShardSizePolicy(3))
