@@ -186,7 +186,8 @@ def save_weights(
             with the names of Keras 2 and 3: `tf.train.Checkpoint(model=model).restore(prefix)`
             restores it. "path" names the tensors by `variable.path`, without a graph. "h5" names
             them as in `.weights.h5`.
-        optimizer: whether to save the variables of the model's optimizer.
+        optimizer: whether to save the variables of the model's optimizer, if it is built: the first
+            step of a training builds it.
         seeds: whether to save the states of random generators: the seed generators of the layers,
             as of Dropout, and those of the process that layers without one draw from (Keras's
             global one; torch's). TensorFlow does not know them, so that its `assert_consumed`
@@ -233,6 +234,8 @@ def save_weights(
         return text
     wait_for_saves()
     target = prefix_text(text, urls=True)
+    own = getattr(model, OPTIMIZER, None)
+    optimizer = optimizer and own is not None and own.built  # else a load would miss its moments
     sources, stored = content_of(model, by, optimizer, seeds, metadata, level)
     write_sources(target, sources, None, options, metadata=stored)
     return target

@@ -305,6 +305,8 @@ def test_the_optimizer_is_optional(tmp_path: Path) -> None:
         other = built("shared")
         assert len(load_weights(other, tmp_path / path, **options).matched) == 4
         assert not other.optimizer.built
+    save_weights(built("shared"), tmp_path / "untrained")
+    assert load_weights(built("shared"), tmp_path / "untrained")
 
 
 OPTIMIZERS: dict[str, Any] = {
