@@ -64,7 +64,7 @@ def test_hacking() -> None:
     )
     if b"exited normally" not in traced.stdout:
         pytest.skip("gdb may not trace")
-    environment = {"MAKEFLAGS": "", "CKPTFMT_TEST_SEED": "1"}
+    environment = {"MAKEFLAGS": "--no-print-directory", "CKPTFMT_TEST_SEED": "1"}
     build = ["make", "python", "build/release/test_block"]  # else the page's first `make` does
     subprocess.run(
         build, cwd=ROOT, env={**os.environ, **environment}, capture_output=True, check=True
