@@ -17,7 +17,7 @@ import ckptfmt
 from ckptfmt import _core
 from ckptfmt.errors import CorruptError
 
-DRAWS = {"quick": 60, "all": 2000}
+DRAWS = {"quick": 25, "all": 2000}
 # Tensors and level, the last in several blocks; files of others, the first with Snappy blocks.
 SAVED = [(20, "v2"), (20, "v2+"), (9000, "v2")]
 GOLDEN = ["snappy_copies", "big_endian", "partitioned"]
