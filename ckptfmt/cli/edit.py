@@ -35,7 +35,7 @@ Losses need an option: --drop-weights for weights of the model, --allow-loss for
 values by more than rounding, which are counted. Which tensors are the state of an optimizer is
 decided by the object graph, by the metadata of ckptfmt.torch, or by TensorFlow 1's names; what
 cannot be decided stays. If tensors of the object graph, or of a state that ckptfmt.torch saved, are
-missing, only the metadata can be edited, unless --drop-missing is given.
+missing, only metadata, level and compression can be changed, unless --drop-missing is given.
 
 In a state that ckptfmt.torch saved, the key of a renamed tensor changes with its name where the
 rest of the path stays (model.conv.weight to model.c.weight); else the tensor keeps its place in
