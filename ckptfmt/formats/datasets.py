@@ -256,6 +256,10 @@ def open_datasets(path: Path, *, _damaged: bool = False) -> Iterator[Found]:
                 _datasets(file, text, found, None if cut is None else cut.held), key=_name_of
             )
             found.update((one.name, one) for one in every)
+            if cut is not None:  # of zeros a group can look empty
+                why = f"names after byte {cut.held}, where the file is cut short, are not known"
+                lost = CorruptError(why, failure="TRUNCATED", path=text)
+                found[UNNAMED] = Unreadable(UNNAMED, lost)
         except (CkptfmtError, MemoryError):
             raise
         except Exception as error:  # h5py raises errors of all kinds for damaged files

@@ -99,7 +99,8 @@ def test_what_is_rescued_of_a_cut_file_is_what_was_stored(seed: int, sources: An
             return
         counted("rescue", **{f"{form}, {'some' if done.lost else 'nothing'} lost": 1})
         assert {*done.kept} >= whole or form == "hdf5"
-        assert source.arrays.keys() <= {*done.kept, *done.lost} or done.lost
+        assert source.arrays.keys() <= {*done.kept, *done.lost} or "..." in done.lost
+        assert done.kept
         for key, array in ckptfmt.load(folder / "out").items():
             assert bits(array) == bits(source.arrays[key])
 
