@@ -53,7 +53,6 @@ assert {name.split("/")[2] for name in plain_posix.refused} == {"meminfo", "self
 
 
 def test_without_proc(tmp_path: Path) -> None:
-    pytest.importorskip("h5py")
     path = os.pathsep.join([str(Path(__file__).parent.parent), *filter(None, sys.path)])
     subprocess.run(
         [sys.executable, "-c", PROGRAM, tmp_path],
