@@ -446,6 +446,24 @@ def test_no_extra_of_ours_is_installed_from_the_index() -> None:
     )
 
 
+def test_nothing_built_is_tracked() -> None:
+    """Bytes that are not text belong to inputs of tests, vectors and pictures."""
+    if not (ROOT / ".git").exists():
+        pytest.skip("not a checkout")
+    ran = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=True)
+    paths = [ROOT / os.fsdecode(name) for name in ran.stdout.split(b"\0") if name]
+    inputs = ("fuzz/corpus/", "spec/vectors/", "tests/", "docs/")
+    fail_if(
+        [
+            f"{name_of(path)}: was built; remove it from the repository"
+            for path in paths
+            if not name_of(path).startswith(inputs)
+            and path.is_file()
+            and b"\0" in path.read_bytes()
+        ]
+    )
+
+
 def test_no_machine_paths() -> None:
     paths = re.compile(r"(?<![\w.])/(?:work|root|farm|home)/")
     fail_if(
