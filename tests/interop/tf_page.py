@@ -113,10 +113,10 @@ def _missing_checkpoint() -> None:
     fails(errors.NotFoundError, lambda: tf.train.Checkpoint().restore("nowhere"), words)
 
 
-@row("a directory has no state file")
+@row("`load_checkpoint` of a directory without a state file")
 def _no_state_file() -> None:
     os.mkdir("empty")
-    words = WORDS["a directory has no state file"]
+    words = WORDS["`load_checkpoint` of a directory without a state file"]
     fails(ValueError, lambda: tf.train.load_checkpoint("empty"), words)
 
 
@@ -134,12 +134,14 @@ def _shape() -> None:
     fails(errors.InvalidArgumentError, lambda: restore("shape", "x", "4 0,2"), words)
 
 
-@row("the bytes are damaged")
+@row("a tensor's bytes are damaged")
 def _damage() -> None:
     save("damage", x=vector(1, 2))
     with open("damage.data-00000-of-00001", "wb") as file:
         file.write(b"?" * 8)
-    fails(errors.DataLossError, lambda: restore("damage", "x"), WORDS["the bytes are damaged"])
+    fails(
+        errors.DataLossError, lambda: restore("damage", "x"), WORDS["a tensor's bytes are damaged"]
+    )
 
 
 def merge(*prefixes: str, allow_missing_files: bool = False) -> None:
@@ -178,14 +180,6 @@ def _abstract() -> None:
     saveable = saveable_object.SaveableObject(None, [], "x")
     words = WORDS["a SaveableObject that cannot be restored"]
     fails(ValueError, lambda: saveable.restore([], None), words)
-
-
-@row("the save path is that of the state file")
-def _state_path() -> None:
-    words = WORDS["the save path is that of the state file"]
-    here = os.getcwd()
-    update = tf.compat.v1.train.update_checkpoint_state
-    fails(RuntimeError, lambda: update(here, f"{here}/checkpoint"), words)
 
 
 @row("a `max_to_keep` of 0")

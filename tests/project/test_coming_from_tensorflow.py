@@ -6,7 +6,6 @@ side of this file."""
 from __future__ import annotations
 
 import inspect
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -102,7 +101,7 @@ CALLS: dict[str, tuple[type[Exception], list[Callable[[], object]]]] = {
         errors.CheckpointNotFoundError,
         [*reads("kc"), *objects("kc"), lambda: tf.list_variables("kc")],
     ),
-    "a directory has no state file": (
+    "`load_checkpoint` of a directory without a state file": (
         errors.InvalidError,
         [
             lambda: tf.load_checkpoint("."),
@@ -126,7 +125,7 @@ CALLS: dict[str, tuple[type[Exception], list[Callable[[], object]]]] = {
             *[*objects("object", FOUR), *objects("ck", FOUR), *parallel(FOUR)],
         ],
     ),
-    "the bytes are damaged": (
+    "a tensor's bytes are damaged": (
         errors.CorruptError,
         [*reads("damaged"), *objects("damaged"), *objects("damaged-object")],
     ),
@@ -142,10 +141,6 @@ CALLS: dict[str, tuple[type[Exception], list[Callable[[], object]]]] = {
             lambda: ABSTRACT.restore([V], None),
             lambda: Saver.from_saveables([ABSTRACT]).restore("ck"),
         ],
-    ),
-    "the save path is that of the state file": (
-        errors.InvalidError,
-        [lambda: tf.update_checkpoint_state(os.getcwd(), os.path.abspath("checkpoint"))],
     ),
     "a `max_to_keep` of 0": (
         errors.InvalidError,
