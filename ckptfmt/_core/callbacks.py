@@ -24,7 +24,15 @@ class Callbacks:
         return bool(self._errors)
 
     def raised(self) -> BaseException | None:
-        """Return and clear the recorded exception, preferably this thread's."""
+        """Return and clear the recorded exception, preferably this thread's. Of the main thread's,
+        such as KeyboardInterrupt, only in that thread."""
+        if not self._errors:
+            return None
+        import threading  # noqa: PLC0415 (local files need no threads of Python)
+
+        me, main = get_ident(), threading.main_thread().ident
         errors = [self._errors.popleft() for _ in range(len(self._errors))]
-        mine = [error for thread, error in errors if thread == get_ident()]
-        return next(iter(mine or [error for _, error in errors]), None)
+        self._errors.extend(one for one in errors if one[0] == main != me)
+        mine = [error for thread, error in errors if thread == me]
+        others = [error for thread, error in errors if thread not in (me, main)]
+        return next(iter(mine or others), None)

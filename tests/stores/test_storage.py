@@ -129,6 +129,19 @@ def test_an_interrupt_that_the_call_survives_is_raised() -> None:
         assert np.array_equal(read(handle), ARRAY * 2), "the commit was over"
 
 
+def test_an_interrupt_is_raised_in_the_main_thread() -> None:
+    store = DictStore()
+    write(store)
+    with reader(store) as handle, ThreadPoolExecutor(1) as pool:
+        assert handle.storage is not None
+        handle.storage.failed(KeyboardInterrupt("stop"))
+        with pytest.raises(errors.StorageError):
+            pool.submit(read, handle).result()
+        with pytest.raises(KeyboardInterrupt, match="stop"):
+            read(handle)
+        assert np.array_equal(read(handle), ARRAY)
+
+
 def test_no_memory() -> None:
     store = DictStore()
     store.failing["open"] = [MemoryError()]
