@@ -315,7 +315,7 @@ def remove_checkpoint(
             "meta_graph_suffix",
             f"meta_graph_suffix must be the suffix of a file name, not {meta_graph_suffix!r}",
         )
-    if not is_directory(folder.path or "."):
+    if not names.is_url(prefix) and not is_directory(folder.path or "."):
         return
     with folder.opened() as place:
         for error in place.remove_all([base]).values():

@@ -179,6 +179,12 @@ def test_nothing_can_be_written(server: Server) -> None:
     assert list(server.directory.iterdir()) == []
 
 
+def test_nothing_can_be_removed(server: Server) -> None:
+    ckptfmt.save(server.directory / "model", {"x": ARRAYS["b"]})
+    assert cli.main(["rm", f"{url(server)}/model"]) == 2
+    assert len(list(server.directory.iterdir())) == 2
+
+
 def test_a_replaced_file(server: Server) -> None:
     prefix = server.directory / "model"
     ckptfmt.save(prefix, {"w": ARRAYS["b"]})
