@@ -79,19 +79,20 @@ def test_what_installs() -> None:
 
 def test_constants() -> None:
     """What a page says of times and sizes is what the code does."""
-    words, mib = {120.0: "two", 0.5: "half a"}, 1 << 20
+    words, mib = {2: "second", 0.5: "half a"}, 1 << 20
     stall, part = f"{waiting.STALL_SECONDS:.0f}", objects.PART_BYTES // mib
     text = " ".join((ROOT / "docs/stores.md").read_text(encoding="utf-8").split())
     for phrase in (
         f"given up, default {stall} (",
         f"moves no byte for {stall} seconds is cancelled",
-        f"after {words[waiting.STALLS * waiting.STALL_SECONDS]} minutes the call ends",
-        f"{stall} seconds plus one for each {waiting.SLOWEST >> 10} KiB under way",
+        f"the {words[waiting.STALLS]} time, the call ends",
+        f"{stall} seconds for the whole request, plus one for each {waiting.SLOWEST >> 10} KiB",
         f"takes at most {words[waiting.CLEANUP_SECONDS]} second.",
         f"the last {objects.TAIL_BYTES // mib} MiB of a larger one",
         f"closer than {objects.GAP_BYTES // mib} MiB in one request",
         f"in parts of {part} to {2 * part} MiB",
         f"at most {objects.REQUESTS_MAX} requests at a time",
+        f"more than {objects.SMALL_BYTES // mib} MiB are uploaded in parts",
         f"larger than {objects.COPY_BYTES_MAX >> 30} GiB pass through",
     ):
         assert phrase in text, phrase
