@@ -13,10 +13,11 @@ import copy
 import json
 import warnings
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeVar
 
+import numpy as np
 import torch
 from torch import distributed
 from torch.distributed import checkpoint as dcp
@@ -40,7 +41,7 @@ from ckptfmt.sharded.coordinator import Coordinator
 from ckptfmt.sharded.rounds import Team, compare_contents
 from ckptfmt.torch.dcp import StorageReader, StorageWriter
 from ckptfmt.torch.making import New
-from ckptfmt.torch.parameters import without_wrappers
+from ckptfmt.torch.parameters import SEQUENCES, without_wrappers
 from ckptfmt.torch.state import RandomState
 from ckptfmt.torch.structure import is_stateful, structure_and_names
 
@@ -154,7 +155,7 @@ class RankState:
     def content(self, values: Any) -> bytes:
         """Return what is the same in all processes: all that is not sharded, but the states of
         random numbers, which have the process in their keys, and buffers of modules, which are
-        those of process 0. Of tensors that are larger than COMPARED_BYTES dtype and shape."""
+        those of process 0. Of tensors and arrays larger than COMPARED_BYTES, dtype and shape."""
         for keys, _ in self._random:
             values = _put(values, keys, {})
         flat, _ = flatten_state_dict(values if isinstance(values, dict) else {"": values})
@@ -358,17 +359,48 @@ def _kind(value: Any) -> tuple[Any, tuple[int, ...]]:
 
 
 def _described(value: Any) -> str:
-    if isinstance(value, DTensor) or not isinstance(value, torch.Tensor):
-        if isinstance(value, DTensor) or hasattr(value, "local_shards"):
-            return f"{value.dtype}{list(value.size())} in shards"
-        text = repr(sorted(map(repr, value)) if isinstance(value, (set, frozenset)) else value)
-        return f"a value with checksum {zlib.crc32(text.encode()):08x}"
+    text = _value_text(value)
+    if _is_array(value):
+        return text
+    return f"a value with checksum {zlib.crc32(text.encode()):08x}"
+
+
+def _value_text(value: Any) -> str:
+    """Return a text that is the same for equal values. `repr` abbreviates arrays, and orders sets
+    differently in each process."""
+    parts: Iterable[str] = ()
+    if _is_array(value):
+        return _array_text(value)
+    if isinstance(value, (set, frozenset)):
+        parts = sorted(map(_value_text, value))
+    elif isinstance(value, dict):
+        parts = (f"{_value_text(key)}: {_value_text(one)}" for key, one in value.items())
+    elif isinstance(value, SEQUENCES):
+        parts = map(_value_text, value)
+    else:
+        return repr(value)
+    return f"{type(value).__name__}({', '.join(parts)})"
+
+
+def _is_array(value: Any) -> bool:
+    return isinstance(value, (torch.Tensor, np.ndarray)) or hasattr(value, "local_shards")
+
+
+def _array_text(value: Any) -> str:
+    """Return dtype and shape, and the checksum of what is not larger than COMPARED_BYTES."""
+    if isinstance(value, DTensor) or hasattr(value, "local_shards"):
+        return f"{value.dtype}{list(value.size())} in shards"
     text = f"{value.dtype}{list(value.shape)}"
-    is_plain = value.layout == torch.strided and not (value.is_quantized or value.is_meta)
-    if is_plain and value.nbytes <= COMPARED_BYTES:
+    if isinstance(value, np.ndarray):
+        is_plain = not value.dtype.hasobject
+    else:
+        is_plain = value.layout == torch.strided and not (value.is_quantized or value.is_meta)
+    if not is_plain or value.nbytes > COMPARED_BYTES:
+        return text
+    if isinstance(value, torch.Tensor):
         flat = value.detach().cpu().resolve_conj().resolve_neg().contiguous().reshape(-1)
-        text += f" with checksum {zlib.crc32(flat.view(torch.uint8).numpy()):08x}"
-    return text
+        value = flat.view(torch.uint8).numpy()
+    return f"{text} with checksum {zlib.crc32(value.tobytes()):08x}"
 
 
 def _holds_objects(value: Any) -> bool:

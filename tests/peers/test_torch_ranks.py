@@ -308,8 +308,11 @@ def test_two_checkpoints_share_a_coordinator(tmp_path: Path) -> None:
 
 
 DIFFERENT = """
+import numpy as np
 import pytest
 from pathlib import Path
+
+names = ("loader.at", "seen", "t", "array", "nested")
 
 class Loader:
     def __init__(self):
@@ -325,11 +328,14 @@ def given():
     return {
         **training(), "loader": Loader(), "seen": {"b", "a", str(rank * differs)},
         "t": torch.full((2,), float(rank * differs)),
+        # repr abbreviates these
+        "array": np.where(np.arange(5000) == 2500, rank * differs, 0.1),
+        "nested": [{"b", "a", "c", "d"}, (torch.tensor(0.1 + rank * differs * 1e-6), 1)],
     }
 
 for differs in (1, 0):
-    for name in ("loader.at", "seen", "t") if differs else ("",):
-        state = {key: one for key, one in given().items() if key not in ("loader", "seen", "t")}
+    for name in names if differs else ("",):
+        state = training()
         if name:
             state[name.partition(".")[0]] = given()[name.partition(".")[0]]
         else:
