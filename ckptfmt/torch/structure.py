@@ -222,7 +222,10 @@ def _what(value: Any) -> str:
         return f"module {_full_name(type(value))}, which has no state,"
     more = ""
     if isinstance(value, (np.ndarray, np.generic)):
-        more = f" of dtype {value.dtype} (array.tolist() is a list)"
+        more = f" of dtype {value.dtype}"
+        # Lists of dates and long doubles cannot be stored either.
+        if isinstance(value, np.ndarray) and value.dtype.char not in "mMgG":
+            more += " (array.tolist() is a list)"
     elif isinstance(value, defaultdict):
         more = f" with the factory {value.default_factory!r}"
     return f"type {_full_name(type(value))}{more}"
