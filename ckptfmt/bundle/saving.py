@@ -82,8 +82,8 @@ def save(
             them: those of a base of level "v2" have no chunk checksums.
         progress: called as `progress(done, total)` with two ints, of bytes of the arrays. Unchanged
             tensors are done once they have been compared.
-        compression: "zstd", or "zstd:1" to "zstd:22", stores the tensors that get smaller
-            compressed, which makes the level "ckptfmt". None: none, at that level "zstd".
+        compression: "zstd", or "zstd:1" to "zstd:22", compresses tensors where that
+            helps, which makes the level "ckptfmt". None: none, at that level "zstd".
         shards: the number of data files, 1 to 1024, each written by its own thread. None: one for
             each whole 64 MiB of array data, but at most 16, the processors that this process may
             use, and the total size divided by that of the largest array, rounded up; one with
@@ -151,8 +151,8 @@ def save_async(
             bytes have not changed since are linked, not written. Compared in the background.
         progress: called as `progress(done, total)` with two ints, of bytes of the arrays, from the
             background thread.
-        compression: "zstd", or "zstd:1" to "zstd:22", stores the tensors that get smaller
-            compressed, which makes the level "ckptfmt". None: none, at that level "zstd".
+        compression: "zstd", or "zstd:1" to "zstd:22", compresses tensors where that
+            helps, which makes the level "ckptfmt". None: none, at that level "zstd".
         shards: the number of data files, 1 to 1024, each written by its own thread; None: by the
             size of the arrays, one with `compression` or `base`.
 

@@ -291,7 +291,7 @@ class TensorHandle:
     def _check_kind(self, dtype: np.dtype[Any], shape: tuple[int, ...]) -> None:
         """Refuse an array of another dtype or shape than this tensor."""
         expected, own = self._expected()
-        if dtype.newbyteorder("=") != expected:
+        if (dtype if dtype.isnative else dtype.newbyteorder("=")) != expected:
             raise self._invalid(f"cannot read dtype {expected} into an array of dtype {dtype}")
         if shape != own:
             raise self._invalid(f"cannot read shape {own} into an array of shape {shape}")

@@ -66,9 +66,9 @@ class Writer:
             skips; "ckptfmt": with compressed values, which TensorFlow refuses.
         alignment: bytes; every tensor starts at a multiple of it. None: 64, at level "v2" 1.
         durability: "full": synced; "rename": atomic, not synced; "none": also not read back.
-        compression: "zstd", or "zstd:1" to "zstd:22", stores the tensors that get smaller
-            compressed, which makes the level "ckptfmt". None: none, at that level "zstd". If no
-            tensor gets smaller, the level is "v2+".
+        compression: "zstd", or "zstd:1" to "zstd:22", compresses tensors where that
+            helps, which makes the level "ckptfmt". None: none, at that level "zstd". If it
+            helps nowhere, the level is "v2+".
         shards: the number of data files of a fresh prefix, 1 to 1024. Each tensor, in the order of
             adding, goes to the file with the fewest bytes.
 

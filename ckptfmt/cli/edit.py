@@ -110,7 +110,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="write every data file that loses a tensor again, to free its space",
     )
-    add_level(parser, None, "; without it and --compression, that of the source")
+    add_level(parser, None, "; default: that of the source, v2+ for metadata in v2")
     add_result_options(parser, reports=True)
 
 

@@ -199,8 +199,8 @@ def save_weights(
             has only `durability`.
         alignment: bytes; every tensor starts at a multiple of it. None: 64, at level "v2" 1.
         durability: "full": synced; "rename": atomic, not synced; "none": also not read back.
-        compression: "zstd", or "zstd:1" to "zstd:22", stores the tensors that get smaller
-            compressed, which makes the level "ckptfmt". None: none, at that level "zstd".
+        compression: "zstd", or "zstd:1" to "zstd:22", compresses tensors where that
+            helps, which makes the level "ckptfmt". None: none, at that level "zstd".
 
     A CkptfmtWarning names layers with state that is not saved: vocabularies, bins, and what their
     own `save_own_variables` keeps beside variables, but for "h5".

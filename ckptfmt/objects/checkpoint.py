@@ -352,8 +352,9 @@ class Checkpoint(Trackable):
         Objects and checkpoint are matched by the names of children, from the root. Arrays are
         restored in place; scalars and read-only arrays are replaced in their places, and so are the
         tuples and frozen dataclasses around them. Values for an attribute that does not exist are
-        deferred: see `LoadStatus.retry`. Everything but what casts lose is checked before anything
-        is written. A checkpoint without an object graph (TensorFlow 1) is matched by full names.
+        deferred: see `LoadStatus.retry`. Everything, also what casts lose, is checked before
+        anything is written. A checkpoint without an object graph (TensorFlow 1) is matched by full
+        names.
 
         Args:
             save_path: a prefix, an `.index` or data file, a directory, a SavedModel, or a URL of

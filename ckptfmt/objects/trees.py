@@ -102,8 +102,8 @@ def save_tree(
             skips; "ckptfmt": with compressed values, which TensorFlow refuses.
         alignment: bytes; every tensor starts at a multiple of it. None: 64, at level "v2" 1.
         durability: "full": synced; "rename": atomic, not synced; "none": also not read back.
-        compression: "zstd", or "zstd:1" to "zstd:22", stores the tensors that get smaller
-            compressed, which makes the level "ckptfmt". None: none, at that level "zstd".
+        compression: "zstd", or "zstd:1" to "zstd:22", compresses tensors where that
+            helps, which makes the level "ckptfmt". None: none, at that level "zstd".
         progress: called as `progress(done, total)` with two ints, of bytes of the arrays; not with
             a coordinator.
         layouts: with a coordinator, the layouts of leaves on meshes: a tree of Layout and None with
@@ -198,8 +198,8 @@ def save_tree_async(
             skips; "ckptfmt": with compressed values, which TensorFlow refuses.
         alignment: bytes; every tensor starts at a multiple of it. None: 64, at level "v2" 1.
         durability: "full": synced; "rename": atomic, not synced; "none": also not read back.
-        compression: "zstd", or "zstd:1" to "zstd:22", stores the tensors that get smaller
-            compressed, which makes the level "ckptfmt". None: none, at that level "zstd".
+        compression: "zstd", or "zstd:1" to "zstd:22", compresses tensors where that
+            helps, which makes the level "ckptfmt". None: none, at that level "zstd".
         progress: called as `progress(done, total)` with two ints, of bytes of the arrays, from the
             background thread; not with a coordinator.
         layouts: with a coordinator, a tree of `sharded.Layout` and None with the shape of this
@@ -375,8 +375,8 @@ def load_tree_into(
     Tree and checkpoint are matched as by `Checkpoint.read`: from the root, by the names of
     children, so that an array finds its tensor under any path of the checkpoint. Arrays are read
     into; scalars, read-only arrays, and the tuples and frozen dataclasses around them are replaced
-    in their places. If two arrays have one tensor in the checkpoint, both get it. Everything but
-    what casts lose is checked before anything is written.
+    in their places. If two arrays have one tensor in the checkpoint, both get it. Everything,
+    also what casts lose, is checked before anything is written.
 
     >>> ckptfmt.save_tree("model", {"layers": [np.ones(2)], "step": 7})
     'model'

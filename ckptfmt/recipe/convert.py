@@ -128,8 +128,8 @@ def convert(
         level: "v2": exactly what TensorFlow writes; "v2+": with chunk checksums, which TensorFlow
             skips; "ckptfmt": with compressed values, which TensorFlow refuses. TensorFlow
             checkpoints only.
-        compression: "zstd", or "zstd:1" to "zstd:22", stores the tensors that get smaller
-            compressed, which makes the level "ckptfmt". None: none, at that level "zstd".
+        compression: "zstd", or "zstd:1" to "zstd:22", compresses tensors where that
+            helps, which makes the level "ckptfmt". None: none, at that level "zstd".
             TensorFlow checkpoints only.
         alignment: bytes; every tensor starts at a multiple of it. None: 64, at level "v2" 1.
             TensorFlow checkpoints only.

@@ -120,7 +120,7 @@ def edit(
     Data files whose bytes stay are shared with the source by hard links and not read, so that
     renaming writes an index and nothing else. Where links are impossible (in object stores, to
     another file system), and in data files that lose more than a tenth of their bytes, the tensors
-    that stay are copied, and verified. The level of the format stays, unless one is given.
+    that stay are copied, and verified.
 
     In a checkpoint with an object graph of TensorFlow, the graph is rewritten: it refers to the new
     names; objects are renamed with their tensors if the new names are keys of objects at another
@@ -179,9 +179,10 @@ def edit(
         dry_run: True writes nothing; what is cast is read, and what that loses is counted.
         level: "v2": exactly what TensorFlow writes; "v2+": with chunk checksums, which TensorFlow
             skips; "ckptfmt": with compressed values, which TensorFlow refuses. None: that of the
-            source. If a level, compression or alignment is given, every tensor is copied.
-        compression: "zstd", or "zstd:1" to "zstd:22", stores the tensors that get smaller
-            compressed, which makes the level "ckptfmt". None: none, at that level "zstd".
+            source, "v2+" for metadata in one of level "v2". If a level, compression or alignment is
+            given, every tensor is copied.
+        compression: "zstd", or "zstd:1" to "zstd:22", compresses tensors where that
+            helps, which makes the level "ckptfmt". None: none, at that level "zstd".
         alignment: bytes; every tensor starts at a multiple of it. None: 64, at level "v2" 1.
         durability: "full": synced; "rename": atomic, not synced; "none": also not read back.
         progress: called as `progress(done, total)` with two ints, of bytes of copied arrays.

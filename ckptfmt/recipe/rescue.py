@@ -129,8 +129,8 @@ def rescue(
             name, shape and dtype may be wrong. Of checkpoints only.
         level: "v2": exactly what TensorFlow writes; "v2+": with chunk checksums, which TensorFlow
             skips; "ckptfmt": with compressed values, which TensorFlow refuses.
-        compression: "zstd", or "zstd:1" to "zstd:22", stores the tensors that get smaller
-            compressed, which makes the level "ckptfmt". None: none, at that level "zstd".
+        compression: "zstd", or "zstd:1" to "zstd:22", compresses tensors where that
+            helps, which makes the level "ckptfmt". None: none, at that level "zstd".
         alignment: bytes; every tensor starts at a multiple of it. None: 64, at level "v2" 1.
         durability: "full": synced; "rename": atomic, not synced; "none": also not read back.
         progress: called as `progress(done, total)` with two ints, of bytes of the arrays. Every

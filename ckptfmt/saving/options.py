@@ -28,8 +28,8 @@ class CheckpointOptions(SaveOptions):
             skips; "ckptfmt": with compressed values, which TensorFlow refuses.
         alignment: bytes; every tensor starts at a multiple of it. None: 64, at level "v2" 1.
         durability: "full": synced; "rename": atomic, not synced; "none": also not read back.
-        compression: "zstd", or "zstd:1" to "zstd:22", stores the tensors that get smaller
-            compressed, which makes the level "ckptfmt". None: none, at that level "zstd".
+        compression: "zstd", or "zstd:1" to "zstd:22", compresses tensors where that
+            helps, which makes the level "ckptfmt". None: none, at that level "zstd".
         enable_async: whether a save returns as soon as everything is copied and continues in the
             background, as in TensorFlow; the next save raises what failed. (The methods named
             `*_async` return a future even without it.)

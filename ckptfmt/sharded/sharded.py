@@ -118,8 +118,8 @@ def save(
         alignment: bytes; every tensor starts at a multiple of it. None: 64, at level "v2" 1.
         durability: "full": synced; "rename": atomic, not synced; "none": also not read back. Data
             files are synced by the merge.
-        compression: "zstd", or "zstd:1" to "zstd:22", stores the tensors that get smaller
-            compressed, which makes the level "ckptfmt". None: none, at that level "zstd".
+        compression: "zstd", or "zstd:1" to "zstd:22", compresses tensors where that
+            helps, which makes the level "ckptfmt". None: none, at that level "zstd".
         check_replicas: True compares everything that several devices hold, by checksum between
             processes; a difference is a fault of the training. Without it, blocks of at most 1 MiB
             are compared (a string counts 16 bytes), and blocks of any size between devices of one
@@ -201,8 +201,8 @@ def save_async(
         alignment: bytes; every tensor starts at a multiple of it. None: 64, at level "v2" 1.
         durability: "full": synced; "rename": atomic, not synced; "none": also not read back. Data
             files are synced by the merge.
-        compression: "zstd", or "zstd:1" to "zstd:22", stores the tensors that get smaller
-            compressed, which makes the level "ckptfmt". None: none, at that level "zstd".
+        compression: "zstd", or "zstd:1" to "zstd:22", compresses tensors where that
+            helps, which makes the level "ckptfmt". None: none, at that level "zstd".
         check_replicas: True compares everything that several devices hold; without it, blocks of at
             most 1 MiB, and those of devices of one process.
 

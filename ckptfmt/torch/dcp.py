@@ -75,8 +75,8 @@ class StorageWriter(storage.StorageWriter):  # type: ignore[misc]
             skips; "ckptfmt": with compressed values, which TensorFlow refuses.
         alignment: bytes; every tensor starts at a multiple of it. None: 64, at level "v2" 1.
         durability: "full": synced; "rename": atomic, not synced; "none": also not read back.
-        compression: "zstd", or "zstd:1" to "zstd:22", stores the tensors that get smaller
-            compressed, which makes the level "ckptfmt". None: none, at that level "zstd".
+        compression: "zstd", or "zstd:1" to "zstd:22", compresses tensors where that
+            helps, which makes the level "ckptfmt". None: none, at that level "zstd".
 
     Raises:
         InvalidError: a wrong argument; in a save, a value that would need pickle, or a tensor that

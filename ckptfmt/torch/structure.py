@@ -349,7 +349,7 @@ def holds(value: Any) -> bool:
     """Return whether a value has objects or tensors to load into; others are replaced whole."""
     if isinstance(value, Mapping):
         return any(map(holds, value.values()))
-    if isinstance(value, (Sequence, Set)) and not isinstance(value, (str, bytes)):
+    if isinstance(value, (Sequence, Set)) and not isinstance(value, (str, bytes, memoryview)):
         return any(map(holds, value))
     return isinstance(value, (torch.Tensor, torch.Generator)) or is_stateful(value)
 

@@ -269,6 +269,7 @@ def test_read_into_refuses(tmp_path: Path, name: str) -> None:
     read_only.setflags(write=False)
     cases: list[tuple[Any, str]] = [
         (np.zeros((2, 3), other), f"cannot read dtype {dtype} into an array of dtype {other}"),
+        (np.full((2, 3), "", np.dtypes.StringDType()), f"cannot read dtype {dtype} into"),
         (np.zeros((3, 2), dtype), "cannot read shape (2, 3) into an array of shape (3, 2)"),
         (np.zeros(6, dtype), "cannot read shape (2, 3) into an array of shape (6,)"),
         (np.zeros((), dtype), "cannot read shape (2, 3) into an array of shape ()"),

@@ -97,7 +97,7 @@ def _torch() -> dict[str, Callable[[], list[Any]]]:
         "torch quantized tensor": lambda: [
             torch.quantize_per_tensor(torch.zeros(2, 3), 0.1, 0, torch.qint8)
         ],
-        "torch inference tensor": lambda: [inference()],
+        "torch inference tensor, outside of `torch.inference_mode`": lambda: [inference()],
         "torch tensor whose storage was resized": lambda: [resized()],
         "torch sparse or nested tensor": lambda: [
             torch.zeros(2, 3).to_sparse(),
@@ -169,10 +169,9 @@ def rows_of(needs: str) -> Iterator[tuple[str, str, Any]]:
     """Yield row, call and target of the rows that need this framework."""
     words = table()
     for row, make in ROWS[needs]().items():
-        for call, word in words[row].items():
-            if word != "-":
-                for target in make():
-                    yield row, call, target
+        for call in words[row]:
+            for target in make():
+                yield row, call, target
 
 
 def _stored_for(target: Any) -> Any:

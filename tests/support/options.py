@@ -41,8 +41,8 @@ TEXTS = {
     'skips; "ckptfmt": with compressed values, which TensorFlow refuses.',
     "alignment": 'bytes; every tensor starts at a multiple of it. None: 64, at level "v2" 1.',
     "durability": '"full": synced; "rename": atomic, not synced; "none": also not read back.',
-    "compression": '"zstd", or "zstd:1" to "zstd:22", stores the tensors that get smaller '
-    'compressed, which makes the level "ckptfmt". None: none, at that level "zstd".',
+    "compression": '"zstd", or "zstd:1" to "zstd:22", compresses tensors where that '
+    'helps, which makes the level "ckptfmt". None: none, at that level "zstd".',
     "names": "the tensors to load, str or bytes; None: all. A missing one is an error.",
     "filter": "which tensors to load: a name, a glob pattern (`*` matches slashes too), `/REGEX/` "
     "or a compiled pattern found anywhere in the name, or a function of it; None: all.",
