@@ -378,9 +378,9 @@ class StorageReader(storage.StorageReader):  # type: ignore[misc]
         verify: "auto": check whole reads, and parts where that is cheap; "full": all; "off": none.
 
     Raises:
-        CheckpointNotFoundError, CorruptError, StorageError, ...: in a load, what `ckptfmt.open` and
-            reading raise. DCP raises its CheckpointException on all ranks, which has the errors by
-            rank.
+        CorruptError, StorageError, ...: in a load, what reading raises. DCP raises its
+            CheckpointException on all ranks, which has the errors by rank. If `ckptfmt.open`
+            fails, it has an AssertionError of DCP with the text of our error.
     """
 
     def __init__(self, checkpoint_id: Path | None = None, *, verify: Verify = "auto") -> None:
