@@ -233,7 +233,8 @@ ckptfmt_status cf_entry_decode(cf_bytes_view bytes, uint64_t origin, uint64_t sl
 		case FIELD(ENTRY_EXTENSION, CF_WIRE_BYTES): CF_TRY(decode_extension(&f.content, out, err)); break;
 		case FIELD(ENTRY_SLICES, CF_WIRE_BYTES):
 			if (++out->slice_count > slices_max)
-				return cf_fail(err, CKPTFMT_FAIL_LIMIT, origin, "TAB-13: more than %llu slices of one tensor",
+				return cf_fail(err, CKPTFMT_FAIL_LIMIT, origin,
+					"TAB-13: more slices of a tensor than limit slices_max (%llu)",
 					(unsigned long long)slices_max);
 			break;
 		default: break;         /* MSG-8: unknown fields are ignored */

@@ -29,10 +29,7 @@ static ckptfmt_status check_mappable(const ckptfmt_reader *reader, const ckptfmt
 	if (row->stored.flags & CKPTFMT_STORED_COMPRESSED)
 		return cf_fail(err, CKPTFMT_FAIL_ARGUMENT, CF_NO_OFFSET, "a compressed tensor cannot be mapped");
 	CF_TRY(cf_value_check(selection, row, CF_WHOLE_TENSOR, err));
-	if (row->stored.size > reader->limits.tensor_bytes_max)
-		return cf_fail(err, CKPTFMT_FAIL_LIMIT, CF_NO_OFFSET, "TAB-13: a value of %llu bytes",
-			(unsigned long long)row->stored.size);
-	return CKPTFMT_OK;
+	return cf_value_check_limit(&reader->limits, row->stored.size, false, CF_NO_OFFSET, err);
 }
 
 /* ---- verification ---------------------------------------------------------------------------------------- */

@@ -57,10 +57,7 @@ static ckptfmt_status item_size(const ckptfmt_row *row, bool dry, uint64_t *out,
 static ckptfmt_status check_limit(const batch *b, const ckptfmt_row *row, uint64_t size, ckptfmt_error *err)
 {
 	bool compressed = row->slice_count == 0 && (row->stored.flags & CKPTFMT_STORED_COMPRESSED) != 0;
-	if (size > b->reader->limits.tensor_bytes_max)
-		return cf_fail(err, CKPTFMT_FAIL_LIMIT, CF_NO_OFFSET, "%s: a value of %llu bytes",
-			compressed ? "CMP-20" : "TAB-13", (unsigned long long)size);
-	return CKPTFMT_OK;
+	return cf_value_check_limit(&b->reader->limits, size, compressed, CF_NO_OFFSET, err);
 }
 
 static ckptfmt_status check_raw_request(const batch *b, const ckptfmt_row *row, const ckptfmt_request *request,
@@ -103,9 +100,7 @@ static ckptfmt_status add_job(batch *b, const cf_read_job *next, ckptfmt_error *
 	if (stored->flags & CKPTFMT_STORED_COMPRESSED) {
 		if (b->reader->codec == NULL)
 			return cf_fail_codec(err);
-		if (stored->raw_size > b->reader->limits.tensor_bytes_max)
-			return cf_fail(err, CKPTFMT_FAIL_LIMIT, CF_NO_OFFSET, "CMP-20: a value of %llu bytes",
-				(unsigned long long)stored->raw_size);
+		CF_TRY(cf_value_check_limit(&b->reader->limits, stored->raw_size, true, CF_NO_OFFSET, err));
 		b->decodes = true;
 	}
 	/* No overflow: each term is at most the size of memory that exists. */

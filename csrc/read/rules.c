@@ -110,6 +110,14 @@ ckptfmt_status cf_dtype_check(int32_t code, uint64_t origin, ckptfmt_error *err)
 	return cf_fail(err, CKPTFMT_FAIL_BAD_DTYPE, origin, "DTY-5: data type %d cannot be stored", (int)code);
 }
 
+ckptfmt_status cf_value_check_limit(const ckptfmt_limits *limits, uint64_t size, bool compressed, uint64_t offset,
+	ckptfmt_error *err)
+{
+	return size <= limits->tensor_bytes_max ? CKPTFMT_OK : cf_fail(err, CKPTFMT_FAIL_LIMIT, offset,
+		"%s: a value of %llu bytes, above limit tensor_bytes_max (%llu)", compressed ? "CMP-20" : "TAB-13",
+		(unsigned long long)size, (unsigned long long)limits->tensor_bytes_max);
+}
+
 ckptfmt_status cf_fail_codec(ckptfmt_error *err)
 {
 	return cf_fail(err, CKPTFMT_FAIL_UNSUPPORTED, CF_NO_OFFSET,

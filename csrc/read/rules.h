@@ -37,6 +37,10 @@ CF_MUST_CHECK ckptfmt_status cf_value_check(const ckptfmt_selection *selection, 
  * and those of references never will. BAD_DTYPE. */
 CF_MUST_CHECK ckptfmt_status cf_dtype_check(int32_t code, uint64_t origin, ckptfmt_error *err);
 
+/* TAB-13, CMP-20: whether a value may be read into memory. LIMIT. */
+CF_MUST_CHECK ckptfmt_status cf_value_check_limit(const ckptfmt_limits *limits, uint64_t size, bool compressed,
+	uint64_t offset, ckptfmt_error *err);
+
 /* The failure for a compressed value that a reader without a codec is to read. UNSUPPORTED. */
 CF_MUST_CHECK ckptfmt_status cf_fail_codec(ckptfmt_error *err);
 

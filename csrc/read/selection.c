@@ -166,7 +166,7 @@ ckptfmt_status cf_selection_check_slice_keys(const ckptfmt_selection *selection,
 	uint64_t allowed = cf_table_keys_bytes_max(reader->table);
 	if (size > allowed - *key_bytes) {
 		ckptfmt_status status = cf_fail(err, CKPTFMT_FAIL_LIMIT, tensor->entry_offset,
-			"TAB-13: the keys of %lu slices with a name of %lu bytes, where all keys may have %llu",
+			"TAB-13: the keys of %lu slices with a name of %lu bytes, above limit keys_bytes_floor (%llu)",
 			(unsigned long)tensor->slice_count, (unsigned long)tensor->name_size,
 			(unsigned long long)allowed);
 		cf_error_tensor(err, cf_selection_name(selection, tensor), tensor->name_size);

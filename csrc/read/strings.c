@@ -72,9 +72,7 @@ static ckptfmt_status load_value(strings_read *r, const ckptfmt_stored *stored, 
 	/* The file is known to hold the bytes, and the bytes to have room for the elements, before memory is taken. */
 	CF_TRY(cf_transfer_open(&r->transfer, stored, err));
 	CF_TRY(cf_value_check_rule(r->selection, r->row, v->slice, CF_VALUE_COUNT, err));
-	if (stored->raw_size > r->reader->limits.tensor_bytes_max)
-		return cf_fail(err, CKPTFMT_FAIL_LIMIT, stored->offset, "%s: a value of %llu bytes",
-			compressed ? "CMP-20" : "TAB-13", (unsigned long long)stored->raw_size);
+	CF_TRY(cf_value_check_limit(&r->reader->limits, stored->raw_size, compressed, stored->offset, err));
 	if (compressed && r->reader->codec == NULL)
 		return cf_fail_codec(err);
 	v->bytes = cf_allocate(stored->raw_size);

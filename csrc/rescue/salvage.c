@@ -602,7 +602,8 @@ static ckptfmt_status run(job *j, const uint8_t *bytes, uint64_t size, int32_t n
 {
 	/* TAB-13 */
 	if (size > j->limits.index_bytes_max)
-		return cf_fail(err, CKPTFMT_FAIL_LIMIT, CF_NO_OFFSET, "TAB-13: an index of %llu bytes, where %llu are allowed",
+		return cf_fail(err, CKPTFMT_FAIL_LIMIT, CF_NO_OFFSET,
+			"TAB-13: an index of %llu bytes, above limit index_bytes_max (%llu)",
 			(unsigned long long)size, (unsigned long long)j->limits.index_bytes_max);
 	cf_steps_init(&j->steps);
 	/* One more, so that the address of no bytes is not NULL. */

@@ -182,8 +182,8 @@ static ckptfmt_status take_key(cf_block_iterator *iterator, const entry_head *he
 	/* TAB-13 */
 	if (head->shared + head->unshared > block->key_bytes_max)
 		return cf_fail(err, CKPTFMT_FAIL_LIMIT, cf_block_offset(block, start),
-			"TAB-13: a key of %" PRIu64 " bytes, where %" PRIu64 " are allowed", head->shared + head->unshared,
-			block->key_bytes_max);
+			"TAB-13: a key of %" PRIu64 " bytes, above limit key_bytes_max (%" PRIu64 ")",
+			head->shared + head->unshared, block->key_bytes_max);
 	if (!cf_take_bytes(&iterator->entries, head->unshared, &unshared))
 		return bad(block, start, "BLK-8: an entry does not end before the restarts", err);
 	CF_TRY(order_check(iterator, head, unshared, start, err));

@@ -262,7 +262,7 @@ static ckptfmt_status show_entry(cf_table_iterator *iterator, ckptfmt_error *err
 	/* TAB-13 */
 	if (iterator->entry_count == iterator->table->limits.entries_max)
 		return cf_fail(err, CKPTFMT_FAIL_LIMIT, cf_block_offset(entry->block, entry->entry_position),
-			"TAB-13: more than %" PRIu64 " entries", iterator->table->limits.entries_max);
+			"TAB-13: more entries than limit entries_max (%" PRIu64 ")", iterator->table->limits.entries_max);
 	if (entry->key.size > iterator->key_bytes_max - iterator->key_bytes)
 		return cf_too_many_key_bytes(iterator->key_bytes_max,
 			cf_block_offset(entry->block, entry->entry_position), err);

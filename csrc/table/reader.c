@@ -53,7 +53,8 @@ static ckptfmt_status check_block_size(const ckptfmt_limits *limits, uint64_t si
 	if (size <= limits->block_bytes_max)
 		return CKPTFMT_OK;
 	return cf_fail(err, CKPTFMT_FAIL_LIMIT, offset,
-		"BLK-14: a block of %" PRIu64 " bytes, where %" PRIu64 " are allowed", size, limits->block_bytes_max);
+		"BLK-14: a block of %" PRIu64 " bytes, above limit block_bytes_max (%" PRIu64 ")", size,
+		limits->block_bytes_max);
 }
 
 ckptfmt_status cf_table_block_read(const cf_table *table, cf_handle handle, cf_table_block *block,
@@ -124,7 +125,7 @@ static ckptfmt_status read_footer(cf_table *table, ckptfmt_error *err)
 	/* TAB-13 */
 	if (table->size > table->limits.index_bytes_max)
 		return cf_fail(err, CKPTFMT_FAIL_LIMIT, CF_NO_OFFSET,
-			"TAB-13: an index file of %" PRIu64 " bytes, where %" PRIu64 " are allowed", table->size,
+			"TAB-13: an index file of %" PRIu64 " bytes, above limit index_bytes_max (%" PRIu64 ")", table->size,
 			table->limits.index_bytes_max);
 	/* FTR-1 */
 	if (table->size < CF_FOOTER_SIZE)
@@ -181,7 +182,7 @@ uint64_t cf_table_keys_bytes_max(const cf_table *table)
 ckptfmt_status cf_too_many_key_bytes(uint64_t allowed, uint64_t offset, ckptfmt_error *err)
 {
 	return cf_fail(err, CKPTFMT_FAIL_LIMIT, offset,
-		"TAB-13: the keys have more bytes in all than the %" PRIu64 " that are allowed", allowed);
+		"TAB-13: the keys have more bytes in all than limit keys_bytes_floor (%" PRIu64 ")", allowed);
 }
 
 /* A separator that the index block stores whole, right before its value, is used in place, as are all in a canonical

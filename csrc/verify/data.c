@@ -268,9 +268,7 @@ static ckptfmt_status begin_decoding(cf_verifier *v, const cf_verify_value *valu
 	const ckptfmt_stored *stored = &value->stored;
 	const cf_stored_value raw = {NULL, stored->raw_size, stored->offset, value->element_count, stored->raw_crc32c,
 		false, true, true};
-	if (stored->raw_size > v->reader->limits.tensor_bytes_max)
-		return cf_fail(err, CKPTFMT_FAIL_LIMIT, stored->offset, "CMP-20: a value of %llu bytes",
-			(unsigned long long)stored->raw_size);
+	CF_TRY(cf_value_check_limit(&v->reader->limits, stored->raw_size, true, stored->offset, err));
 	if (value->decoded_storage != CKPTFMT_STORAGE_FIXED)
 		v->value.scan = cf_string_scan_begin(value->decoded_storage, &raw);
 	v->value.crc = 0;
@@ -355,9 +353,8 @@ static bool begin_value(cf_verifier *v, const cf_verify_value *value, const cf_v
 		return read;
 	v->value.scan = cf_string_scan_begin(value->storage, &bytes);
 	/* As for a read. */
-	return stored->size <= v->reader->limits.tensor_bytes_max ||
-		cf_verify_ok(v, cf_fail(&error, CKPTFMT_FAIL_LIMIT, stored->offset, "TAB-13: a value of %llu bytes",
-			(unsigned long long)stored->size), &error, place);
+	return cf_verify_ok(v, cf_value_check_limit(&v->reader->limits, stored->size, false, stored->offset, &error),
+		&error, place);
 }
 
 static void check_value(cf_verifier *v, const cf_verify_value *value)

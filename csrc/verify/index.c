@@ -156,7 +156,7 @@ static bool within_limits(cf_verifier *v, uint64_t key_size, uint64_t offset)
 	if (v->full) {
 		v->uncertain = true;
 		cf_verify_problem(v, CKPTFMT_FAIL_LIMIT, &place,
-			"TAB-13: the index has more entries or key bytes than allowed; later entries are not checked");
+			"TAB-13: more entries than limit entries_max, or key bytes than keys_bytes_floor; the rest is not checked");
 		return false;
 	}
 	v->entry_count++;

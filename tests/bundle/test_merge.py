@@ -300,7 +300,7 @@ def test_refused(tmp_path: Path) -> None:
             target,
             {"limits": {"entries_max": 1}},
             ckptfmt.errors.LimitError,
-            "TAB-13: more than 1",
+            "TAB-13: more entries than limit entries_max",
         ),
     ]
     for prefixes, destination, options, kind, message in cases:

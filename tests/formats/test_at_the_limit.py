@@ -217,6 +217,7 @@ def test_a_limit_around_what_a_file_has(
         with pytest.raises(refused) as caught:
             given.use(**limits)
         assert type(caught.value) is refused
+        assert given.module is not None or given.name in str(caught.value)
 
 
 # ---- limits that are fixed: three files ----------------------------------------------------------
