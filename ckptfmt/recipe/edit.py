@@ -184,6 +184,7 @@ def edit(
         compression: "zstd", or "zstd:1" to "zstd:22", compresses tensors where that
             helps, which makes the level "ckptfmt". None: none, at that level "zstd".
         alignment: bytes; every tensor starts at a multiple of it. None: 64, at level "v2" 1.
+            Linked tensors keep their places.
         durability: "full": synced; "rename": atomic, not synced; "none": also not read back.
         progress: called as `progress(done, total)` with two ints, of bytes of copied arrays.
         limits: what a file may ask of this process: a mapping of names of `ckptfmt_limits` in
