@@ -68,6 +68,15 @@ class Finding:
 
 
 Finding.__module__ = "ckptfmt.types"
+# Failures that a missing file causes.
+_MISSING = ("CHECKPOINT_NOT_FOUND", "GENERATION_GONE", "SHARD_MISSING")
+
+
+def is_transient(finding: Finding) -> bool:
+    """Return whether a finding proves no damage: storage or memory failed just now."""
+    return finding.status == "NO_MEMORY" or (
+        finding.status == "IO" and finding.failure not in _MISSING
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 import ckptfmt
 from ckptfmt import CheckpointNotFoundError, CkptfmtError, UnsupportedError
 from ckptfmt.bundle.findings import grouped
-from ckptfmt.bundle.verify import finding_of
+from ckptfmt.bundle.verify import finding_of, is_transient
 from ckptfmt.cli import DAMAGE, error_fields, text
 from ckptfmt.cli.options import count
 from ckptfmt.cli.output import COLORS, Output
@@ -67,7 +67,7 @@ examples:
 exit status:
   0  sound (with --strict: and as a canonical writer would have written it)
   1  problems found (with --strict: or notes)
-  2  wrong usage, no checkpoint at PATH, or output that could not be written
+  2  wrong usage, no checkpoint at PATH, or something that could not be read or written
 """
 
 # By exit status.
@@ -121,6 +121,8 @@ class Verified:
     def status(self) -> int:
         """Exit status of this one."""
         if self.report is not None:
+            if any(map(is_transient, self.report.problems)):
+                return 2
             return 0 if self.report.ok else 1
         return 1 if isinstance(self.error, DAMAGE) else 2
 
@@ -328,7 +330,7 @@ def _last_line(out: Output, report: Report, found: Verified) -> str:
         if some
     ]
     counts += [found.how] if found.how else []
-    verdict = out.paint("sound", "green") if report.ok else out.paint("not sound", "red")
+    verdict = out.paint(VERDICTS[found.status], STYLES[found.status])
     return (
         f"{verdict}{': ' + ', '.join(counts) if counts else ''}; checked {_amount(found.checked)}"
     )

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from ckptfmt._base.background import wait_for_saves
 from ckptfmt._base.names import index_name
 from ckptfmt.bundle.completeness import proves_damage
-from ckptfmt.bundle.verify import Finding, verify_prefix
+from ckptfmt.bundle.verify import Finding, is_transient, verify_prefix
 from ckptfmt.errors import CkptfmtError, CorruptError, StorageError, warn
 from ckptfmt.files.places import identity
 from ckptfmt.sharded.rounds import Team, compare_all
@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 
 # How often a checkpoint is restored again because another process replaced it meanwhile.
 RESTORES_MAX = 100
-# Failures that a missing file causes.
-_MISSING = ("CHECKPOINT_NOT_FOUND", "GENERATION_GONE", "SHARD_MISSING")
 
 
 @dataclass(frozen=True)
@@ -224,5 +222,5 @@ def _raise_transient(findings: list[Finding]) -> None:
     for one in findings:
         if one.status == "NO_MEMORY":
             raise MemoryError(one.message)
-        if one.status == "IO" and one.failure not in _MISSING:
+        if is_transient(one):
             raise one.error(StorageError)

@@ -168,6 +168,18 @@ def test_errors_of_the_server_are_retried(server: Server, monkeypatch: pytest.Mo
     assert not server.failures
 
 
+def test_a_server_that_is_down_is_not_damage(
+    server: Server, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(waiting.STALL_VARIABLE, "0.2")
+    ckptfmt.save(server.directory / "model", {"w": ARRAYS["b"]})
+    server.failures += ["error"] * 1000
+    assert cli.main(["verify", f"{url(server)}/model"]) == 2
+    assert "unreadable: " in capsys.readouterr().out
+    (server.directory / "model.data-00000-of-00001").unlink()
+    assert cli.main(["verify", f"{url(server)}/model"]) == 1
+
+
 def test_missing(server: Server) -> None:
     with pytest.raises(ckptfmt.CheckpointNotFoundError):
         ckptfmt.open(f"{url(server)}/nowhere")
