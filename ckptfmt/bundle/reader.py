@@ -466,13 +466,14 @@ class Reader(Mapping[str, TensorHandle]):
         )
 
     def digest(self, *, progress: Progress | None = None) -> str:
-        """SHA-256 of the contents, as hex: the same for the same tensors, however they are stored.
+        """SHA-256 of the contents, as hex: the same for the same tensors and metadata, however they
+        are stored.
 
         Hashed are the line "ckptfmt digest 1" and then, for each tensor in byte order of the names
-        (without the placeholders of empty shards): size of the name (u64), name, dtype code (i32),
-        rank (u32), dims (i64), and its elements row-major, strings and variants each as size (u64)
-        and bytes. All numbers are little-endian. Every byte is verified on the way; memory is that
-        of the largest tensor.
+        (with that of the metadata, without the placeholders of empty shards): size of the name
+        (u64), name, dtype code (i32), rank (u32), dims (i64), and its elements row-major, strings
+        and variants each as size (u64) and bytes. All numbers are little-endian. Every byte is
+        verified on the way; memory is that of the largest tensor.
 
         Args:
             progress: called as `progress(done, total)` with two ints, of bytes of the arrays.
