@@ -55,8 +55,8 @@ def save(
     """Save a module, a state dict, or a whole training state as one checkpoint, all or nothing.
 
     A tensor is stored under its path: "0.weight" of a module, "model.0.weight" of a dict with that
-    module under "model". Tensors that are the same elements of the same memory are stored once;
-    views that only overlap are stored each with its own elements. Numbers, text, None, lists,
+    module under "model". Tensors that have the same memory, shape and strides are stored once;
+    other views are stored each with its own elements. Numbers, text, None, lists,
     tuples and dicts with any of these as keys are stored in the metadata, without pickle.
 
     Args:
