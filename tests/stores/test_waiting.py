@@ -35,6 +35,7 @@ def test_how_often_a_request_is_sent(
     monkeypatch: pytest.MonkeyPatch, problem: OSError, seconds: float, moved: int, tries: int
 ) -> None:
     now = 0.0
+    monkeypatch.setattr(waiting._current, "group", waiting.Group())  # it remembers a stall
     monkeypatch.setenv(waiting.STALL_VARIABLE, str(LIMIT))
     monkeypatch.setattr(waiting, "PAUSE", 0)
     monkeypatch.setattr(waiting.time, "monotonic", lambda: now)
