@@ -165,8 +165,8 @@ def update_checkpoint_state(
         last_preserved_timestamp: when the last one that is kept permanently was made.
         save_relative_paths: write absolute paths relative to `save_dir` too, so that the directory
             can be moved.
-        durability: "full": synced; "rename": atomic, not synced; "none": also not read back. "none"
-            is as "rename".
+        durability: "full": synced; "rename": atomic, not synced; "none": also not read back. A
+            state file is not, so that "none" is as "rename".
 
     Raises:
         InvalidError: an empty path; numbers of timestamps and paths that differ; the newest path,
