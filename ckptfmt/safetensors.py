@@ -19,7 +19,7 @@ from ckptfmt._base import dtypes
 from ckptfmt._base.adapters import refused
 from ckptfmt._base.arguments import check_choice, check_order, invalid, wrong
 from ckptfmt._base.arrays import as_source
-from ckptfmt._base.casting import cast
+from ckptfmt._base.casting import cast, dtype_text
 from ckptfmt._base.hints import near
 from ckptfmt._base.names import path_text
 from ckptfmt.bundle.indexing import box_of
@@ -160,7 +160,9 @@ def _converter(framework: Framework, device: str) -> Any:
                     raise InvalidError(f"torch has pairs of {array.dtype} in the last dimension")
                 pairs = torch.from_numpy(dtypes.packed_fp4(array))
                 return pairs.view(torch.float4_e2m1fn_x2).to(device)
-            dtype = getattr(torch, "bool" if array.dtype.name == "bool" else array.dtype.name)
+            dtype = getattr(torch, array.dtype.name, None)
+            if dtype is None:
+                raise InvalidError(f"torch cannot hold {dtype_text(array.dtype)}")
             raw = torch.from_numpy(np.ascontiguousarray(array).reshape(-1).view(np.uint8))
             return raw.view(dtype).reshape(array.shape).to(device)
 
@@ -168,6 +170,8 @@ def _converter(framework: Framework, device: str) -> Any:
     import jax  # noqa: PLC0415 (only for this framework)
 
     def to_jax(array: NDArray[Any]) -> Any:
+        if array.dtype.kind in "OS":
+            raise InvalidError("jax cannot hold strings")
         dtype = jax.dtypes.canonicalize_dtype(array.dtype)
         result, losses = cast(array, dtype, tensor="", allow_loss=True)
         if losses is not None and losses.changed:

@@ -327,7 +327,32 @@ def _described(archive: zipfile.ZipFile, folder: str, place: _Place) -> Any:
     info = archive.getinfo(f"{folder}/data.pkl")
     if info.file_size > DESCRIPTION_MAX or info.compress_type != zipfile.ZIP_STORED:
         raise LimitError(f"a pickle of {info.file_size} bytes, or compressed")
-    return _unpickled(archive.read(info), place.damaged)
+    return _unpickled(_read_member(info, place), place.damaged)
+
+
+def _read_member(info: zipfile.ZipInfo, place: _Place) -> bytes:
+    return place.file.read(info.file_size, place.offset + _checked_member(info, place))
+
+
+def _checked_member(info: zipfile.ZipInfo, place: _Place) -> int:
+    """Return where a member's bytes are in the archive, after comparing them with its checksum,
+    which torch can leave out (`torch.serialization.set_crc32_options`); zipfile refuses that."""
+    if info.compress_type != zipfile.ZIP_STORED or info.file_size != info.compress_size:
+        raise UnsupportedError("the chunk is compressed")
+    if info.header_offset < 0:
+        raise place.damaged("the chunk is outside of its archive")
+    header = place.file.read(30, place.offset + info.header_offset)
+    lengths = sum(int.from_bytes(header[at : at + 2], "little") for at in (26, 28))
+    begin = info.header_offset + 30 + lengths
+    if begin + info.file_size > place.length:
+        raise place.damaged("the chunk is outside of its archive", "TRUNCATED")
+    crc = 0
+    for at in range(begin, begin + info.file_size, STEP_BYTES):
+        size = min(STEP_BYTES, begin + info.file_size - at)
+        crc = zlib.crc32(place.file.read(size, place.offset + at), crc)
+    if info.CRC not in (0, crc):
+        raise place.damaged("Checksum does not match", "CHECKSUM")
+    return begin
 
 
 class _Chunk:
@@ -375,37 +400,19 @@ class _Chunk:
                 if shape != self.shape:
                     raise ValueError(f"its shape is {list(shape)}, not {list(self.shape)}")
                 order = f"{folder}/byteorder"
-                if order in archive.namelist() and archive.read(order) != b"little":
+                if order in archive.namelist() and (
+                    _read_member(archive.getinfo(order), place) != b"little"
+                ):
                     raise UnsupportedError("the bytes are big-endian")
                 info = archive.getinfo(f"{folder}/data/{key}")
             except (ValueError, KeyError, TypeError, IndexError) as error:
                 raise place.damaged(f"the description of the chunk is wrong: {error}") from None
-            begin = self._bytes_of(info)
+            begin = place.offset + _checked_member(info, place)
+            self.compared = info.file_size if info.CRC else None
             last = first + sum((n - 1) * step for n, step in zip(shape, strides, strict=True))
             if math.prod(shape) and (last + 1) * self.dtype.itemsize > info.file_size:
                 raise place.damaged("the chunk has elements past the end of its storage")
         return begin + first * self.dtype.itemsize, strides
-
-    def _bytes_of(self, info: zipfile.ZipInfo) -> int:
-        """Return where a member's bytes are in the data file, after comparing its checksum."""
-        place = self.place
-        if info.compress_type != zipfile.ZIP_STORED or info.file_size != info.compress_size:
-            raise UnsupportedError("the chunk is compressed")
-        if info.header_offset < 0:
-            raise place.damaged("the chunk is outside of its archive")
-        header = place.file.read(30, place.offset + info.header_offset)
-        lengths = sum(int.from_bytes(header[at : at + 2], "little") for at in (26, 28))
-        begin = info.header_offset + 30 + lengths
-        if begin + info.file_size > place.length:
-            raise place.damaged("the chunk is outside of its archive", "TRUNCATED")
-        crc = 0
-        for at in range(begin, begin + info.file_size, STEP_BYTES):
-            size = min(STEP_BYTES, begin + info.file_size - at)
-            crc = zlib.crc32(place.file.read(size, place.offset + at), crc)
-        if info.CRC not in (0, crc):  # torch can leave it out
-            raise place.damaged("Checksum does not match", "CHECKSUM")
-        self.compared = info.file_size if crc == info.CRC else None
-        return place.offset + begin
 
 
 def _rebuilt(
@@ -578,10 +585,13 @@ class _Value:
             return found[box] if box else found
 
     def check(self, places: Places) -> int | None:
-        """Return the bytes of the value, which were compared when it was read."""
+        """Return the bytes of the value, which were compared when it was read; None if it has no
+        checksum."""
         place, file = self._place, self._place.file
         places.add(file.path, file.size, place.offset, place.length, self.name)
-        return self.nbytes
+        with _archive(place) as (archive, folder):
+            has_checksum = archive.getinfo(f"{folder}/data.pkl").CRC != 0
+        return self.nbytes if has_checksum else None
 
     def node(self, most: int) -> tuple[Any, dict[str, _Array], int]:
         """Return the value in the grammar of states, the arrays in it, by their paths, and how many

@@ -144,6 +144,18 @@ def test_without_torch(tmp_path: Path) -> None:
     assert ckptfmt.load(tmp_path / "ck")["w"].tolist() == [0, 1, 2]
 
 
+def test_without_checksums(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    torch.serialization.set_crc32_options(False)
+    try:
+        save({"w": torch.arange(3), "texts": ["a"]}, tmp_path / "dcp")
+    finally:
+        torch.serialization.set_crc32_options(True)
+    assert main(["verify", str(tmp_path / "dcp")]) == 0
+    assert "no checksums" in capsys.readouterr().out
+    ckptfmt.convert(tmp_path / "dcp", tmp_path / "ck")
+    assert ckptfmt.load(tmp_path / "ck")["w"].tolist() == [0, 1, 2]
+
+
 class Color(enum.Enum):
     RED = 1
 

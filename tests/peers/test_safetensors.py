@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import ml_dtypes
 import numpy as np
 import pytest
 import safetensors
@@ -55,6 +56,14 @@ def test_every_dtype_both_ways(tmp_path: Path) -> None:
                 ours = file.get_tensor(name)
                 assert (ours.dtype, ours.shape) == (tensor.dtype, tensor.shape)
                 assert bytes_of(ours) == bytes_of(tensor)
+
+
+def test_what_a_framework_lacks(tmp_path: Path) -> None:
+    lacking = np.ones(2, ml_dtypes.float8_e4m3b11fnuz)
+    ckptfmt.save(tmp_path / "ck", {"texts": np.array([b"a"], object), "w": lacking})
+    for framework, name in (("pt", "texts"), ("pt", "w"), ("jax", "texts")):
+        with safe_open(tmp_path / "ck", framework) as file, pytest.raises(ckptfmt.InvalidError):
+            file.get_tensor(name)
 
 
 @pytest.mark.parametrize("metadata", [None, {"format": "pt"}])
