@@ -19,8 +19,8 @@ from ckptfmt.bundle.meanings import E8M0, FP4
 from ckptfmt.bundle.state_tree import KEY
 from ckptfmt.errors import UnsupportedError
 
-# The member of safetensors' metadata that says whose tensors a file has. Loaders refuse metadata
-# without it.
+# The member of safetensors' metadata that says whose tensors a file has. accelerate refuses
+# metadata without it.
 FORMAT = {"format": "pt"}
 
 
