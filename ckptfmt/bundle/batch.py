@@ -44,12 +44,10 @@ PART_BYTES = 4 << 20
 # ---- the batch -----------------------------------------------------------------------------------
 
 
-def batch_of(reader: Reader, wanted: Iterable[str | bytes] | None) -> Batch:
-    """Return the tensors of these names without repeats, or all tensors for None. One lookup."""
-    if wanted is None:
-        listing = reader._listing()
-        return Batch(reader, listing.selection, listing.visible_rows, reader._names())
-    return select_batch(reader, list(dict.fromkeys(map(names.tensor_bytes, wanted))))
+def whole_batch(reader: Reader) -> Batch:
+    """Return all tensors."""
+    listing = reader._listing()
+    return Batch(reader, listing.selection, listing.visible_rows, reader._names())
 
 
 def select_batch(reader: Reader, raw_names: Sequence[bytes]) -> Batch:

@@ -5,7 +5,7 @@ functions that load, edit and convert have the same options, which `ckptfmt.load
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, TypeVar
 
@@ -40,8 +40,6 @@ from ckptfmt.errors import warn
 from ckptfmt.naming.tensor_names import TensorNames
 
 Names = Iterable[str | bytes]
-# More names than this are compared with a listing of the index.
-LOOKED_UP_MAX = 1000
 # What `np.dtype` or `ckptfmt` knows as a dtype, a mapping of filters to these, or True where
 # targets have dtypes.
 Cast = Any
@@ -170,14 +168,16 @@ class Changes:
             _check_dtype(cast)
         return cls(names, filter, keep, drop, rename, cast, allow_loss, strict)
 
-    def by_names_of(self, reader: Reader) -> Changes:
+    def by_names_of(self, reader: Reader, present: Container[str]) -> Changes:
         """Return the changes with the stored names of tensors that have other names.
+
+        Args:
+            present: stored names, with all of `names` that are some.
 
         Raises:
             TensorNotFoundError, InvalidError: as `TensorNames.find`; two names of one tensor.
         """
         names, given = TensorNames(reader), self.names or ()
-        present = frozenset(reader) if len(given) > LOOKED_UP_MAX else reader
         asked = {name if name in present else names.find(name): name for name in given}
         if len(asked) < len(given):
             raise invalid("names", "names has one tensor by two of its names")

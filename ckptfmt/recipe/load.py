@@ -22,7 +22,8 @@ from ckptfmt._base.progress import Progress
 from ckptfmt._base.renaming import Rename, Transform, transformed, transformed_kind
 from ckptfmt._base.targets import Target
 from ckptfmt.bundle import reader as reading
-from ckptfmt.bundle.batch import Batch, batch_of, box_of_text, check_dtypes, select_batch
+from ckptfmt.bundle.batch import Batch, box_of_text, check_dtypes, select_batch, whole_batch
+from ckptfmt.bundle.reader import Reader
 from ckptfmt.bundle.tensor import TensorHandle
 from ckptfmt.errors import CkptfmtError, InvalidError, TensorNotFoundError, printable
 from ckptfmt.recipe.changes import Cast, Changes, Names
@@ -83,10 +84,7 @@ def load(
     check_progress(progress)
     choice = Changes.of(names, filter, rename, cast, allow_loss, has_targets=False)
     with reading.open(path, verify=verify) as reader:
-        choice = choice.by_names_of(reader)
-        # A key of a mapping may match tensors that are not loaded.
-        has_keys = isinstance(choice.cast, Mapping) or isinstance(choice.rename, Mapping)
-        batch = batch_of(reader, None if has_keys else choice.names)
+        choice, batch = _selected(choice, reader)
         if filter is rename is cast is None and not batch.meant:
             asked = [choice.asked.get(name, name) for name in batch.names]
             return dict(zip(asked, batch.read_each(progress), strict=True))
@@ -109,6 +107,26 @@ def load(
             found[new_names[name]] = array
         choice.warn()
         return found
+
+
+def _selected(choice: Changes, reader: Reader) -> tuple[Changes, Batch]:
+    """Return the choice with stored names, and the tensors of a load.
+
+    Raises:
+        TensorNotFoundError, InvalidError: as `Changes.by_names_of`.
+    """
+    wanted = choice.names
+    # A key of a mapping may match tensors that are not loaded.
+    if wanted is None or isinstance(choice.cast, Mapping) or isinstance(choice.rename, Mapping):
+        batch = whole_batch(reader)
+        return choice.by_names_of(reader, frozenset(batch.names)), batch
+    try:
+        selection = reader._handle.select(list(map(tensor_bytes, wanted)))
+    except TensorNotFoundError:  # some are other names than the stored ones, or of no tensor
+        choice = choice.by_names_of(reader, reader)
+        return choice, select_batch(reader, list(map(tensor_bytes, choice.names or ())))
+    batch = Batch(reader, selection, range(len(wanted)), list(wanted))
+    return choice.by_names_of(reader, frozenset(wanted)), batch
 
 
 @dataclass(frozen=True)
@@ -285,8 +303,8 @@ def load_into(
     targets = by_text("targets", targets)
     choice = Changes.of(names, filter, rename, cast, allow_loss, strict)
     with reading.open(path, verify=verify) as reader:
-        choice = choice.by_names_of(reader)
-        everything = batch_of(reader, None)
+        everything = whole_batch(reader)
+        choice = choice.by_names_of(reader, frozenset(everything.names))
         new_names, left_out, transforms = choice.chosen(everything.names, reader.prefix)
         kept = {
             position: new_names[old]

@@ -67,3 +67,14 @@ def test_rows_cost_rows(tmp_path: Path) -> None:
             assert np.array_equal(got, value[500:508])
             assert read == expected
             assert reader["x"].partial_reads_verified == (level == "v2+")
+
+
+def test_names_cost_their_blocks_of_the_index(tmp_path: Path) -> None:
+    """A load of many names does not list the others."""
+    arrays = {f"layer_{n:06d}": np.float32(n) for n in range(60_000)}
+    ckptfmt.save(tmp_path / "ck", arrays, durability="none")
+    names = list(arrays)[20_000:21_500]
+    before = _core.counters()["bytes_read"]
+    found = ckptfmt.load(tmp_path / "ck", names)
+    assert _core.counters()["bytes_read"] - before < (tmp_path / "ck.index").stat().st_size
+    assert list(found) == names and found[names[7]] == 20_007
