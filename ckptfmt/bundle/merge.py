@@ -29,8 +29,10 @@ from ckptfmt.bundle.meanings import PRNG_KEYS
 from ckptfmt.bundle.reader import Reader
 from ckptfmt.bundle.state_tree import PYTREE
 from ckptfmt.errors import (
+    RESCUE,
     CheckpointNotFoundError,
     CkptfmtError,
+    CorruptError,
     MergeConflictError,
     ShardMissingError,
 )
@@ -162,6 +164,10 @@ def merge_located(
             store=common_store(located, target),
             progress=progress,
         )
+    except CorruptError as error:
+        if error.rule == "SLC-11":  # of the result, which does not exist: nothing to rescue
+            error.__notes__.remove(RESCUE)
+        raise
     except MergeConflictError as error:
         if error.rule == "MRG-16":
             error.hint("; metadata_from= says whose the result has")

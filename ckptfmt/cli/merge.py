@@ -22,10 +22,10 @@ determines the numbers of the data files. Slices of one tensor from different in
 
 Everything is checked before the first change on disk: if inputs hold the same tensor or slice, or
 disagree about a tensor or in their metadata, or if slices of a tensor are in no input, nothing
-changes. The inputs are kept and share their data files with the result by hard links, unless
---consume moves the files. If the command is killed, or an input cannot be removed (NOT_REMOVED:
-DESTINATION is whole), run it again, with --overwrite if DESTINATION exists; if all inputs were
-moved already, an error says that DESTINATION is whole.
+changes. The inputs are kept and share their data files with the result by hard links (copies on
+another file system), unless --consume moves the files. If the command is killed, or an input
+cannot be removed (NOT_REMOVED: DESTINATION is whole), run it again, with --overwrite if DESTINATION
+exists; if all inputs were moved already, an error says that DESTINATION is whole.
 
 examples:
   ckptfmt merge part-0 part-1 part-2 model

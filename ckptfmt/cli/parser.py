@@ -23,7 +23,7 @@ COMMANDS = {
     "show": "show the values of a tensor, or of a slice of it, and their distribution",
     "verify": "check every block, entry and byte of checkpoints",
     "diff": "compare two checkpoints: names, dtypes, shapes, values, metadata",
-    "merge": "merge checkpoints into one without moving tensor bytes",
+    "merge": "merge checkpoints into one by joining their indexes",
     "convert": "write a checkpoint in another format, or at another level of ours",
     "edit": "rename, drop or cast tensors, or set metadata",
     "average": "write the mean of checkpoints with the same tensors",

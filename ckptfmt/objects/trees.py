@@ -84,9 +84,9 @@ def save_tree(
     A tree consists of mappings, lists and tuples; of named tuples and dataclasses, which are saved
     as dicts of their fields; of arrays of any framework, `ParallelVariable`s, and Python's int (up
     to 64 bits), float, bool, str, bytes and None; and of `TreeNode`s. Keys must be str. `load_tree`
-    returns everything with its type. An object that is in the tree twice is saved once, under the
-    first of its shortest paths in the order of the dicts, so that a tree that was loaded keeps its
-    names; cycles are allowed.
+    returns dicts, lists, tuples, arrays and Python's values. An object that is in the tree twice is
+    saved once, under the first of its shortest paths in the order of the dicts, so that a tree that
+    was loaded keeps its names; cycles are allowed.
 
     >>> ckptfmt.save_tree("model", {"layers": [np.ones(2), np.zeros(3)], "step": 7})
     'model'

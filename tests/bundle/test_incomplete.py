@@ -80,6 +80,8 @@ def test_who_copies_looks(case: str, door: str, tmp_path: Path) -> None:
         REFUSING[door](made, whole, str(tmp_path / "out/x"))
     assert (caught.value.failure, caught.value.tensor) == ("BAD_SLICE", "v")
     assert f"of the 12 elements are missing, the first in [{missing}]" in str(caught.value)
+    # No result of a merge exists that `rescue` could read.
+    assert bool(caught.value.__notes__) != door.startswith("merge")
     assert door in ("load", "convert to npz") or "1 more tensor" in str(caught.value)
     assert not os.listdir(tmp_path / "out")
     after = {path.name: path.read_bytes() for path in tmp_path.iterdir() if path.is_file()}
