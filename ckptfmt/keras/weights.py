@@ -186,8 +186,9 @@ def save_weights(
             with the names of Keras 2 and 3: `tf.train.Checkpoint(model=model).restore(prefix)`
             restores it. "path" names the tensors by `variable.path`, without a graph. "h5" names
             them as in `.weights.h5`.
-        optimizer: whether to save the variables of the model's optimizer, if it is built: the first
-            step of a training builds it.
+        optimizer: whether to save the variables of the model's optimizer. The first step of a
+            training builds it; before, a `.weights.h5` file has only its step and learning rate,
+            and a checkpoint none.
         seeds: whether to save the states of random generators: the seed generators of the layers,
             as of Dropout, and those of the process that layers without one draw from (Keras's
             global one; torch's). TensorFlow does not know them, so that its `assert_consumed`
