@@ -41,7 +41,7 @@ gap.
 Values are read for 10 seconds; of a URL, about 64 MiB. Of a series, half of that is for the last,
 and at most 4,096 elements of a tensor are read in each, the same in all. The report says which
 tensors were verified against their checksums, and which were measured whole, by a sample (~) or not
-at all. Of more than 20,000 tensors its rows are modules.
+at all. Of more than 20,000 tensors its rows are groups of them.
 
 An HTML file that -o names is replaced once the report is complete; any other existing file is
 refused, and so is the default one if it exists.
