@@ -5,9 +5,11 @@ from __future__ import annotations
 
 import operator
 import weakref
+from collections.abc import Callable
 from typing import Any
 
 import jax
+import numpy as np
 
 from ckptfmt.errors import warn
 from ckptfmt.jax.checkpoint import Save, load, own_coordinator
@@ -15,6 +17,8 @@ from ckptfmt.jax.pytrees import check_pytree
 from ckptfmt.manager.adapted import AdapterCheckpoint
 from ckptfmt.saving.options import CheckpointOptions
 from ckptfmt.sharded.coordinator import Coordinator
+
+_UNCHANGING = (jax.Array, np.generic, bool, int, float, complex, str, bytes)
 
 
 class Checkpoint(AdapterCheckpoint):
@@ -25,7 +29,8 @@ class Checkpoint(AdapterCheckpoint):
     `ckptfmt.jax.load` does, and sets it once everything is read, in all processes. A checkpoint is
     what `ckptfmt.jax.save` writes.
 
-    A CkptfmtWarning says, once, that a save has the very arrays of the last save or restore.
+    A CkptfmtWarning says, once, that a save has the very leaves of the last save or restore, unless
+    one, such as an array of NumPy, can change in place.
 
     Example:
         checkpoint = ckptfmt.jax.Checkpoint(state)
@@ -51,7 +56,7 @@ class Checkpoint(AdapterCheckpoint):
         self.coordinator: Coordinator | None = None
         if jax.process_count() > 1:
             self.coordinator = own_coordinator()
-        self._last: list[weakref.ref[Any]] = []  # arrays of the last save or restore
+        self._last: list[Callable[[], Any]] = []  # leaves of the last save or restore
         self._has_warned = False
 
     def _save(self, path: str, options: CheckpointOptions) -> Save:
@@ -61,7 +66,7 @@ class Checkpoint(AdapterCheckpoint):
         if is_same and not self._has_warned:
             self._has_warned = True
             warn(
-                "the tree has the very arrays of the last save or restore: set the `tree` of the "
+                "the tree has the very leaves of the last save or restore: set the `tree` of the "
                 "checkpoint to the new state before each save"
             )
         begun = Save(path, self.tree, None, lambda: options, self.coordinator, self._ckptfmt_queue)
@@ -74,8 +79,14 @@ class Checkpoint(AdapterCheckpoint):
 
     def _remember(self) -> None:
         leaves = jax.tree.leaves(self.tree)
-        arrays = all(isinstance(one, jax.Array) for one in leaves)
-        self._last = [weakref.ref(one) for one in leaves] if arrays else []
+        arrays = [one for one in leaves if isinstance(one, jax.Array)]
+        # Values that can change in place say nothing.
+        fixed = len(arrays) > 0 and all(isinstance(one, _UNCHANGING) for one in leaves)
+        self._last = [_reference(one) for one in leaves] if fixed else []
+
+
+def _reference(leaf: Any) -> Callable[[], Any]:
+    return weakref.ref(leaf) if isinstance(leaf, jax.Array) else lambda: leaf
 
 
 Checkpoint.__module__ = "ckptfmt.jax"

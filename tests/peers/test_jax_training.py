@@ -226,6 +226,9 @@ def test_a_forgotten_tree_is_noticed_once(tmp_path: Path, is_async: bool) -> Non
         assert {one.category for one in found} <= {CkptfmtWarning}
         return len(found) == 1
 
+    checkpoint = ckptfmt.jax.Checkpoint({**state_of(1), "step": 1})
+    manager = CheckpointManager(checkpoint, tmp_path / "a", max_to_keep=2)
+    assert [warned(), warned({**checkpoint.tree, "step": 2}), warned()] == [False, False, True]
     checkpoint = ckptfmt.jax.Checkpoint(state_of(1))
     manager = CheckpointManager(checkpoint, tmp_path / "a", max_to_keep=2)
     assert [warned(), warned(state_of(1))] == [False, False]
@@ -234,7 +237,7 @@ def test_a_forgotten_tree_is_noticed_once(tmp_path: Path, is_async: bool) -> Non
     manager = CheckpointManager(checkpoint, tmp_path / "a", max_to_keep=2)
     manager.restore_or_initialize()
     assert [warned(), warned()] == [True, False]
-    for other in ({**state_of(1), "step": 1}, {}):  # not of arrays alone
+    for other in ({**state_of(1), "step": np.ones(1)}, {}):  # can change in place
         checkpoint = ckptfmt.jax.Checkpoint(other)
         manager = CheckpointManager(checkpoint, tmp_path / f"of {len(other)}", max_to_keep=2)
         assert [warned(), warned()] == [False, False]
