@@ -83,7 +83,7 @@ def load_weights(
         optimizer: whether to load the variables of the model's optimizer, if the checkpoint has an
             optimizer as well. An optimizer that is not built is built.
         names: the tensors to load, str or bytes; None: all. A missing one is an error. With "graph"
-            a name is a path in the checkpoint, such as "model/layer-1/kernel".
+            a name is a path in the checkpoint, such as "model/layer_with_weights-1/kernel".
         filter: which tensors to load: a name, a glob pattern (`*` matches slashes too), `/REGEX/`
             or a compiled pattern found anywhere in the name, or a function of it; None: all.
         rename: stored name to new name: a mapping, a function, or a list of pairs (regular
@@ -106,7 +106,8 @@ def load_weights(
         TensorNotFoundError: `strict`, and variables without a value are the only problem.
         InvalidError: `strict`, and something else does not match; the model is not built; an
             argument; or, before anything is changed, a cast that loses values, without
-            `allow_loss`. The attribute `report` of both is the MatchReport, but of the last.
+            `allow_loss`. The attribute `report` of both is the MatchReport if a name, shape or
+            dtype does not match, else None.
         What `ckptfmt.open` and reading raise; the model then has some of the values.
     """
     check_order("load_weights(model, path)", "path", path, model)
@@ -215,6 +216,8 @@ def save_weights(
     text = path_text(prefix, "prefix", urls=True)
     if by is not None:
         check_choice("by", by, get_args(By))
+    check_switch("optimizer", optimizer)
+    check_switch("seeds", seeds)
     is_file = text.endswith(H5)
     by = by or ("h5" if is_file else "graph")
     if is_file:
@@ -223,7 +226,7 @@ def save_weights(
         if unused := [name for name, value in given.items() if value]:
             raise InvalidError(f"{unused[0]} cannot be used with a {H5} file", path=text)
     if seeds and by == "h5":
-        raise InvalidError(f"a {H5} file has no place for seeds", path=text)
+        raise InvalidError(f"seeds=True cannot be used with by='h5' or a {H5} file", path=text)
     options = SaveOptions(
         level=level, alignment=alignment, durability=durability, compression=compression
     )
