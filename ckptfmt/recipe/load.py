@@ -86,8 +86,8 @@ def load(
     with reading.open(path, verify=verify) as reader:
         choice, batch = _selected(choice, reader)
         if filter is rename is cast is None and not batch.meant:
-            asked = [choice.asked.get(name, name) for name in batch.names]
-            return dict(zip(asked, batch.read_each(progress), strict=True))
+            asked = [choice.asked.get(name, name) for name in batch.names if choice.asked]
+            return dict(zip(asked or batch.names, batch.read_each(progress), strict=True))
         new_names, _, transforms = choice.chosen(batch.names, reader.prefix)
         if list(new_names) != batch.names:
             positions = {name: position for position, name in enumerate(batch.names)}
@@ -119,7 +119,7 @@ def _selected(choice: Changes, reader: Reader) -> tuple[Changes, Batch]:
     # A key of a mapping may match tensors that are not loaded.
     if wanted is None or isinstance(choice.cast, Mapping) or isinstance(choice.rename, Mapping):
         batch = whole_batch(reader)
-        return choice.by_names_of(reader, frozenset(batch.names)), batch
+        return choice.by_names_of(reader, frozenset(batch.names if wanted else ())), batch
     try:
         selection = reader._handle.select(list(map(tensor_bytes, wanted)))
     except TensorNotFoundError:  # some are other names than the stored ones, or of no tensor
@@ -304,7 +304,7 @@ def load_into(
     choice = Changes.of(names, filter, rename, cast, allow_loss, strict)
     with reading.open(path, verify=verify) as reader:
         everything = whole_batch(reader)
-        choice = choice.by_names_of(reader, frozenset(everything.names))
+        choice = choice.by_names_of(reader, frozenset(everything.names if choice.names else ()))
         new_names, left_out, transforms = choice.chosen(everything.names, reader.prefix)
         kept = {
             position: new_names[old]
