@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Structs that callers pass in begin with their size, so that older and newer callers work with this library. */
+/* Structs of options begin with their size, so that older and newer callers work with this library. */
 #ifndef CKPTFMT_BASE_LIMITS_H
 #define CKPTFMT_BASE_LIMITS_H
 

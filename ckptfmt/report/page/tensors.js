@@ -17,7 +17,7 @@ const tensorTable = table($("rows"), [
   ...(data.grouped ? [] : [["norm", "norm"], ["mean", "mean"], ["std", "deviation"], ["min", "low"], ["max", "high"]].map(([title, field]) => (
     { title, width: 94, fit: 1, right: 1, down: -1, key: (one) => one.stats ? key(one.stats[field]) : null, cell: (one) => figure(one, field) }))),
 ], tensors, [0, 1], opener);
-if (data.grouped) $("grouped").textContent = `${plural(data.count, "tensor")} are too many for one page: each row is a module with its tensors, ${plural(tensors.length, "row")} in all.`;
+if (data.grouped) $("grouped").textContent = `${plural(data.count, "tensor")} are too many for one page: each row is a group of them, ${plural(tensors.length, "row")} in all.`;
 
 // ---- filter
 function matcher(text) {
