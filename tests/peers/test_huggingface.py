@@ -323,10 +323,10 @@ def test_models_without_a_head_and_with_another(tmp_path: Path) -> None:
         ("cls/squad/output_", transformers.BertForQuestionAnswering(config)),
     ):
         shapes = {name: size for name, size in bert().items() if not name.startswith("cls")}
-        if "squad" in extra:
-            shapes = {name: size for name, size in shapes.items() if "pooler" not in name}
         checkpoint(tmp_path, {**shapes, f"{extra}weights": (2, HIDDEN), f"{extra}bias": (2,)})
-        assert ckptfmt.torch.load_into(other, path, rename=huggingface.BERT)
+        has_pooler = "squad" not in extra  # run_squad saves one that it does not use
+        report = ckptfmt.torch.load_into(other, path, rename=huggingface.BERT, strict=has_pooler)
+        assert report and not report.missing
 
 
 def test_other_dtypes_and_what_does_not_fit(tmp_path: Path) -> None:
