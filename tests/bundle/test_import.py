@@ -56,7 +56,11 @@ def test_reading_a_tensor_loads_what_reads(tmp_path: Path) -> None:
     assert "ckptfmt.bundle.tensor" in ours
     parts = ("objects", "manager", "saving", "sharded", "tf", "cli")
     assert not [name for name in ours if name.split(".")[1] in parts]
-    assert not ours & {f"ckptfmt.bundle.{name}" for name in ("writer", "load", "merge", "verify")}
+    assert not ours & {f"ckptfmt.bundle.{name}" for name in ("writer", "merge", "graph")}
+    assert {name for name in ours if name.split(".")[1] in ("naming", "recipe")} == {
+        "ckptfmt.naming",
+        "ckptfmt.naming.reader",
+    }
     assert "ckptfmt._base.background" not in ours
     assert not loaded & {"hashlib", "logging", "socket", "tempfile", "zstandard"}
     assert not loaded & {"concurrent.futures", "compression.zstd", "shutil", "random", "selectors"}
