@@ -78,8 +78,8 @@ def load_weights(
         model: the model.
         path: what `ckptfmt.open` takes, or a file whose name ends with ".weights.h5".
         by: "graph" matches the edges of the object graph, "path" the paths of variables, "h5" the
-            names in `.weights.h5`. None takes the graph if one of its edges leads to a variable of
-            the model, else what the names are.
+            names in `.weights.h5`. None: "graph" if one of its edges leads to a variable of the
+            model; without a graph "h5" if a name is one of these; else "path".
         optimizer: whether to load the variables of the model's optimizer, if the checkpoint has an
             optimizer as well. An optimizer that is not built is built.
         names: the tensors to load, str or bytes; None: all. A missing one is an error. With "graph"
