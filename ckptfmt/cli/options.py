@@ -32,7 +32,7 @@ def add_result_options(
             help="print what would be done, and write nothing",
         )
         add("--json", action="store_true", help="print what was done as one JSON document")
-    add("-q", "--quiet", action="store_true", help="print nothing on success but losses")
+    add("-q", "--quiet", action="store_true", help="print only warnings")
 
 
 def add_selection(
