@@ -59,7 +59,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add(
         "--metadata-from",
         metavar="INPUT",
-        help="the input whose metadata DESTINATION has; otherwise those of all must be equal",
+        help="the input whose metadata DESTINATION has; by default, all metadata must be equal",
     )
     add(
         "--overwrite",
