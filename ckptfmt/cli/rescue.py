@@ -24,7 +24,7 @@ chunks have checksums or it is stored in slices.
 
 A safetensors, npz or HDF5 file that is cut short, or a directory of safetensors files or of
 torch.distributed.checkpoint (DCP) with some files cut or missing, becomes a checkpoint of the
-tensors that are whole. In safetensors, and HDF5 without filters, a flipped bit
+tensors whose names and values are left. In safetensors, and HDF5 without filters, a flipped bit
 is not noticed.
 
 Of a checkpoint, --unproven also writes DESTINATION-unproven: values whose checksum does not hold,
