@@ -188,14 +188,17 @@ def _max_to_keep() -> None:
     fails(ValueError, lambda: tf.train.CheckpointManager(tf.train.Checkpoint(), "m", 0), words)
 
 
-@row("restoring a cut tensor of half precision")
-def _half() -> None:
-    half = tf.Variable(tf.ones((8, 2), tf.float16))
-    checkpoint = tf.train.Checkpoint(x=half)
-    policy = tf.train.experimental.MaxShardSizePolicy(8)
-    prefix = checkpoint.write("half", options(sharding_callback=policy))
-    words = WORDS["restoring a cut tensor of half precision"]
-    fails(errors.InvalidArgumentError, lambda: checkpoint.read(prefix), words)
+@row("restoring a cut tensor of float16, string, uint16, uint32 or uint64")
+def _cut() -> None:
+    words = WORDS["restoring a cut tensor of float16, string, uint16, uint32 or uint64"]
+    for dtype in (tf.float16, tf.string, tf.uint16, tf.uint32, tf.uint64):
+        part = tf.constant(["a"]) if dtype == tf.string else tf.ones((1,), dtype)
+        given: dict[str, Any] = {"shape_and_slices": ["2 0,1", "2 1,1"], "tensors": [part, part]}
+        tf.raw_ops.SaveV2(prefix="cut", tensor_names=["x", "x"], **given)
+        assert (ckptfmt.load("cut")["x"] == part.numpy()).all()
+        given = {"shape_and_slices": [""], "dtypes": [dtype]}
+        call = functools.partial(tf.raw_ops.RestoreV2, prefix="cut", tensor_names=["x"], **given)
+        fails(errors.InvalidArgumentError, call, words)
 
 
 # ---- TensorFlow's objects in ckptfmt -------------------------------------------------------------
