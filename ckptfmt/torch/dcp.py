@@ -300,7 +300,7 @@ def _add_chunk(sources: Sources, item: WriteItem, planner: Any) -> None:
     with about(name):
         note = tensors.note_of(tensor)
         if tensor.is_quantized:
-            raise InvalidError("DCP cannot store quantized tensors: use ckptfmt.torch.save")
+            raise InvalidError("StorageWriter takes no quantized tensors: use ckptfmt.torch.save")
         if given != sizes or note.get("dtype", str(dtype)) not in str(dtype):
             raise InvalidError(
                 f"the planner gives a tensor of shape {given} and {tensor.dtype} for a chunk of "
