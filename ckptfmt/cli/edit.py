@@ -33,9 +33,10 @@ before the edit, so that two can be swapped.
 
 Losses need an option: --drop-weights for weights of the model, --allow-loss for casts that change
 values by more than rounding, which are counted. Which tensors are the state of an optimizer is
-decided by the object graph, by the metadata of ckptfmt.torch, or by TensorFlow 1's names; what
-cannot be decided stays. If tensors of the object graph, or of a state that ckptfmt.torch saved, are
-missing, only metadata, level and compression can be changed, unless --drop-missing is given.
+decided by the object graph, by the metadata of ckptfmt.torch or ckptfmt.jax, or by TensorFlow 1's
+names; what cannot be decided stays. If tensors of the object graph, or of a state that
+ckptfmt.torch saved, are missing, only metadata, level and compression can be changed, unless
+--drop-missing is given.
 
 In a state that ckptfmt.torch saved, the key of a renamed tensor changes with its name where the
 rest of the path stays (model.conv.weight to model.c.weight); else the tensor keeps its place in
@@ -77,8 +78,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add(
         "--strip-optimizer",
         action="store_true",
-        help="leave out the state of optimizers, by the object graph, the metadata of "
-        "ckptfmt.torch or TensorFlow 1's names",
+        help="leave out the state of optimizers, by the object graph, the metadata or "
+        "TensorFlow 1's names",
     )
     add(
         "--drop-weights",
