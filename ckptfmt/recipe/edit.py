@@ -165,9 +165,9 @@ def edit(
         metadata: replaces the stored metadata: a mapping of str to texts, finite numbers, bools and
             lists of these; empty removes it, also damaged metadata. None: it stays.
         strip_optimizer: True drops the state of optimizers, and optimizers of which nothing is
-            left: by the object graph if there is one,
-            else by the metadata of `ckptfmt.torch` or `ckptfmt.jax`, or by the names that
-            TensorFlow 1 gives slot variables (`w/Adam`, `w/Momentum`, `beta1_power`). What may be state or not stays.
+            left: by the object graph if there is one, else by the metadata of `ckptfmt.torch` or
+            `ckptfmt.jax`, or by the names that TensorFlow 1 gives slot variables (`w/Adam`,
+            `w/Momentum`, `beta1_power`). What may be state or not stays.
             Weights that Keras 3 stores under the path of the optimizer get the names of their paths
             in the model. Of the variables of a SavedModel it warns: the model cannot be loaded with
             what is left.
