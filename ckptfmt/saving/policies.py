@@ -186,8 +186,8 @@ class MaxShardSizePolicy(ShardingCallback):
       than a shard, the rest of the tensor is one oversize shard;
     - arrays of strings of rank two and more are cut as those of rank one (TensorFlow raises).
 
-    Oversize shards come last. TensorFlow cannot restore cut tensors of half, uint16, uint32,
-    uint64, float8 and strings; this library can.
+    Oversize shards come last. TensorFlow cannot restore cut tensors of some dtypes, such as half
+    and strings; this library can.
 
     Args:
         max_shard_size: bytes; 0 gives each tensor that is not empty its own shard. In a cut array

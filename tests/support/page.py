@@ -40,7 +40,7 @@ def quoted_words() -> dict[str, str]:
     tables = sections()
     found = {
         row.first: re.search(r'"(.+)"', row.second)
-        for table in ("Errors", "Managers", "Sharding callbacks")
+        for table in ("Errors", "Sharding callbacks")
         for row in tables[table]
     }
     return {title: words[1] for title, words in found.items() if words}
