@@ -210,7 +210,7 @@ _USER = re.compile(
 _SIGNED = re.compile(
     r"(?i)((?:[?&]|%3f|%26)(?:x-amz-(?:credential|signature|security-token)"
     r"|x-goog-(?:credential|signature)"
-    r"|signature|sig|token|access_token|key|api_key|password))=[^&#\s]+"
+    r"|signature|sig|token|access_token|auth|key|api_?key|password))=[^&#\s]+"
 )
 
 

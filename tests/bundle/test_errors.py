@@ -281,7 +281,7 @@ def test_long_names_are_cut_in_messages() -> None:
 SECRETS = [
     *("x-amz-credential", "x-amz-signature", "x-amz-security-token"),
     *("x-goog-credential", "x-goog-signature", "signature", "sig"),
-    *("token", "access_token", "key", "api_key", "password"),
+    *("token", "access_token", "key", "api_key", "apikey", "auth", "password"),
 ]
 
 
