@@ -736,7 +736,8 @@ def _node(value: Any, path: str, arrays: dict[str, _Array]) -> Any:
     if kind in ("set", "frozenset"):
         return {f"${kind}": below(made)}
     if kind == "deque":
-        return {"$deque": below(made), "maxlen": value.arguments[1]}
+        _, maxlen = value.arguments or ((), None)
+        return {"$deque": below(made), "maxlen": maxlen}
     if kind == "Counter":
         return {"$counter": pairs(made)}
     tag = f"${kind}" if kind in ("complex", "path", "device") else "$bytes"

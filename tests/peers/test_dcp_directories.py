@@ -173,6 +173,7 @@ VALUES: dict[str, Any] = {
     "counter": Counter("aab"),
     "ordered": OrderedDict(z=1, a=2.5),
     "deque": deque([1, "two"], 5),
+    "unbounded": deque([1]),
     "size": torch.Size([2, 3]),
     "array": np.arange(6, dtype=np.int16).reshape(2, 3),
     "big-endian array": np.arange(3, dtype=">f8"),
