@@ -212,7 +212,7 @@ def load(
 
     Args:
         path: any path that `ckptfmt.open` takes.
-        device: where the tensors go. "meta" reads no data: the tensors have only shape and dtype.
+        device: where the tensors go. "meta": the tensors have only shape and dtype.
         names: the tensors to load, str or bytes; None: all. A missing one is an error. A name is a
             path.
         filter: which tensors to load: a name, a glob pattern (`*` matches slashes too), `/REGEX/`
@@ -276,7 +276,7 @@ def load_into(
     of a state dict, and of the state that an optimizer has; those on the meta device are replaced
     by new ones. Optimizers and other objects get their state through their `load_state_dict`, other
     values of a dict are replaced. Everything is matched before the first tensor is read, optimizers
-    too: their groups, parameters, and the shapes and dtypes of their state.
+    too: their groups, parameters, and the shapes and dtypes of their moments.
 
     Args:
         target: what to load into: a module, another object with `load_state_dict`, or a dict.
