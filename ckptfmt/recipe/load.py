@@ -86,8 +86,8 @@ def load(
     with reading.open(path, verify=verify) as reader:
         choice, batch = _selected(choice, reader)
         if filter is rename is cast is None and not batch.meant:
-            asked = [choice.asked.get(name, name) for name in batch.names if choice.asked]
-            return dict(zip(asked or batch.names, batch.read_each(progress), strict=True))
+            asked = map(choice.asked.get, batch.names, batch.names) if choice.asked else batch.names
+            return dict(zip(asked, batch.read_each(progress), strict=True))
         new_names, _, transforms = choice.chosen(batch.names, reader.prefix)
         if list(new_names) != batch.names:
             positions = {name: position for position, name in enumerate(batch.names)}
