@@ -599,7 +599,7 @@ class CheckpointManager:
             self._warn(
                 name,
                 f"'{prefix}' is replaced, and this manager did not save it: restore first, "
-                "or give each manager a checkpoint_name of its own",
+                "or give each manager a directory of its own",
             )
 
     def _rate(self) -> None:

@@ -79,12 +79,11 @@ def test_what_installs() -> None:
 
 def test_constants() -> None:
     """What a page says of times and sizes is what the code does."""
-    stall, words = f"{waiting.STALL_SECONDS:.0f}", {2: "second"}
+    stall = f"{waiting.STALL_SECONDS:.0f}"
     text = " ".join((ROOT / "docs/stores.md").read_text(encoding="utf-8").split())
     for phrase in (
         f"given up, default {stall} (",
         f"moves no byte for {stall} seconds is cancelled",
-        f"the {words[waiting.STALLS]} time, the call ends",
         f"{stall} seconds for the whole request, plus one for each {waiting.SLOWEST >> 10} KiB",
     ):
         assert phrase in text, phrase
