@@ -4,7 +4,9 @@
 from __future__ import annotations
 
 import collections
-from _thread import get_ident
+from _thread import allocate_lock, get_ident
+
+_TAKING = allocate_lock()
 
 
 class Callbacks:
@@ -31,8 +33,9 @@ class Callbacks:
         import threading  # noqa: PLC0415 (local files need no threads of Python)
 
         me, main = get_ident(), threading.main_thread().ident
-        errors = [self._errors.popleft() for _ in range(len(self._errors))]
-        self._errors.extend(one for one in errors if one[0] == main != me)
-        mine = [error for thread, error in errors if thread == me]
-        others = [error for thread, error in errors if thread not in (me, main)]
-        return next(iter(mine or others), None)
+        with _TAKING:
+            taken = [one for one in list(self._errors) if one[0] != main or me == main]
+            for one in taken:
+                self._errors.remove(one)
+        mine = [error for thread, error in taken if thread == me]
+        return next(iter(mine or [error for _, error in taken]), None)

@@ -121,9 +121,8 @@ class Verified:
     def status(self) -> int:
         """Exit status of this one."""
         if self.report is not None:
-            if any(map(is_transient, self.report.problems)):
-                return 2
-            return 0 if self.report.ok else 1
+            proven = [one for one in self.report.problems if not is_transient(one)]
+            return 0 if self.report.ok else 1 if proven else 2
         return 1 if isinstance(self.error, DAMAGE) else 2
 
     @property

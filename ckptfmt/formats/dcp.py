@@ -408,7 +408,7 @@ class _Chunk:
             except (ValueError, KeyError, TypeError, IndexError) as error:
                 raise place.damaged(f"the description of the chunk is wrong: {error}") from None
             begin = place.offset + _checked_member(info, place)
-            self.compared = info.file_size if info.CRC else None
+            self.compared = info.file_size if info.CRC or not info.file_size else None
             last = first + sum((n - 1) * step for n, step in zip(shape, strides, strict=True))
             if math.prod(shape) and (last + 1) * self.dtype.itemsize > info.file_size:
                 raise place.damaged("the chunk has elements past the end of its storage")

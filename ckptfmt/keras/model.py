@@ -159,6 +159,13 @@ class Objects:
             return None
         return self._node(thing, _layer_children(thing), thing)
 
+    def has_other_optimizers(self) -> bool:
+        """Return whether an optimizer is built that is not the model's."""
+        found = (
+            one for one, _ in self._nodes.values() if isinstance(one, keras.optimizers.Optimizer)
+        )
+        return any(one is not self._own and one.built for one in found)
+
     def _of_optimizer(self, optimizer: Any) -> dict[str, Any]:
         if optimizer is self._own and self._instead is not None:
             optimizer = self._instead

@@ -9,7 +9,14 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
-from ckptfmt._base.arguments import Durability, Level, check_choice, check_order, check_switch
+from ckptfmt._base.arguments import (
+    Durability,
+    Level,
+    check_choice,
+    check_order,
+    check_switch,
+    invalid,
+)
 from ckptfmt._base.arrays import Sources
 from ckptfmt._base.background import wait_for_saves
 from ckptfmt._base.names import path_text, prefix_text
@@ -239,7 +246,14 @@ def save_weights(
     wait_for_saves()
     target = prefix_text(text, urls=True)
     own = getattr(model, OPTIMIZER, None)
-    optimizer = optimizer and own is not None and own.built  # else a load would miss its moments
+    if optimizer and (own is None or not own.built):  # a load would miss its moments
+        optimizer = False
+        if Objects(model, optimizer=True, saving=True).has_other_optimizers():
+            raise invalid(
+                "optimizer",
+                "the model has other optimizers than `model.optimizer`, which is not built: pass "
+                "optimizer=False, or save with a CheckpointManager of ckptfmt.keras.Checkpoint",
+            )
     sources, stored = content_of(model, by, optimizer, seeds, metadata, level)
     write_sources(target, sources, None, options, metadata=stored)
     return target

@@ -376,7 +376,7 @@ def _value_text(value: Any) -> str:
     elif isinstance(value, dict):
         parts = (f"{_value_text(key)}: {_value_text(one)}" for key, one in value.items())
     elif isinstance(value, SEQUENCES):
-        parts = map(_value_text, value)
+        parts = [*map(_value_text, value), f"maxlen={getattr(value, 'maxlen', None)}"]
     else:
         return repr(value)
     return f"{type(value).__name__}({', '.join(parts)})"

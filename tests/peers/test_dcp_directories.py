@@ -152,6 +152,9 @@ def test_without_checksums(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
         torch.serialization.set_crc32_options(True)
     assert main(["verify", str(tmp_path / "dcp")]) == 0
     assert "no checksums" in capsys.readouterr().out
+    save({"w": torch.arange(3), "none": torch.zeros(0)}, tmp_path / "empty")
+    assert main(["verify", "--json", str(tmp_path / "empty")]) == 0
+    assert json.loads(capsys.readouterr().out)["verified"]
     ckptfmt.convert(tmp_path / "dcp", tmp_path / "ck")
     assert ckptfmt.load(tmp_path / "ck")["w"].tolist() == [0, 1, 2]
 

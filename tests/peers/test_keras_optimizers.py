@@ -242,3 +242,21 @@ def test_the_class_is_known_by_the_names_of_h5_as_well(tmp_path: Path) -> None:
     path = save_weights(source, tmp_path / "ck", by="h5")
     assert load_weights(target, path).left == ("optimizer",)
     assert not target.optimizer.built
+
+
+def test_optimizers_beside_that_of_the_model(tmp_path: Path) -> None:
+    """They are saved with it, or the save is refused."""
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(2)])
+    model.compile("sgd")
+    model.beside = keras.optimizers.Adam()
+    model.beside.build(model.trainable_variables)
+    with pytest.raises(ckptfmt.InvalidError) as caught:
+        save_weights(model, tmp_path / "w")
+    assert caught.value.argument == "optimizer" and not list(tmp_path.iterdir())
+    save_weights(model, tmp_path / "w", optimizer=False)
+    model.optimizer.build(model.trainable_variables)
+    model.beside.iterations.assign(7)
+    save_weights(model, tmp_path / "w")
+    model.beside.iterations.assign(0)
+    load_weights(model, tmp_path / "w")
+    assert int(model.beside.iterations) == 7
