@@ -121,8 +121,10 @@ class Verified:
     def status(self) -> int:
         """Exit status of this one."""
         if self.report is not None:
-            proven = [one for one in self.report.problems if not is_transient(one)]
-            return 0 if self.report.ok else 1 if proven else 2
+            problems = self.report.problems
+            if problems and all(map(is_transient, problems)):
+                return 2
+            return 0 if self.report.ok else 1
         return 1 if isinstance(self.error, DAMAGE) else 2
 
     @property
