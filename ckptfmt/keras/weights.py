@@ -248,7 +248,7 @@ def save_weights(
     own = getattr(model, OPTIMIZER, None)
     if optimizer and (own is None or not own.built):  # a load would miss its moments
         optimizer = False
-        if Objects(model, optimizer=True, saving=True).has_other_optimizers():
+        if Objects(model, optimizer=True, seeds=False, saving=True).has_other_optimizers():
             raise invalid(
                 "optimizer",
                 "the model has other optimizers than `model.optimizer`, which is not built: pass "
