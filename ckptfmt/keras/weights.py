@@ -216,7 +216,8 @@ def save_weights(
 
     Raises:
         InvalidError: the model is not built; two variables have one path (by="path"); `seeds`, and
-            a layer was called in a tf.data pipeline of another framework; an argument.
+            a layer was called in a tf.data pipeline of another framework; the model has other
+            optimizers, and `model.optimizer` is not built; an argument.
         What `ckptfmt.save` raises.
     """
     check_order("save_weights(model, prefix)", "prefix", prefix, model)

@@ -156,3 +156,14 @@ def test_git_lfs_pointers(command: Command, tmp_path: Path) -> None:
     assert "this is a Git LFS pointer" in ran.out.splitlines()[0]
     with pytest.raises(ckptfmt.CorruptError, match=r"Git LFS pointer.*lfs pull"):
         ckptfmt.open(prefix)
+
+
+def test_a_file_that_cannot_be_read_beside_damage(command: Command, tmp_path: Path) -> None:
+    """What is proven counts."""
+    ckptfmt.save(tmp_path / "m", {"a": np.ones(9), "b": np.ones(9)}, shards=2)
+    first, second = (tmp_path / f"m.data-0000{n}-of-00002" for n in range(2))
+    second.unlink()
+    second.mkdir()
+    assert command("verify", tmp_path / "m").status == 2
+    flip(first, 3)
+    assert command("verify", tmp_path / "m").status == 1

@@ -308,11 +308,12 @@ def test_two_checkpoints_share_a_coordinator(tmp_path: Path) -> None:
 
 
 DIFFERENT = """
+import collections
 import numpy as np
 import pytest
 from pathlib import Path
 
-names = ("loader.at", "seen", "t", "array", "nested")
+names = ("loader.at", "seen", "t", "array", "nested", "window")
 
 class Loader:
     def __init__(self):
@@ -330,6 +331,7 @@ def given():
         "t": torch.full((2,), float(rank * differs)),
         # repr abbreviates these
         "array": np.where(np.arange(5000) == 2500, rank * differs, 0.1),
+        "window": collections.deque([1], 2 + rank * differs),
         "nested": [{"b", "a", "c", "d"}, (torch.tensor(0.1 + rank * differs * 1e-6), 1)],
     }
 
