@@ -74,9 +74,9 @@ def check_number(what: str, given: object) -> None:
 
 
 def is_positive(given: Any) -> bool:
-    """Return whether `given` is an integer above zero."""
+    """Return whether `given` is an integer above zero; True is none."""
     try:
-        return operator.index(given) > 0
+        return operator.index(given) > 0 and not isinstance(given, bool)
     except TypeError:
         return False
 

@@ -38,7 +38,7 @@ def open_root(root: str) -> FsspecClient:
     """Return a client of a URL's scheme and host."""
     try:
         file_system, _ = fsspec.core.url_to_fs(f"{root}/")
-    except (ValueError, TypeError, ImportError) as error:
+    except (ValueError, TypeError, ImportError, AttributeError) as error:  # by URLs without a part
         raise InvalidError(f"{root}: {error}") from None
     return FsspecClient(file_system, root)
 

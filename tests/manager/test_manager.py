@@ -279,7 +279,7 @@ def test_checkpoint_interval_and_restoring(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("argument", "values"),
     [
-        ("max_to_keep", [0, -1, "3"]),
+        ("max_to_keep", [0, -1, True, "3"]),
         ("checkpoint_name", ["a/b", ""]),
         ("keep_every_n_steps", [0, 1.5]),
         ("options", ["some"]),

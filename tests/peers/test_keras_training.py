@@ -123,7 +123,7 @@ def test_what_a_callback_refuses(tmp_path: Path) -> None:
     for argument, call in {
         "manager": lambda: CheckpointCallback(other),
         "monitor": lambda: CheckpointCallback(manager, monitor="loss"),
-        "save_freq": lambda: CheckpointCallback(manager, save_freq=0),
+        "save_freq": lambda: CheckpointCallback(manager, save_freq=True),
     }.items():
         with pytest.raises(ckptfmt.InvalidError) as caught:
             call()

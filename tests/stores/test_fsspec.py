@@ -49,6 +49,12 @@ class Whole(LocalFileSystem):
         return Path(path).read_bytes()
 
 
+@pytest.mark.parametrize("url", ["mystery://x/m", "dir:///m", "cached://x", "reference://x"])
+def test_urls_that_no_file_system_takes(url: str) -> None:
+    with pytest.raises(ckptfmt.InvalidError):
+        ckptfmt.load(url)
+
+
 @pytest.fixture(params=[("uid", "mtime", "ino"), ("uid", "blob_id")], ids=["local", "hub"])
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
     files = Owned(skip_instance_cache=True)
