@@ -96,10 +96,10 @@ def options(**given: Any) -> Any:
 # ---- words ---------------------------------------------------------------------------------------
 
 
-@row("a tensor is missing")
+@row("a tensor that you name is missing")
 def _missing_tensor() -> None:
     save("missing", x=vector(1))
-    words = WORDS["a tensor is missing"]
+    words = WORDS["a tensor that you name is missing"]
     fails(errors.NotFoundError, lambda: restore("missing", "y"), words)
     fails(errors.NotFoundError, lambda: tf.train.load_variable("missing", "y"), words)
 
@@ -133,13 +133,13 @@ def _shape() -> None:
     fails(errors.InvalidArgumentError, lambda: restore("shape", "x", "4 0,2"), words)
 
 
-@row("a tensor's bytes are damaged")
+@row("a tensor's bytes have changed")
 def _damage() -> None:
     save("damage", x=vector(1, 2))
     with open("damage.data-00000-of-00001", "wb") as file:
         file.write(b"?" * 8)
     fails(
-        errors.DataLossError, lambda: restore("damage", "x"), WORDS["a tensor's bytes are damaged"]
+        errors.DataLossError, lambda: restore("damage", "x"), WORDS["a tensor's bytes have changed"]
     )
 
 

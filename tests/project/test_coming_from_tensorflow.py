@@ -95,7 +95,7 @@ def merges(inputs: list[str]) -> list[Callable[[], object]]:
 
 DOUBLES, FOUR = np.zeros(2), np.zeros(4, np.float32)
 CALLS: dict[str, tuple[type[Exception], list[Callable[[], object]]]] = {
-    "a tensor is missing": (errors.TensorNotFoundError, reads("ck", "y")),
+    "a tensor that you name is missing": (errors.TensorNotFoundError, reads("ck", "y")),
     "a checkpoint is missing": (
         errors.CheckpointNotFoundError,
         [*reads("kc"), *objects("kc"), lambda: tf.list_variables("kc")],
@@ -124,7 +124,7 @@ CALLS: dict[str, tuple[type[Exception], list[Callable[[], object]]]] = {
             *[*objects("object", FOUR), *objects("ck", FOUR), *parallel(FOUR)],
         ],
     ),
-    "a tensor's bytes are damaged": (
+    "a tensor's bytes have changed": (
         errors.CorruptError,
         [*reads("damaged"), *objects("damaged"), *objects("damaged-object")],
     ),
