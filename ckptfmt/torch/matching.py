@@ -305,6 +305,9 @@ class Matching:
             return self._misfit(target, path, _kind(stored), f"the state of a {_type(target)}")
         if known and not isinstance(stored, dict):
             return self._misfit(target, path, _kind(stored), f"the state of a {_type(target)}")
+        inner = target if isinstance(target, Optimizer) else getattr(target, "optimizer", None)
+        if isinstance(inner, Optimizer) and _is_optimizer_state(stored):
+            self._note_parameters(target, inner, path)
         return self._handed(target, target.load_state_dict, stored, path)
 
     def _handed(self, target: Any, load: Callable[[Any], Any], stored: Any, path: Names) -> Finish:
@@ -356,8 +359,7 @@ class Matching:
             return lambda: target
         self._matched += _names(stored, path)
         self._states |= places
-        name = path_name(path) or _type(target)
-        self._optimized += [(name, parameter) for parameter in parameters]
+        self._note_parameters(target, optimizer, path)
         self.new.add(build(stored, lambda leaf: None if leaf in places else leaf))
 
         def finish() -> Any:
@@ -374,6 +376,12 @@ class Matching:
             return _call(target, target.load_state_dict, build(stored, of), path)
 
         return finish
+
+    def _note_parameters(self, target: Any, optimizer: Optimizer, path: Names) -> None:
+        """Note the parameters of an optimizer, which `fills` refuses to replace."""
+        name = path_name(path) or _type(target)
+        groups = optimizer.param_groups
+        self._optimized += [(name, parameter) for group in groups for parameter in group["params"]]
 
     def _fitting(
         self, optimizer: Optimizer, groups: list[dict[str, Any]], path: Names
@@ -538,7 +546,7 @@ def _call(target: Any, load: Callable[[Any], Any], value: Any, path: Names) -> A
     return target
 
 
-def check_whole(target: Any, structure: Any, path: Any) -> None:
+def check_whole(target: Any, structure: Any, path: Any, report: MatchReport) -> None:
     """Refuse a single object as the target of a checkpoint that has nothing of it by name, but its
     state dict under a key.
 
@@ -564,11 +572,13 @@ def check_whole(target: Any, structure: Any, path: Any) -> None:
     keys = [key for key, value in structure.items() if own and has(value)]
     if keys:
         call = f"ckptfmt.torch.load_into({{{keys[0]!r}: {what}}}, {path!r}, strict=False)"
-        raise invalid(
+        error = invalid(
             "target",
             f"the checkpoint is a training state, with a state dict for {_type(target)} under "
             f"{some(keys)}: call {call}",
         )
+        error.report = None if report else report  # a scheduler takes any state
+        raise error
 
 
 # ---- optimizers ----------------------------------------------------------------------------------
@@ -652,7 +662,7 @@ def _expected(
         return None
     if isinstance(own, torch.Tensor) and own.shape == parameter.shape:
         return own.dtype, tuple(own.shape)
-    is_torch = type(optimizer).__module__.startswith("torch.optim.")
+    is_torch = f"{type(optimizer).__module__}.".startswith("torch.optim.")  # Muon: "torch.optim"
     if is_torch and not isinstance(optimizer, _FACTORED) and shape and own is None:
         return parameter.dtype, tuple(parameter.shape)
     return None

@@ -55,8 +55,8 @@ def save(
     """Save a module, a state dict, or a whole training state as one checkpoint, all or nothing.
 
     A tensor is stored under its path: "0.weight" of a module, "model.0.weight" of a dict with that
-    module under "model". Tensors that have the same memory, shape and strides are stored once;
-    other views are stored each with its own elements. Numbers, text, None, lists,
+    module under "model". Tensors that have the same memory, dtype, shape and strides are stored
+    once; other views are stored each with its own elements. Numbers, text, None, lists,
     tuples and dicts with any of these as keys are stored in the metadata, without pickle.
 
     Args:
@@ -322,11 +322,11 @@ def load_into(
         structure, parameters = structure_and_names(reader)
         new = New(_device(device))
         placed = Placed(structure, choice, reader, target)
-        if choice.is_default or not isinstance(target, torch.nn.Module):
-            check_whole(target, structure, path)
         matching = Matching(reader, target, new, assign, choice, placed.renamed(parameters))
         finish = matching.match(target, placed.structure, ())
         report = matching.report(tuple(placed.unexpected), tuple(placed.filtered))
+        if choice.is_default or not isinstance(target, torch.nn.Module):
+            check_whole(target, structure, path, report)
         if strict and not report:
             remedy = rename_remedy if rename is None else None
             refuse(reader.prefix, report, casts=tensors.can_cast, remedy=remedy)

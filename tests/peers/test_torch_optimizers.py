@@ -389,14 +389,32 @@ def test_an_optimizer_of_the_user(tmp_path: Path) -> None:
         assert same(content(optimizer), content(expected))
 
 
+@pytest.mark.skipif(MUON is None, reason="a torch without Muon")
+def test_new_moments_of_muon_are_compared(tmp_path: Path) -> None:
+    """Its class has the module `torch.optim` itself."""
+    ct.save(trained(MUON)[1], tmp_path / "ck")
+    other = MUON(nn.Linear(5, 3, bias=False).parameters())
+    with pytest.raises(InvalidError, match=r"momentum_buffer' is \(3, 4\) and not \(3, 5\)"):
+        ct.load_into(other, tmp_path / "ck")
+    assert not other.state
+
+
+class OwnLoad(torch.optim.AdamW):
+    def load_state_dict(self, state_dict: Any) -> None:
+        super().load_state_dict(state_dict)
+
+
 @pytest.mark.parametrize("meta", [False, True])
-def test_an_optimizer_of_parameters_that_are_replaced(tmp_path: Path, meta: bool) -> None:
+@pytest.mark.parametrize("kind", [torch.optim.AdamW, OwnLoad])
+def test_an_optimizer_of_parameters_that_are_replaced(
+    tmp_path: Path, kind: Any, meta: bool
+) -> None:
     """It would go on with the old ones."""
-    model, optimizer = trained()
+    model, optimizer = trained(kind)
     ct.save({"opt": optimizer, "model": model}, tmp_path / "ck")
     with torch.device("meta" if meta else "cpu"):
         other_model = nn.Linear(4, 3)
-    other = torch.optim.AdamW(other_model.parameters())
+    other = kind(other_model.parameters())
     target = {"opt": other, "model": other_model}
     with pytest.raises(InvalidError, match=r"'opt' would lose its parameters \('model"):
         ct.load_into(target, tmp_path / "ck", assign=not meta)
@@ -405,7 +423,7 @@ def test_an_optimizer_of_parameters_that_are_replaced(tmp_path: Path, meta: bool
             ct.load_into({"opt": other}, tmp_path / "ck", strict=False)
     assert not other.state
     ct.load_into({"model": other_model}, tmp_path / "ck", strict=False, assign=not meta)
-    other = torch.optim.AdamW(other_model.parameters())
+    other = kind(other_model.parameters())
     ct.load_into({"opt": other}, tmp_path / "ck", strict=False)
     assert torch.equal(step(model, optimizer), step(other_model, other))
 
@@ -429,6 +447,8 @@ def test_a_single_object_against_a_training_state(tmp_path: Path) -> None:
             with pytest.raises(InvalidError) as caught:
                 ct.load_into(target, path, strict=strict)
             assert keys in str(caught.value)
+            found = caught.value.report
+            assert found is None if target is scheduler else found is not None and not found
             assert f"ckptfmt.torch.load_into({call}, {path!r}, strict=False)" in str(caught.value)
     assert same(content(model, optimizer), before) and vars(scheduler) == rate
     assert not ct.load_into({"opt": optimizer}, path, strict=False).missing
