@@ -648,6 +648,8 @@ def _fill(
                     array = transformed(source.name, array, source.transform, one.shape)
                     cut: tuple[Any, ...] = tuple(slice(*side) for side in box)
                     array = array[(*cut, ...)]
-                parts[box] = choice.converted(array, one.dtype, source.name, box)
+                if not (one.is_int and array.dtype.kind in "iu"):
+                    array = choice.converted(array, one.dtype, source.name, box)
+                parts[box] = array
             found[name] = one.leaf_of(parts)
     return found

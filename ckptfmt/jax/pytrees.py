@@ -221,6 +221,11 @@ class Wanted:
             return not self.leaf.is_deleted()
         return not isinstance(self.leaf, jax.ShapeDtypeStruct)
 
+    @property
+    def is_int(self) -> bool:
+        """Whether the leaf is a Python int, which can have the value of any stored integer."""
+        return isinstance(self.leaf, int) and not isinstance(self.leaf, bool)
+
     def accepts(self, dtype: np.dtype[Any], cast: bool) -> bool:
         """Return whether a tensor of this dtype can become the leaf."""
         if dtype == self.dtype.newbyteorder("="):  # the byte order of a NumPy array is its own

@@ -343,6 +343,12 @@ def test_leaves_of_other_frameworks(tmp_path: Path) -> None:
     check(ckptfmt.jax.load(path, {"w": jnp.zeros(3)}), {"w": jnp.arange(3.0)})
 
 
+def test_ints_above_63_bits(tmp_path: Path) -> None:
+    ckptfmt.jax.save(tmp_path / "ck", {"n": 2**64 - 1})
+    assert ckptfmt.jax.load(tmp_path / "ck") == {"n": 2**64 - 1}
+    assert ckptfmt.jax.load(tmp_path / "ck", {"n": 0}) == {"n": 2**64 - 1}
+
+
 def test_scalars_and_weak_types(tmp_path: Path) -> None:
     """What `jax.eval_shape` makes of a Python scalar takes what was saved of the scalar."""
     pytree = {"step": 3, "rate": 0.25, "done": False}
