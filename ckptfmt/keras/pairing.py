@@ -15,7 +15,7 @@ from ckptfmt._base.renaming import Transform, transformed, transformed_kind
 from ckptfmt.bundle.meanings import meant
 from ckptfmt.bundle.tensor import TensorHandle
 from ckptfmt.keras.model import Value
-from ckptfmt.recipe.changes import Changes
+from ckptfmt.recipe.changes import Casts, Changes
 from ckptfmt.recipe.load import MatchReport, Mismatch, refuse
 
 
@@ -81,9 +81,9 @@ class Pairing:
         Raises:
             TensorNotFoundError, InvalidError: as `load_weights`.
         """
-        left_out = replace(choice, rename=None).chosen(list(self.stored), path).left_out
-        read = [old for old, new in self.new_names.items() if new in self.places]
-        read = [old for old in read if old not in left_out]
+        chosen = replace(choice, rename=None, cast=None, done=Casts())  # the pairing noted keys
+        left_out = chosen.chosen(list(self.stored), path).left_out
+        read = [o for o, new in self.new_names.items() if new in self.places and o not in left_out]
         handles = [self._values(old) for old in read]
         wanted = choice.casts(
             read, [one.dtype for one in handles], lambda: [h.shape for h in handles]

@@ -48,6 +48,7 @@ from ckptfmt.keras.layers import (
 from ckptfmt.keras.model import OPTIMIZER, Objects
 from ckptfmt.keras.optimizers import CLASS, class_of
 from ckptfmt.keras.pairing import Pairing
+from ckptfmt.objects.choice import value_names
 from ckptfmt.objects.serializing import content_of as graph_content
 from ckptfmt.objects.traversal import TreeView
 from ckptfmt.recipe.changes import Cast, Changes, Names
@@ -163,9 +164,12 @@ def _pairing(
     elif graph is None:
         raise InvalidError("there is no object graph: load by='path'", path=reader.prefix)
     else:
+        stored = list(value_names(graph))  # before `rename` changes the graph
         pairing = by_graph(reader, graph, model, optimizer, choice)
         if by is None and pairing.places.keys().isdisjoint(pairing.new_names.values()):
             pairing = by_path(reader, graph, model, optimizer, choice)  # as of `model.export()`
+        else:
+            choice.chosen(stored, reader.prefix)  # refuses or notes keys that match none
     pairing.left += paths_of(beside_variables(model))
     return pairing
 

@@ -295,6 +295,18 @@ def test_values_of_a_graph_are_renamed_and_transformed(tmp_path: Path) -> None:
     assert model.get_weights()[0].tolist() == kernel.T.tolist()
 
 
+@pytest.mark.parametrize("by", ["graph", "path", "h5"])
+def test_every_name_in_a_rename_is_stored(tmp_path: Path, by: Any) -> None:
+    model, rename = layered(3), {"nope": "elsewhere"}
+    save_weights(model, tmp_path / "ck", by=by)
+    with pytest.raises(ckptfmt.TensorNotFoundError, match="rename: 'nope' matches none"):
+        load_weights(model, tmp_path / "ck", rename=rename)
+    given: dict[str, Any]
+    for given in ({}, {"filter": "*"}, {"cast": "float32"}):
+        report = load_weights(model, tmp_path / "ck", rename=rename, strict=False, **given)
+        assert report.unused == ("nope",)
+
+
 def test_the_optimizer_is_optional(tmp_path: Path) -> None:
     model = made("shared")
     save_weights(model, tmp_path / "with")
