@@ -448,7 +448,7 @@ class Reader(Mapping[str, TensorHandle]):
         this reader. Damage is in the report, not raised.
 
         Args:
-            strict: True makes deviations from what a canonical writer writes problems as well.
+            strict: True: notes of what a canonical writer does not write make `ok` False as well.
             progress: called as `progress(done, total)` with two ints, of bytes of the files.
 
         Raises:

@@ -139,7 +139,7 @@ def verify(
 
     Args:
         path: a prefix, an `.index` or data file, a directory, a SavedModel, or a URL of these.
-        strict: True makes deviations from what a canonical writer writes problems as well.
+        strict: True: notes of what a canonical writer does not write make `ok` False as well.
         progress: called as `progress(done, total)` with two ints, of bytes of the files.
         limits: what a file may ask of this process: a mapping of names of `ckptfmt_limits` in
             `ckptfmt.h` to int, such as {"index_bytes_max": 1 << 30}; None: the defaults there.
