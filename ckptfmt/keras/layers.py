@@ -20,8 +20,6 @@ from keras.src.utils.naming import to_snake_case
 from ckptfmt.errors import warn
 from ckptfmt.keras.model import OPTIMIZER
 
-_LOOKUPS = (keras.layers.StringLookup, keras.layers.IntegerLookup, keras.layers.TextVectorization)
-
 
 def saveables(saveable: Any, path: str, visited: set[int]) -> Iterator[tuple[str, Any]]:
     """Yield what saves variables itself with its path in a file, in the order of Keras."""
@@ -106,11 +104,15 @@ def _are_variables(layer: Any, values: dict[str, Any]) -> bool:
 
 
 def without_variables(model: Any) -> list[Any]:
-    """Return the layers that have a vocabulary or bins, which are files beside the weights."""
+    """Return the layers that have a vocabulary, bins or other assets, which are files beside the
+    weights."""
     every = _layers(model)
     inner = {id(getattr(layer, "_lookup_layer", None)) for layer in every}
-    kinds = (*_LOOKUPS, keras.layers.Discretization)
-    return [layer for layer in every if isinstance(layer, kinds) and id(layer) not in inner]
+    return [layer for layer in every if _has_assets(layer) and id(layer) not in inner]
+
+
+def _has_assets(layer: Any) -> bool:
+    return isinstance(layer, keras.layers.Discretization) or hasattr(layer, "save_assets")
 
 
 def beside_variables(model: Any) -> list[Any]:
@@ -140,7 +142,7 @@ def warn_of_rest(model: Any, *, with_methods: bool) -> None:
     """
     if names := [layer.name for layer in without_variables(model) if _is_adapted(layer)]:
         warn(
-            f"the vocabularies or bins of the layers {names} are not weights, and are not saved:"
+            f"the vocabularies, bins or assets of the layers {names} are not saved:"
             " model.save keeps them, or get_vocabulary and set_vocabulary (bin_boundaries)"
         )
     if not with_methods and (names := [layer.name for layer in beside_variables(model)]):
@@ -153,4 +155,5 @@ def warn_of_rest(model: Any, *, with_methods: bool) -> None:
 def _is_adapted(layer: Any) -> bool:
     if isinstance(layer, keras.layers.Discretization):
         return layer.bin_boundaries is not None
-    return int(getattr(layer, "_lookup_layer", layer).lookup_table.size()) > 0
+    table = getattr(getattr(layer, "_lookup_layer", layer), "lookup_table", None)
+    return table is None or int(table.size()) > 0

@@ -71,6 +71,21 @@ class Remembering(layers.Layer):
         return inputs * self.scale + keras.ops.convert_to_tensor(self.array)
 
 
+class Noting(layers.Layer):
+    """Saves a file beside the weights."""
+
+    bin_boundaries = ("own",)
+
+    def adapt(self, data: Any) -> None:
+        self.bin_boundaries = tuple(data[0])
+
+    def save_assets(self, folder: str) -> None:
+        raise AssertionError
+
+    def call(self, inputs: Any) -> Any:
+        return inputs
+
+
 class Listing(keras.Model):
     """Has a layer of a model in a list of lists."""
 
@@ -108,6 +123,7 @@ KINDS: dict[str, tuple[Callable[[], Any], Any]] = {
     "list": (Listing, X),
     "halving": (Halving, X),
     "remembering": (Remembering, X),
+    "noting": (Noting, X),
     "discretization": (lambda: layers.Discretization(num_bins=3), X),
 }
 if find_spec("tensorflow") is not None:
@@ -129,7 +145,7 @@ EXPECTED = {
 }
 
 # Whose state is not variables: the target has one as well, which stays.
-ADAPTED = {"discretization", "integers", "strings", "texts"}
+ADAPTED = {"discretization", "noting", "integers", "strings", "texts"}
 
 
 def made(kind: str, saved: bool) -> tuple[Any, Any]:
