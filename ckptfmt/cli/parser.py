@@ -14,7 +14,7 @@ from importlib import import_module
 from typing import Any, NoReturn
 
 from ckptfmt.cli.output import Output
-from ckptfmt.errors import printable
+from ckptfmt.errors import masked, printable
 
 # Names and summaries. Each command is a module of this package, imported when it is chosen, with
 # EPILOG, add_options(parser) and run(options) -> exit status.
@@ -136,7 +136,9 @@ class UsageError(SystemExit):
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        """Exit with status 2; the message is escaped, because arguments may hold control codes."""
+        """Exit with status 2; the message is masked and escaped, because arguments may hold
+        passwords of URLs and control codes."""
+        message = masked(message)
         try:
             super().error(printable(message))
         except SystemExit as stop:
@@ -231,5 +233,5 @@ def unknown_word(word: str | None, arguments: Sequence[str]) -> str | None:
         words = [name]
     else:
         words = [name, *rest] if rest else ["help", name]
-    line = shlex.join(["ckptfmt", *words])
+    line = masked(shlex.join(["ckptfmt", *words]))
     return f"{word!r} is not a command, and there is no such path; try: {line}"

@@ -74,6 +74,17 @@ def test_paths_are_masked(url: str, tmp_path: Path, command: Command) -> None:
     assert command("latest", url).out == f"{url}/m-2\n", "a path to open"
 
 
+@pytest.mark.parametrize(
+    "words",
+    [["export", "URL/m"], ["export", "--json", "URL/m"], ["latest", "URL/m", "URL/m"]]
+    + [["prune", "--keep", "URL/m", "URL"]],
+)
+def test_wrong_usage_is_masked(command: Command, words: list[str]) -> None:
+    ran = command(*(word.replace("URL", "s3://user:SECRET@bucket") for word in words))
+    assert ran.status == 2 and "SECRET" not in ran.out + ran.err
+    assert "s3://***@bucket" in ran.err
+
+
 def test_a_long_path_beside_the_progress_bar(
     url: str, command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
