@@ -109,8 +109,8 @@ class safe_open:  # noqa: N801 (the name that users know)
         return self._convert(self._find(name).read())
 
     def get_slice(self, name: str) -> _Slice:
-        """Return a tensor to index: only the requested part is read."""
-        return _Slice(self._find(name), self._convert)
+        """Return a tensor to index, which reads a part of it."""
+        return _Slice(self, self._find(name))
 
     def _find(self, name: str) -> Any:
         if name not in self._tensors:
@@ -122,8 +122,9 @@ class safe_open:  # noqa: N801 (the name that users know)
 class _Slice:
     """A tensor of which parts are read, as safetensors' `PySafeSlice`."""
 
-    def __init__(self, tensor: Any, convert: Any) -> None:
-        self._tensor, self._convert = tensor, convert
+    def __init__(self, file: safe_open, tensor: Any) -> None:
+        self._file = file  # open as long as a slice of it is used
+        self._tensor, self._convert = tensor, file._convert
 
     def get_shape(self) -> list[int]:
         """Return the sizes of the dimensions."""

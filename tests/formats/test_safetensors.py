@@ -104,6 +104,7 @@ def test_safe_open(tmp_path: Path, kind: str) -> None:
             assert np.array_equal(part[key], array[key])
         with pytest.raises(ckptfmt.TensorNotFoundError, match="'w'"):
             file.get_tensor("ww")
+    assert np.array_equal(safe_open(path).get_slice("w")[1:], array[1:])
 
 
 def test_by_hand(tmp_path: Path) -> None:

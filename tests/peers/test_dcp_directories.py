@@ -216,7 +216,7 @@ UNREAD: dict[str, tuple[Any, str]] = {
 
 
 def documented(value: Any) -> np.ndarray[Any, Any]:
-    """What a value becomes, as docs/dcp.md has it."""
+    """What a value becomes without the structure of the state."""
 
     def plain(one: Any) -> Any:
         if isinstance(one, (list, tuple, set, frozenset, deque)):
