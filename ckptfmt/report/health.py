@@ -92,8 +92,7 @@ def health_data(
     items, shown = [], layers.shown
     for kind, several in kinds.items():
         for row, text in nsmallest(KIND_MAX, several, key=lambda one: natural_key(shown[one[0]])):
-            is_bad = kind in ("nan", "infinite")
-            place = results.found[row].get("first_nan") if is_bad else None
+            place = results.found.get(row, {}).get("first", {}).get(kind)
             items.append({"kind": kind, "name": shown[row], "text": text, "place": place})
     return {
         "findings": findings,

@@ -257,8 +257,8 @@ def _keep(
     data: dict[str, Any] = {"stats": stats, "sampled": not whole, **sample}
     if whole and (grids := places.grids(found)) is not None:
         data["places"] = grids
-    if places.first is not None:
-        data["first_nan"] = places.first
+    if places.first:
+        data["first"] = places.first
     if warnings:
         data["warnings"] = [text for _, text in warnings]
         results.warnings[row] = warnings

@@ -28,13 +28,14 @@ class Places:
         whole: whether it is read whole, in order.
 
     Attributes:
-        first: the index of the first NaN or infinity that was read.
+        first: the index of the first NaN ("nan") and of the first infinity ("infinite") that were
+            read.
     """
 
     def __init__(self, shape: tuple[int, ...], *, whole: bool) -> None:
         self._shape, self._whole = shape, whole
         self._rows = self._dead = 0
-        self.first: list[int] | None = None
+        self.first: dict[str, list[int]] = {}
         # Of a row that is read in several pieces: where it is, and whether all were zero.
         self._place: int | None = None
         self._is_zero = True
@@ -52,7 +53,9 @@ class Places:
         """
         is_zero = part == 0 if zeros else None
         if unusual:
-            self._mark("nans", box, ~np.isfinite(part))
+            marked = ~np.isfinite(part)
+            self._find(box, part, marked)
+            self._mark("nans", box, marked)
         if is_zero is not None and self._whole:
             self._mark("zeros", box, is_zero)
         if len(self._shape) < 2 or not part.size:
@@ -84,17 +87,31 @@ class Places:
             self._dead += self._is_zero
             self._place = None
 
-    def _mark(self, kind: str, box: tuple[slice, ...], marked: NDArray[np.bool_]) -> None:
-        """Count the elements that are marked in the grid of a kind."""
+    def _start(self, box: tuple[slice, ...]) -> int:
+        """Return the place of the first element of a piece."""
         start = 0
         for dim, one in zip(self._shape, box or map(slice, self._shape), strict=False):
             start = start * dim + (one.start or 0)
-        start *= math.prod(self._shape[len(box) :]) if box else 1
-        places = np.flatnonzero(marked) + start
-        if kind == "nans" and self.first is None:
-            self.first = [int(one) for one in np.unravel_index(places[0], self._shape)]
+        return start * (math.prod(self._shape[len(box) :]) if box else 1)
+
+    def _find(
+        self, box: tuple[slice, ...], part: NDArray[Any], marked: NDArray[np.bool_]
+    ) -> None:
+        """Note the first NaN and the first infinity of the elements that are marked."""
+        if len(self.first) == 2:
+            return
+        # Of complex numbers the absolute values count, as in the statistics.
+        is_nan = np.isnan(np.abs(part) if part.dtype.kind == "c" else part)
+        for kind, found in (("nan", is_nan), ("infinite", marked & ~is_nan)):
+            if kind not in self.first and found.any():
+                place = int(np.argmax(found)) + self._start(box)
+                self.first[kind] = [int(one) for one in np.unravel_index(place, self._shape)]
+
+    def _mark(self, kind: str, box: tuple[slice, ...], marked: NDArray[np.bool_]) -> None:
+        """Count the elements that are marked in the grid of a kind."""
         if not self._whole:
             return
+        places = np.flatnonzero(marked) + self._start(box)
         height, width = self._sizes()
         rows, columns = self._grid_shape()
         grid = places // width * rows // height * columns + places % width * columns // width

@@ -139,8 +139,10 @@ def check_tensor(found: dict[str, Any], array: Array) -> None:
         grids["zeros"] = grid_of(array, flat == 0)
     places = {name: one for name, one in found.get("places", {}).items() if name in grids}
     assert places == grids and ("places" in found) == bool(grids)
-    bad = np.argwhere(~is_finite.reshape(array.shape))
-    assert found.get("first_nan") == (bad[0].tolist() if len(bad) else None)
+    is_nan = np.isnan(flat)
+    for kind, marked in (("nan", is_nan), ("infinite", ~is_finite & ~is_nan)):
+        bad = np.argwhere(marked.reshape(array.shape))
+        assert found.get("first", {}).get(kind) == (bad[0].tolist() if len(bad) else None)
     warnings = []
     if np.isnan(flat).any():
         warnings.append(f"{np.isnan(flat).sum():,} NaN")
@@ -190,8 +192,7 @@ def check_health(data: dict[str, Any], arrays: dict[str, Array]) -> None:
     kinds = [kind for kind, _, _ in expected]
     assert health["kinds"] == [[kind, kinds.count(kind)] for kind in WARNINGS if kind in kinds]
     for one in health["items"]:
-        place = rows[one["name"]].get("first_nan")
-        assert one["place"] == (place if one["kind"] in ("nan", "infinite") else None)
+        assert one["place"] == rows[one["name"]].get("first", {}).get(one["kind"])
     zero = [one for name, one in rows.items() if "all zero" in one.get("warnings", [])]
     assert health["zero_slots"] == sum(one["role"] == "optimizer" for one in zero)
     roots = {}
