@@ -45,18 +45,12 @@ from ckptfmt.cli.parser import (
     unknown_word,
     with_command,
 )
-from ckptfmt.errors import (
-    GenerationGoneError,
-    LimitError,
-    MergeConflictError,
-    ShardMissingError,
-    printable,
-)
+from ckptfmt.errors import LimitError, MergeConflictError, ShardMissingError, printable
 
 GOOD, PROBLEMS, TROUBLE, INTERRUPTED = 0, 1, 2, 130
 
-# Errors about a damaged checkpoint; after any other error there was no checkpoint to look at.
-DAMAGE = (CorruptError, LimitError, ShardMissingError, GenerationGoneError, MergeConflictError)
+# Errors about a damaged checkpoint; any other error does not prove damage.
+DAMAGE = (CorruptError, LimitError, ShardMissingError, MergeConflictError)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

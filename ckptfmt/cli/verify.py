@@ -122,7 +122,8 @@ class Verified:
         """Exit status of this one."""
         if self.report is not None:
             problems = self.report.problems
-            if problems and all(map(is_transient, problems)):
+            gone = "GENERATION_GONE"  # another save replaced it meanwhile
+            if problems and all(one.failure == gone or is_transient(one) for one in problems):
                 return 2
             return 0 if self.report.ok else 1
         return 1 if isinstance(self.error, DAMAGE) else 2

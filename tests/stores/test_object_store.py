@@ -15,6 +15,7 @@ from support.dict_client import DictClient, mount
 
 import ckptfmt
 from ckptfmt import errors
+from ckptfmt.cli import main
 from ckptfmt.files.folder import split
 from ckptfmt.sharded.coordinator import SingleProcess
 from ckptfmt.stores import objects, waiting
@@ -173,6 +174,18 @@ def test_a_replaced_checkpoint_is_noticed(client: DictClient) -> None:
         client.set(key, client.objects[key][0])
         with pytest.raises(errors.GenerationGoneError):
             reader["w"].read()
+
+
+@pytest.mark.parametrize("command", ["verify", "digest"])
+def test_a_replaced_checkpoint_is_not_called_damaged(command: str, client: DictClient) -> None:
+    ckptfmt.save(URL, SMALL)
+
+    def before(method: str, key: str) -> None:
+        if ".data-" in key:
+            client.set(key, client.objects[key][0])
+
+    client.before = before
+    assert main([command, URL]) == 2
 
 
 # ---- writing ------------------------------------------------------------------------------------
