@@ -94,9 +94,7 @@ class Places:
             start = start * dim + (one.start or 0)
         return start * (math.prod(self._shape[len(box) :]) if box else 1)
 
-    def _find(
-        self, box: tuple[slice, ...], part: NDArray[Any], marked: NDArray[np.bool_]
-    ) -> None:
+    def _find(self, box: tuple[slice, ...], part: NDArray[Any], marked: NDArray[np.bool_]) -> None:
         """Note the first NaN and the first infinity of the elements that are marked."""
         if len(self.first) == 2:
             return

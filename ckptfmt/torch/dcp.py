@@ -51,6 +51,7 @@ from ckptfmt.bundle.staging import Staging
 from ckptfmt.bundle.state_tree import KEY, WHOLE, dict_node, text_of
 from ckptfmt.bundle.writer import BATCH_BYTES, Writer, metadata_json
 from ckptfmt.errors import InvalidError, about
+from ckptfmt.files.state_file import checkpoint_exists
 from ckptfmt.torch import tensors
 from ckptfmt.torch.making import New
 from ckptfmt.torch.structure import Packed, Stored, structure_of
@@ -142,6 +143,12 @@ class StorageWriter(storage.StorageWriter):  # type: ignore[misc]
         if self._prefix is None:
             raise invalid("checkpoint_id", "give the prefix: dcp.save(..., checkpoint_id=PREFIX)")
         self._rank = None if kwargs.get("use_collectives", True) else kwargs.get("rank")
+        if self._rank is not None and checkpoint_exists(self._prefix):
+            raise invalid(
+                "checkpoint_id",
+                "a save of all ranks has this prefix, and a load would read that: remove it, or "
+                "use another prefix with use_collectives=False",
+            )
         self.discard()
 
     def prepare_local_plan(self, plan: SavePlan) -> SavePlan:

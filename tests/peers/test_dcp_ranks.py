@@ -336,6 +336,14 @@ found = {"mine": torch.zeros(3, dtype=torch.int64), "n": None}
 dcp.load(found, storage_reader=StorageReader("own"))
 assert found["mine"].tolist() == [rank] * 3 and found["n"] == rank
 assert os.path.exists(f"own-rank-0000{rank}.index") and not os.path.exists("own.index")
+# A load would read the checkpoint of all ranks.
+dcp.save(own | {"mine": torch.ones(3)}, storage_writer=StorageWriter("all"))
+try:
+    dcp.save(own, storage_writer=StorageWriter("all"), use_collectives=False)
+except ckptfmt.InvalidError as error:
+    assert error.argument == "checkpoint_id", error
+else:
+    raise SystemExit("no error")
 """
     run_ranks(tmp_path, 2, SAVE + program)
 
