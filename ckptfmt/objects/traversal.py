@@ -45,6 +45,7 @@ import dataclasses
 import enum
 import functools
 import sys
+import types
 import weakref
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple, TypeVar
@@ -151,7 +152,7 @@ def is_array(value: object) -> bool:
     or has a method `__array__`."""
     if isinstance(value, (*_BUFFERS, range)):
         return True
-    if isinstance(value, type):
+    if isinstance(value, (type, types.ModuleType)):  # numpy has a `shape` and a `dtype`
         return False
     if hasattr(value, "__array__") or hasattr(value, "__array_interface__"):
         return True

@@ -108,7 +108,8 @@ def test_role() -> None:
 
 
 @pytest.mark.parametrize(
-    "value", [None, object(), np.tanh, len, Layer, dict, Color.RED, {1}, types.SimpleNamespace(a=1)]
+    "value",
+    [None, object(), np, np.tanh, len, Layer, dict, Color.RED, {1}, types.SimpleNamespace(a=1)],
 )
 def test_what_cannot_be_saved_names_its_path(value: Any) -> None:
     words = rf"^the object at 'a/x\.y' is of type {type(value).__name__}, which cannot be saved"
