@@ -56,8 +56,8 @@ def save(
     With `base`, only tensors whose bytes have changed since that checkpoint are written, into one
     data file. All others are read from the base and compared; their data files get a second name
     (hard link) in the new checkpoint, which is complete without the base. Tensors are written again
-    if their data file cannot be linked (another file system), if more than half of it is dead, or
-    if there would be more than 64 data files.
+    if the base stores them compressed or in slices, if their data file cannot be linked (another
+    file system), if more than half of it is dead, or if there would be more than 64 data files.
 
     Waits first for a background save (`save_async`). An array that another thread changes meanwhile
     may be stored torn, partly old and partly new; the checkpoint can be loaded all the same.
