@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Whether a checkpoint is complete: its index is sound, and its data files have the sizes that it
-needs; and whether it is sound: every byte is checked."""
+needs; and whether it is sound: `verify` finds no problem."""
 
 from __future__ import annotations
 
@@ -99,8 +99,7 @@ def check_complete(prefix: str, tensors: Iterable[str] | None = None) -> None:
 
 
 def why_unsound(prefix: str, *, progress: Callable[[int, int], object] | None = None) -> str | None:
-    """Return the first problem of a checkpoint, and how many there are; None if it is sound. Checks
-    every byte.
+    """Verify a checkpoint. Return the first problem, and how many there are; None if it is sound.
 
     Args:
         prefix: the checkpoint.

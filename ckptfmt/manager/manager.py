@@ -732,7 +732,7 @@ class CheckpointManager:
         be transient, such as too many open files, are raised.
 
         Args:
-            check_first: True checks every byte of a checkpoint before anything of it is restored;
+            check_first: True verifies a checkpoint before anything of it is restored;
                 False leaves it to the checks that restoring makes: a damaged checkpoint may then be
                 restored in part before an older one is.
 

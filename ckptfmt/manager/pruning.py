@@ -67,8 +67,8 @@ def prune(
         keep: how many sound ones stay, at least 1.
         by_order: whether checkpoints are managed by the order of a state file without times, such
             as `tf.train.Saver` and `tf.train.Checkpoint.save` write.
-        verify: True checks every byte of a checkpoint. False only its index and the sizes of its
-            data files.
+        verify: True verifies a checkpoint. False checks only its index and the sizes of its data
+            files.
         dry_run: whether to remove nothing.
         progress: called as `progress(bytes_done, bytes_total)` for each checkpoint that is checked.
 

@@ -168,7 +168,7 @@ def restore_newest(
         directory: for errors.
         next_candidate: returns the prefix of the newest checkpoint that was not tried yet.
         decisions: those of process 0.
-        check_first: whether every byte is checked before anything is restored.
+        check_first: whether a checkpoint is verified before anything of it is restored.
     """
     rejected: list[Rejected] = []
     tried: set[str] = set()
