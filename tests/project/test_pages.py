@@ -193,16 +193,6 @@ def test_operators(tmp_path: Path) -> None:
         assert run_line(command, tmp_path) == (0, "", ""), command
 
 
-def test_performance(tmp_path: Path) -> None:
-    """The program that makes the checkpoints, with a thousandth of the names."""
-    text = program("docs/performance.md")
-    for number, less in (("50_000", "50"), ("2_000_000", "2_000"), ("10_000", "10")):
-        assert number in text
-        text = text.replace(number, less)
-    (tmp_path / "make.py").write_text(text, encoding="utf-8")
-    subprocess.run([sys.executable, "make.py"], cwd=tmp_path, check=True)
-
-
 def test_options(tmp_path: Path) -> None:
     run_page("docs/options.md", tmp_path)
 
