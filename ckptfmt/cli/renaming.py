@@ -32,11 +32,11 @@ def renames(
     for rule, (pattern, replacement) in zip(given, rules, strict=True):
         matched: dict[str, str] = {}
         for name in names:
-            suffix = VALUE_SUFFIX if name.endswith(VALUE_SUFFIX) else ""
-            for form, end in ((name, ""), (leaf_name(name), suffix), (shown(name), suffix)):
-                new, count = pattern.subn(replacement, form)
+            for form in (str, leaf_name, shown):
+                new, count = pattern.subn(replacement, form(name))
                 if count:
-                    matched[name] = new + end
+                    is_short = form is not str and name.endswith(VALUE_SUFFIX)
+                    matched[name] = new + VALUE_SUFFIX * is_short
                     break
         if not matched:
             hint = near(rule.partition("=")[0], list(map(shown, names)))
