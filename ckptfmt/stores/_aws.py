@@ -69,8 +69,8 @@ def _of_boto3(found: dict[str, Any], *, credentials: bool) -> dict[str, Any]:
         session = botocore.session.Session()
         profile = session.get_scoped_config()
         more: dict[str, Any] = {}
-        region = session.get_config_variable("region")
-        if region and not os.environ.get("AWS_REGION"):
+        # Said here, because a provider of credentials brings the region of its profile.
+        if region := os.environ.get("AWS_REGION") or session.get_config_variable("region"):
             more["region"] = region
         if credentials:
             if session.get_credentials() is None:

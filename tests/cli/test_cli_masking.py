@@ -76,8 +76,12 @@ def test_paths_are_masked(url: str, tmp_path: Path, command: Command) -> None:
 
 @pytest.mark.parametrize(
     "words",
-    [["export", "URL/m"], ["export", "--json", "URL/m"], ["latest", "URL/m", "URL/m"]]
-    + [["prune", "--keep", "URL/m", "URL"]],
+    [
+        ["export", "URL/m"],
+        ["export", "--json", "URL/m"],
+        ["latest", "URL/m", "URL/m"],
+        ["prune", "--keep", "URL/m", "URL"],
+    ],
 )
 def test_wrong_usage_is_masked(command: Command, words: list[str]) -> None:
     ran = command(*(word.replace("URL", "s3://user:SECRET@bucket") for word in words))

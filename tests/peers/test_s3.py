@@ -462,6 +462,15 @@ def test_keys_of_the_environment_and_a_profile_without_any(user: S3, tmp_path: P
     assert "/eu-west-3/s3/" in user.requests[-1].headers["authorization"]
 
 
+def test_a_region_of_the_environment_and_keys_of_a_profile(user: S3, tmp_path: Path) -> None:
+    (tmp_path / ".aws").mkdir()
+    keys = f"aws_access_key_id = {KEY}\naws_secret_access_key = {KEY}\n"
+    (tmp_path / ".aws/credentials").write_text(f"[default]\n{keys}region = eu-west-3\n")
+    environment = {**NO_KEYS, "HOME": str(tmp_path), "AWS_DEFAULT_REGION": "eu-central-1"}
+    assert outcome(user, **environment, AWS_REGION="us-west-1")[0] == "right 45"
+    assert "/us-west-1/s3/" in user.requests[-1].headers["authorization"]
+
+
 def test_a_put_that_the_server_carries_out_later(user: S3, monkeypatch: pytest.MonkeyPatch) -> None:
     """The commit is unknown: both checkpoints keep their data."""
     monkeypatch.setattr(waiting, "SLOWEST", 1 << 40)

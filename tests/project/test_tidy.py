@@ -56,18 +56,28 @@ SYSTEM = {
     "csrc/storage/posix.c": [
         *("openat", "close", "pread", "pwrite", "fsync", "sync_file_range"),
         *("fstat", "fstatat", "fstatvfs", "ftruncate", "fallocate", "mmap", "munmap", "getentropy"),
-        "flock",
+        *("flock", "fcntl", "dup2", "fchmod", "fchmodat"),
     ],
     "csrc/base/pages.c": ["madvise", "mmap", "munmap"],
     "csrc/storage/posix_files.c": [
         *("mkdir", "fdopendir", "readdir", "closedir", "flock", "renameat", "linkat", "unlinkat"),
-        *("syscall", "nanosleep"),
+        *("syscall", "nanosleep", "fstatfs"),
     ],
-    "csrc/storage/posix_direct.c": ["statx", "mincore", "mmap", "munmap", "pread", "pwrite"],
+    "csrc/storage/posix_direct.c": [
+        "statx",
+        "mincore",
+        "mmap",
+        "munmap",
+        "pread",
+        "pwrite",
+        "fcntl",
+    ],
     "no file": [
         *("open", "fopen", "read", "write", "readv", "writev", "fdatasync", "rename"),
         *("renameat2", "link"),
-        *("unlink", "remove", "mkdirat", "rmdir", "stat", "lstat", "opendir"),
+        *("unlink", "remove", "mkdirat", "rmdir", "stat", "lstat", "opendir", "creat", "lseek"),
+        *("preadv", "pwritev", "posix_fadvise", "copy_file_range", "readlink", "readlinkat"),
+        *("access", "faccessat", "chmod", "statfs", "statvfs", "fread", "fwrite", "dup"),
     ],
 }
 

@@ -140,9 +140,9 @@ def check_tensor(found: dict[str, Any], array: Array) -> None:
     places = {name: one for name, one in found.get("places", {}).items() if name in grids}
     assert places == grids and ("places" in found) == bool(grids)
     is_nan = np.isnan(flat)
-    for kind, marked in (("nan", is_nan), ("infinite", ~is_finite & ~is_nan)):
-        bad = np.argwhere(marked.reshape(array.shape))
-        assert found.get("first", {}).get(kind) == (bad[0].tolist() if len(bad) else None)
+    marked = {"nan": is_nan, "infinite": ~is_finite & ~is_nan}
+    bad = {kind: np.argwhere(one.reshape(array.shape)) for kind, one in marked.items()}
+    assert found.get("first", {}) == {k: one[0].tolist() for k, one in bad.items() if len(one)}
     warnings = []
     if np.isnan(flat).any():
         warnings.append(f"{np.isnan(flat).sum():,} NaN")
