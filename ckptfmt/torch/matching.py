@@ -212,7 +212,7 @@ class Matching:
             return lambda: target
         is_lazy = torch.nn.parameter.is_lazy(target)
         anew = assign or is_lazy or target.is_meta or target.is_quantized
-        if not anew or _is_sharded(target):
+        if not anew or _is_sharded(target) or target.is_nested:
             _check(target, name)
         dtype, shape = self._kind_of(stored)
         if not is_lazy and shape != tuple(target.shape):

@@ -214,6 +214,8 @@ def identity(tensor: torch.Tensor) -> Any:
     """Return a key that is equal for tensors that are the same elements of the same memory."""
     if (
         torch.nn.parameter.is_lazy(tensor)
+        or tensor.layout != torch.strided  # sparse or nested: it has several memories
+        or tensor.is_nested
         or tensor.is_meta
         or tensor.is_quantized
         or not tensor.numel()

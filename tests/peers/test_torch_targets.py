@@ -107,6 +107,19 @@ def test_refused(tmp_path: Path, make: Any, message: str, rename: Rename, strict
     assert ".contiguous()" not in str(caught.value) and ".cpu()" not in str(caught.value)
 
 
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested")
+def test_assign_of_sparse_and_nested_buffers(tmp_path: Path) -> None:
+    expected = stored(tmp_path / "ck", None)
+    model = nn.Module()
+    model.register_buffer("x", torch.zeros(SHAPE).to_sparse())
+    ct.load_into(model, tmp_path / "ck", strict=False, assign=True)
+    assert torch.equal(model.x, expected)
+    model.register_buffer("x", torch.nested.nested_tensor([torch.ones(2), torch.ones(3)]))
+    with pytest.raises(InvalidError) as caught:
+        ct.load_into(model, tmp_path / "ck", strict=False, assign=True)
+    assert caught.value.tensor == "x"
+
+
 @pytest.mark.parametrize("rename", RENAMES, ids=["plain", "rename", "transform"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_autograd_notices_a_load(tmp_path: Path, rename: Rename, dtype: torch.dtype) -> None:
