@@ -74,7 +74,7 @@ def check_number(what: str, given: object) -> None:
 
 
 def is_positive(given: Any) -> bool:
-    """Return whether `given` is an integer above zero; True is none."""
+    """Return whether `given` is an integer above zero, and not a bool."""
     try:
         return operator.index(given) > 0 and not isinstance(given, bool)
     except TypeError:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import subprocess
@@ -133,8 +134,9 @@ def test_slices_whose_tensor_is_lost(tmp_path: Path) -> None:
     with ckptfmt.Writer(tmp_path / "ck") as writer:
         for row in range(3):
             writer.add_slice("t/9", np.full((1, 4), row), (3, 4), (row, 0))
-        for number in range(20_000):
-            writer.add(f"t/{number % 8}/{number}", np.float32(number))
+        for number in range(6_000):  # of long names: several blocks
+            digits = hashlib.sha256(b"%d" % number).hexdigest().replace("9", "g")
+            writer.add(f"t/{number % 8}/{number}/{digits}", np.float32(number))
     index = tmp_path / "ck.index"
     content = bytearray(index.read_bytes())
     at = content.rindex(b"9", 0, len(content) - 400)
@@ -144,9 +146,9 @@ def test_slices_whose_tensor_is_lost(tmp_path: Path) -> None:
     done = rescue(tmp_path / "ck", tmp_path / "out")
     assert ckptfmt.verify(tmp_path / "out").ok
     loaded = ckptfmt.load(tmp_path / "out")
-    assert 8_000 < len(done.kept) == len(loaded) and not any("\0" in name for name in loaded)
+    assert 2_400 < len(done.kept) == len(loaded) and not any("\0" in name for name in loaded)
     assert "t/9" not in loaded and "..." in done.lost and not any("\0" in one for one in done.lost)
-    assert all(loaded[name] == int(name.rpartition("/")[2]) for name in loaded)
+    assert all(loaded[name] == int(name.split("/")[2]) for name in loaded)
     # A name can begin as theirs do.
     ckptfmt.save(tmp_path / "zero", {"\0a": np.ones(2)})
     assert rescue(tmp_path / "zero", tmp_path / "copy").kept == ("\0a",)
