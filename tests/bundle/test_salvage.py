@@ -18,8 +18,9 @@ from ckptfmt import _core
 from ckptfmt.errors import CorruptError
 
 DRAWS = {"quick": 25, "all": 2000}
-# Tensors and level, the last in several blocks; files of others, the first with Snappy blocks.
-SAVED = [(20, "v2"), (20, "v2+"), (9000, "v2")]
+# Tensors and level, the last in several blocks by its long names; files of others, the first with
+# Snappy blocks.
+SAVED = [(20, "v2"), (20, "v2+"), (3000, "v2")]
 GOLDEN = ["snappy_copies", "big_endian", "partitioned"]
 FILES = Path(__file__).parents[1] / "golden"
 
@@ -29,7 +30,8 @@ def saved(folder: Path, count: int, level: str) -> Path:
     prefix = folder / "ck"
     with ckptfmt.Writer(prefix, level=level) as writer:
         for i in range(count):
-            writer.add(f"model/layer_{i:05d}/kernel", np.full(i % 3, i, np.float32))
+            name = f"model/layer_{i:05d}/{'kernel' * (1 + count // 200)}"
+            writer.add(name, np.full(i % 3, i, np.float32))
         for row in range(2):
             writer.add_slice("table", np.ones((1, 4)), shape=(2, 4), offset=(row, 0))
     return prefix
