@@ -301,12 +301,12 @@ class Matching:
             return self._optimizer(target, optimizer, stored, path)
         known = type(target).__module__.partition(".")[0] == "torch"
         known = known or isinstance(target, torch.nn.Module)
-        if isinstance(target, Optimizer) and optimizer is not None:
+        if optimizer is target:
             return self._misfit(target, path, _kind(stored), f"the state of a {_type(target)}")
         if known and not isinstance(stored, dict):
             return self._misfit(target, path, _kind(stored), f"the state of a {_type(target)}")
         inner = target if isinstance(target, Optimizer) else getattr(target, "optimizer", None)
-        if isinstance(inner, Optimizer) and _is_optimizer_state(stored):
+        if isinstance(inner, Optimizer) and (inner is target or _is_optimizer_state(stored)):
             self._note_parameters(target, inner, path)
         return self._handed(target, target.load_state_dict, stored, path)
 
@@ -555,7 +555,7 @@ def check_whole(target: Any, structure: Any, path: Any, report: MatchReport) -> 
     """
     if isinstance(target, dict) or not isinstance(structure, dict):
         return
-    if isinstance(target, Optimizer):
+    if _torch_optimizer(target) is target:
         what, own = "optimizer", {"state", "param_groups"}
     else:
         what = "model" if isinstance(target, torch.nn.Module) else "target"

@@ -292,6 +292,44 @@ def test_a_wrapped_optimizer(tmp_path: Path) -> None:
     assert same(content(model), weights)
 
 
+class Lookahead(Optimizer):
+    """As pytorch_optimizer has it: a state of its own around that of an optimizer."""
+
+    def __init__(self, optimizer: Optimizer) -> None:
+        self.optimizer, self.slow = optimizer, [one.clone() for one in _parameters(optimizer)]
+
+    param_groups = property(lambda self: self.optimizer.param_groups)
+    state = property(lambda self: self.optimizer.state)
+
+    def state_dict(self) -> Any:
+        return {"base_optimizer": self.optimizer.state_dict(), "slow": self.slow}
+
+    def load_state_dict(self, state: Any) -> None:
+        self.optimizer.load_state_dict(state["base_optimizer"])
+        self.slow = state["slow"]
+
+
+def _parameters(optimizer: Optimizer) -> list[torch.Tensor]:
+    return [one.detach() for group in optimizer.param_groups for one in group["params"]]
+
+
+def test_a_wrapper_with_a_state_of_its_own(tmp_path: Path) -> None:
+    model, optimizer = trained()
+    ct.save({"model": model, "opt": Lookahead(optimizer)}, tmp_path / "ck")
+    ct.save(Lookahead(optimizer), tmp_path / "alone")
+    for alone in (False, True):
+        other_model, other = trained(seed=1)
+        wrapped = Lookahead(other)
+        if alone:
+            assert ct.load_into(wrapped, tmp_path / "alone")
+        else:
+            assert ct.load_into({"model": other_model, "opt": wrapped}, tmp_path / "ck")
+        assert same(content(other), content(optimizer))
+        assert all(map(torch.equal, wrapped.slow, _parameters(optimizer)))
+    with pytest.raises(InvalidError, match=r"'opt' would lose its parameters"):
+        ct.load_into({"opt": wrapped, "model": other_model}, tmp_path / "ck", assign=True)
+
+
 # ---- what does not fit ---------------------------------------------------------------------------
 
 
