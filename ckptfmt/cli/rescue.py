@@ -19,8 +19,8 @@ SOURCE is a path as for `ckptfmt convert`, and is not changed; DESTINATION is a 
 written there is proven by checksums: a data file may be cut short or missing, values and the index
 may have flipped bits, the end of the index may be gone. One flipped bit in the index is repaired.
 The object graph, or the structure of a state that ckptfmt.torch saved, stays without what is lost.
-Every tensor that is lost is printed, with the reason, and with the rows that are sound if its
-chunks have checksums or it is stored in slices.
+Every tensor that is lost is printed, with the reason, and with the rows that are sound if it has
+no strings, and its chunks have checksums or it is stored in slices.
 
 A safetensors, npz or HDF5 file that is cut short, or a directory of safetensors files or of
 torch.distributed.checkpoint (DCP) with some files cut or missing, becomes a checkpoint of the

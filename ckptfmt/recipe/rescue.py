@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
 from ckptfmt import _core
@@ -314,15 +315,20 @@ def _reason(error: CkptfmtError) -> str:
 
 def _sound_rows(handle: TensorHandle) -> str:
     """Return in words which rows of a damaged tensor can be read and are proven."""
-    dtype = handle.dtype
-    if dtype is None or dtype.hasobject or not handle.shape or not handle.partial_reads_verified:
+    dtype, in_parts = handle.dtype, handle.partial_reads_verified
+    if dtype is None or dtype.hasobject or not handle.shape or not (in_parts or handle.partitioned):
         return ""
     found: list[list[int]] = []
     bad = -1
-    for box in _steps(handle, dtype.itemsize):
+    for box in _steps(handle, dtype.itemsize, _STEP_BYTES if in_parts else handle.nbytes):
         first, last = box[0].start, box[0].stop
         try:
-            handle[(*box, ...)]
+            if in_parts:
+                handle[(*box, ...)]
+            else:  # one row of its slices verifies them whole
+                shape = (1, *handle.shape[1:])
+                corner = np.array([first, *[0] * len(shape[1:]), *shape, 0], np.int64)
+                handle._read_box(corner, shape, "full")
         except CkptfmtError as error:
             if not proves_damage(error):
                 raise
@@ -338,13 +344,13 @@ def _sound_rows(handle: TensorHandle) -> str:
     return f"; its rows {some(runs, quote='')} are sound" if runs else ""
 
 
-def _steps(handle: TensorHandle, itemsize: int) -> Iterator[tuple[slice, ...]]:
-    """Divide a tensor into boxes of a few rows, in order, each in rows of the same slices."""
+def _steps(handle: TensorHandle, itemsize: int, most: int) -> Iterator[tuple[slice, ...]]:
+    """Divide a tensor into boxes of `most` bytes, in order, each in rows of the same slices."""
     rows = {0, handle.shape[0]}
     for one in handle.slices:
         rows |= {one.start[0], one.start[0] + one.shape[0]}
     for first, last in itertools.pairwise(sorted(rows)):
-        for box in pieces((last - first, *handle.shape[1:]), itemsize, _STEP_BYTES):
+        for box in pieces((last - first, *handle.shape[1:]), itemsize, most):
             inside = box[0] if box else slice(0, last - first)
             yield slice(first + inside.start, first + inside.stop), *box[1:]
 
