@@ -352,6 +352,6 @@ def by_listing(names: Iterable[str]) -> Foreign | None:
         return ORBAX
     for pattern, kind in _MODEL_FILES:
         for name in found:
-            if re.fullmatch(pattern, name, re.S):
+            if re.fullmatch(pattern, name, re.S | re.I):
                 return kind._replace(what=f"a directory with '{name}', {kind.what}")
     return None

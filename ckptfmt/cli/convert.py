@@ -21,7 +21,7 @@ from ckptfmt.cli.renaming import renames
 from ckptfmt.cli.results import changed, listed, print_result
 from ckptfmt.files.locate import locate
 from ckptfmt.files.outputs import checkpoint_files
-from ckptfmt.formats.safetensors import INDEX
+from ckptfmt.formats.safetensors import INDEX, base_of
 from ckptfmt.naming.tensor_names import TensorNames
 from ckptfmt.recipe.opening import open_tensors
 from ckptfmt.recipe.sources import Format, format_of
@@ -187,7 +187,7 @@ def check_new(destination: str, *, in_several: bool) -> None:
     """Refuse a result in another format whose file, index or shards exist."""
     paths = [destination]
     if in_several:
-        base = destination.removesuffix(INDEX).removesuffix(".safetensors")
+        base = base_of(destination)
         number = "[0-9]" * 5
         shards = glob.glob(f"{glob.escape(base)}-{number}-of-{number}.safetensors")
         paths += [base + INDEX, *sorted(shards)]

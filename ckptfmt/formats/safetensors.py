@@ -56,9 +56,10 @@ METADATA = "__metadata__"
 SHARDING = "DCP_SHARDING_INFO"
 # Names of files that belong together: the rank of DCP, the name of the model, number and count.
 _NUMBERED = re.compile(
-    r"(?:shard-\d{5,}-)?(.*)-(\d{5,})-of-(\d{5,})\.safetensors", re.ASCII | re.DOTALL
+    r"(?:shard-\d{5,}-)?(.*)-(\d{5,})-of-(\d{5,})\.safetensors",
+    re.ASCII | re.DOTALL | re.IGNORECASE,
 )
-_OF_A_RANK = re.compile(r"shard-\d{5,}-.*", re.ASCII | re.DOTALL)
+_OF_A_RANK = re.compile(r"shard-\d{5,}-.*", re.ASCII | re.DOTALL | re.IGNORECASE)
 # The limit of the safetensors library.
 HEADER_MAX = 100_000_000
 # The library aligns the data so that all dtypes can be mapped.
@@ -123,6 +124,16 @@ def _nbytes(kind: Kind) -> int:
 def has_pairs(shape: tuple[int, ...]) -> bool:
     """Return whether the last dimension has pairs of elements, as F4 needs in torch too."""
     return bool(shape) and not shape[-1] % 2
+
+
+def base_of(path: str) -> str:
+    """Return the path of a file or an index without its extension."""
+    return re.sub(r"\.safetensors(\.index\.json)?\Z", "", path, flags=re.IGNORECASE)
+
+
+def is_index(path: str) -> bool:
+    """Return whether a path has the extension of an index."""
+    return path.lower().endswith(INDEX)
 
 
 def holds(dtype: np.dtype[Any]) -> bool:
@@ -254,7 +265,14 @@ class _Joined(FileTensor):
         return read_chunks(self._slices, self.shape, self.dtype, box)[0]
 
 
-_Tensors = dict[str, FileTensor | Unreadable]
+class _Tensors(dict[str, FileTensor | Unreadable]):
+    """The tensors by name.
+
+    Attributes:
+        index_error: what is wrong with the index, as if there were none.
+    """
+
+    index_error: CorruptError | None = None
 
 
 @contextlib.contextmanager
@@ -262,7 +280,8 @@ def open_tensors(path: str, *, damaged: bool = False) -> Iterator[tuple[_Tensors
     """Open a file, an index of several files, or a directory with an index or with files that have
     different tensors, or slices of tensors, for the time of a `with` block. Gives the tensors by
     name, in the order of their bytes, and the metadata. Of what is `damaged`, tensors that a file
-    which is cut short or missing does not have are `Unreadable`.
+    which is cut short or missing does not have are `Unreadable`, and an index that is not one, or
+    contradicts the files, counts as missing (`index_error`).
 
     Raises:
         CheckpointNotFoundError, StorageError: a file cannot be opened.
@@ -275,55 +294,35 @@ def open_tensors(path: str, *, damaged: bool = False) -> Iterator[tuple[_Tensors
     """
     path = _located(path)
     with contextlib.ExitStack() as stack:
-        if not path.endswith(INDEX):
+        if not is_index(path):
             paths = _files_in(path) or [path]
-            files = [stack.enter_context(contextlib.closing(ByteFile(one))) for one in paths]
+            files = _entered(paths, stack)
             several = os.path.isdir(path)
             yield _joined(path, files, damaged) if several else _whole(files[0], damaged)
             return
-        places = _index(path)
-        found: _Tensors = {}
-        metadata: dict[str, str] = {}
-        for name in sorted(set(places.values())):
-            shard = os.path.join(os.path.dirname(path), name)
-            try:
-                file = stack.enter_context(contextlib.closing(ByteFile(shard)))
-                tensors, text = _whole(file, damaged)
-            except (CheckpointNotFoundError, CorruptError) as error:
-                if not damaged:
-                    raise
-                here = [one for one, of in places.items() if of == name]
-                found |= {one: Unreadable(one, error) for one in here}
-                continue
-            for tensor in tensors:
-                # Loaders read all tensors of a file, listed or not, and one of several copies.
-                if places.get(tensor, name) != name or tensor in found:
-                    raise CorruptError(
-                        f"{name} has this tensor, and another file has it, or should have it",
-                        failure="BAD_HEADER",
-                        path=path,
-                        tensor=tensor,
-                    )
-            found |= tensors
-            metadata |= text
-        for tensor in places:
-            if tensor not in found:
-                raise CorruptError(
-                    f"{places[tensor]} does not have this tensor",
-                    failure="BAD_HEADER",
-                    path=path,
-                    tensor=tensor,
-                )
-        yield found, metadata
+        try:
+            opened = _listed(path, damaged, stack)
+        except CorruptError as error:
+            folder = os.path.dirname(path) or "."
+            files = _entered(_files_in(folder), stack)
+            if not damaged or not files:
+                raise
+            opened = _joined(folder, files, damaged)
+            opened[0].index_error = error
+        yield opened
 
 
 def shards(path: str) -> list[str]:
-    """Return the files that an index, or the index in a directory, names, and without one all of a
-    directory; none of a single file."""
+    """Return the files that an index, or the index in a directory, names, and without one, or with
+    a damaged one, all of a directory; none of a single file."""
     path = _located(path)
-    if not path.endswith(INDEX):
+    if not is_index(path):
         return _files_in(path)
-    return [os.path.join(os.path.dirname(path), name) for name in set(_index(path).values())]
+    folder = os.path.dirname(path)
+    try:
+        return [os.path.join(folder, name) for name in set(_index(path).values())]
+    except CorruptError:
+        return _files_in(folder or ".")
 
 
 def _located(path: str) -> str:
@@ -338,7 +337,51 @@ def _located(path: str) -> str:
 def _files_in(path: str, end: str = ".safetensors") -> list[str]:
     """Return the files of a directory with this ending; none if `path` is not a directory."""
     names = os.listdir(path) if os.path.isdir(path) else []
-    return [os.path.join(path, name) for name in sorted(names) if name.endswith(end)]
+    return [os.path.join(path, name) for name in sorted(names) if name.lower().endswith(end)]
+
+
+def _entered(paths: list[str], stack: contextlib.ExitStack) -> list[ByteFile]:
+    return [stack.enter_context(contextlib.closing(ByteFile(one))) for one in paths]
+
+
+def _listed(
+    path: str, damaged: bool, stack: contextlib.ExitStack
+) -> tuple[_Tensors, dict[str, str]]:
+    """Return the tensors and the metadata of the files that an index names."""
+    places = _index(path)
+    found = _Tensors()
+    metadata: dict[str, str] = {}
+    for name in sorted(set(places.values())):
+        shard = os.path.join(os.path.dirname(path), name)
+        try:
+            file = stack.enter_context(contextlib.closing(ByteFile(shard)))
+            tensors, text = _whole(file, damaged)
+        except (CheckpointNotFoundError, CorruptError) as error:
+            if not damaged:
+                raise
+            here = [one for one, of in places.items() if of == name]
+            found |= {one: Unreadable(one, error) for one in here}
+            continue
+        for tensor in tensors:
+            # Loaders read all tensors of a file, listed or not, and one of several copies.
+            if places.get(tensor, name) != name or tensor in found:
+                raise CorruptError(
+                    f"{name} has this tensor, and another file has it, or should have it",
+                    failure="BAD_HEADER",
+                    path=path,
+                    tensor=tensor,
+                )
+        found |= tensors
+        metadata |= text
+    for tensor in places:
+        if tensor not in found:
+            raise CorruptError(
+                f"{places[tensor]} does not have this tensor",
+                failure="BAD_HEADER",
+                path=path,
+                tensor=tensor,
+            )
+    return found, metadata
 
 
 def _whole(file: ByteFile, damaged: bool) -> tuple[_Tensors, dict[str, str]]:
@@ -357,7 +400,7 @@ def _whole(file: ByteFile, damaged: bool) -> tuple[_Tensors, dict[str, str]]:
 def _joined(path: str, files: list[ByteFile], damaged: bool) -> tuple[_Tensors, dict[str, str]]:
     """Return the tensors and the metadata of all files of a directory. If one of what is `damaged`
     has no header, any tensor of which others have slices may have more of them there."""
-    whole: _Tensors = {}
+    whole = _Tensors()
     lost: dict[str, Unreadable] = {}
     slices: dict[str, list[_Slice]] = {}
     metadata: dict[str, str] = {}
@@ -399,7 +442,8 @@ def _joined(path: str, files: list[ByteFile], damaged: bool) -> tuple[_Tensors, 
             lost[name] = Unreadable(name, lost[UNNAMED].error)
         elif name not in lost:
             whole[name] = parts[0].tensor if is_whole else _Joined(parts)
-    return {**whole, **lost}, metadata
+    whole.update(lost)
+    return whole, metadata
 
 
 def _check_numbers(path: str, files: list[ByteFile]) -> None:
@@ -478,7 +522,7 @@ def _header(
             raise _bad(file, "the bytes overlap others, or others are missing before", one.name)
         end += one.nbytes
     sharding = metadata.pop(SHARDING, None)
-    tensors: _Tensors = {one.name: one for one in found}
+    tensors = _Tensors({one.name: one for one in found})
     starts = None if sharding is None else _starts(file, sharding, {one.name: one for one in found})
     if end != file.size:
         failure = "TRUNCATED" if end > file.size else "BAD_HEADER"
@@ -620,14 +664,14 @@ def split(kinds: Sequence[Kind], most: int) -> list[list[Kind]]:
 
 def shard_names(path: str, count: int) -> list[str]:
     """Return the files of a model whose index, or only file, is `path`."""
-    stem = path.removesuffix(INDEX).removesuffix(".safetensors")
+    stem = base_of(path)
     return [f"{stem}-{shard + 1:05}-of-{count:05}.safetensors" for shard in range(count)]
 
 
 def shards_of(path: str) -> set[str]:
     """Return the names of the files of an index, as `shard_names` gives them; none if there is no
     index, or it cannot be read."""
-    stem = re.escape(os.path.basename(path.removesuffix(INDEX)))
+    stem = re.escape(os.path.basename(base_of(path)))
     try:
         found = _index(path).values()
     except CkptfmtError:
@@ -647,7 +691,7 @@ def refuse_beside(path: str, *, is_split: bool) -> None:
     Raises:
         InvalidError: names the other file.
     """
-    base = path.removesuffix(INDEX).removesuffix(".safetensors")
+    base = base_of(path)
     others = {f"{base}.safetensors", path} - {base + INDEX} if is_split else {base + INDEX}
     for other in sorted(others):
         if os.path.lexists(other):

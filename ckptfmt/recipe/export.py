@@ -88,7 +88,7 @@ class Export:
         self._module, self._format, self._path = module_of(format), format, destination
         self._durability: Durability = durability
         self._most = max_shard_bytes
-        if destination.endswith(safetensors.INDEX) and max_shard_bytes is None:
+        if safetensors.is_index(destination) and max_shard_bytes is None:
             raise invalid(
                 "max_shard_bytes",
                 "max_shard_bytes must be given for a safetensors index",
@@ -164,8 +164,8 @@ class Export:
             path, parts = self._path, [kinds]
             if self._most is not None:
                 parts = safetensors.split(kinds, self._most)
-            base = path.removesuffix(safetensors.INDEX).removesuffix(".safetensors")
-            is_split = len(parts) > 1 or path.endswith(safetensors.INDEX)
+            base = safetensors.base_of(path)
+            is_split = len(parts) > 1 or safetensors.is_index(path)
             if self._format == "safetensors":
                 safetensors.refuse_beside(path, is_split=is_split)
             if is_split:

@@ -434,8 +434,11 @@ def _of_index(damage: _core.Damage) -> str:
 
 def _of_file(kind: Format, path: str, made: Result, progress: Progress | None) -> Rescue:
     lost: dict[str, str] = {}
+    index: list[str] = []
 
     def sift(tensors: dict[str, Any]) -> None:
+        if error := getattr(tensors, "index_error", None):
+            index.append(f"{_reason(error)}; the files were read without it")
         for name, tensor in tensors.items():
             try:
                 for box in pieces(tensor.shape, tensor.dtype.itemsize):
@@ -467,7 +470,7 @@ def _of_file(kind: Format, path: str, made: Result, progress: Progress | None) -
         kept = tuple(taken.tensors)
         write_checkpoint(taken, made, False, progress, states, most)
         metadata = "whole" if taken.metadata else "none"
-    return Rescue(made.prefix, kept, lost, (), {}, structure, metadata)
+    return Rescue(made.prefix, kept, lost, tuple(index), {}, structure, metadata)
 
 
 # ---- what is not proven --------------------------------------------------------------------------

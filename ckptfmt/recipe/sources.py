@@ -55,7 +55,9 @@ def format_of(path: str, *, exists: bool) -> Format:
             return kind.convertible or "tensorflow"
         found = names_in(path) if os.path.isdir(path) else []
         # Such a file does not make a directory a model, but there is nothing else to convert.
-        if any(name.endswith(".safetensors") for name in found) and not holds_checkpoints(found):
+        if any(name.lower().endswith(".safetensors") for name in found) and not holds_checkpoints(
+            found
+        ):
             return "safetensors"
     named = foreign.by_name(path)
     return (named[0].convertible if named is not None else None) or "tensorflow"

@@ -94,7 +94,14 @@ def test_safetensors_files_without_an_index(tmp_path: Path) -> None:
         len(header).to_bytes(8, "little") + header + b"ab"
     )
     done = rescue(tmp_path / "dir", tmp_path / "whole")
-    assert done.kept == ("t0", "t1", "t2", "s") and not done.lost
+    assert done.kept == ("t0", "t1", "t2", "s") and not done.lost and not done.index
+    index = tmp_path / "dir/model.safetensors.index.json"
+    for text in ("", '{"weight_map": {"t0', "{}"):
+        index.write_text(text)
+        done = rescue(tmp_path / "dir", tmp_path / "out")
+        assert done.kept == ("t0", "t1", "t2", "s") and not done.lost
+        assert len(done.index) == 1 and str(index) in done.index[0]
+    index.unlink()
     damaged = tmp_path / "dir" / names[1]
     for damage in (damaged.unlink, damaged.touch):
         damage()
