@@ -95,7 +95,8 @@ def save(
         prefix: the checkpoint's prefix, on a file system that all processes share.
         pytree: the pytree.
         metadata: a mapping of str to texts, finite numbers, bools and lists of these, stored as
-            JSON and read back as `Reader.metadata`. Level "v2" cannot store it.
+            JSON and read back as `Reader.metadata`. Level "v2" cannot store it. Only that of
+            process 0 is used.
         level: "v2": exactly what TensorFlow writes; "v2+": with chunk checksums, which TensorFlow
             skips; "ckptfmt": with compressed values, which TensorFlow refuses. At "v2" there is no
             metadata, and nothing says what implementation keys are of or which tensors are the
@@ -143,7 +144,8 @@ def save_async(
         prefix: the checkpoint's prefix, on a file system that all processes share.
         pytree: the pytree.
         metadata: a mapping of str to texts, finite numbers, bools and lists of these, stored as
-            JSON and read back as `Reader.metadata`. Level "v2" cannot store it.
+            JSON and read back as `Reader.metadata`. Level "v2" cannot store it. Only that of
+            process 0 is used.
         level: "v2": exactly what TensorFlow writes; "v2+": with chunk checksums, which TensorFlow
             skips; "ckptfmt": with compressed values, which TensorFlow refuses. At "v2" there is no
             metadata, and nothing says what implementation keys are of or which tensors are the

@@ -4,15 +4,21 @@ one call loads."""
 
 from __future__ import annotations
 
+import json
 import os
-from typing import Any, ClassVar, Protocol
+from collections.abc import Callable
+from typing import Any, ClassVar, Protocol, TypeVar
 
 from ckptfmt._base.arguments import invalid
 from ckptfmt._base.background import SaveFuture, SaveQueue, wait_for_saves
 from ckptfmt._base.names import path_text, prefix_text
+from ckptfmt._base.save_options import shared
 from ckptfmt.saving.options import CheckpointOptions
+from ckptfmt.sharded.coordinator import Coordinator
+from ckptfmt.sharded.rounds import Team, agreed, compare_all
 
 Path = str | bytes | os.PathLike[Any]
+T = TypeVar("T")
 
 
 class Begun(Protocol):
@@ -35,7 +41,12 @@ class AdapterCheckpoint:
     Args:
         options: how a save is made that gets no options of its own; also those of a manager
             without options.
+
+    Attributes:
+        coordinator: joins several processes; None in one.
     """
+
+    coordinator: Coordinator | None = None
 
     # Options of CheckpointOptions that these saves cannot follow.
     _unused: ClassVar[tuple[str, ...]] = (
@@ -73,9 +84,28 @@ class AdapterCheckpoint:
 
     def _begun(self, prefix: Path, options: CheckpointOptions | None) -> Begun:
         """Collect what is saved."""
-        path, chosen = prefix_text(prefix, urls=True), self._chosen(options)
-        self._ckptfmt_queue.settle()
-        return self._save(path, chosen)
+        wait_for_saves()  # they use the coordinator
+
+        def check() -> tuple[str, CheckpointOptions]:
+            path, chosen = prefix_text(prefix, urls=True), self._chosen(options)
+            self._ckptfmt_queue.settle()
+            return path, chosen
+
+        def compare(answers: list[bytes]) -> None:
+            compare_all("have different options", list(map(bytes.decode, answers)))
+
+        def common(found: tuple[str, CheckpointOptions]) -> bytes:
+            return json.dumps(shared(found[1])).encode()
+
+        return self._save(*self._agreed(check, common, compare))
+
+    def _agreed(self, check: Callable[[], T], *compared: Any) -> T:
+        """Return the result of `check`; if it failed in one process, all raise."""
+        if self.coordinator is None:
+            return check()
+        team = Team(self.coordinator, type(self).__qualname__)
+        found: T = agreed(team, check, *compared)
+        return found
 
     def sync(self) -> None:
         """Wait for background saves to end. If the last one of this object failed and no caller
@@ -85,10 +115,13 @@ class AdapterCheckpoint:
     def restore(self, path: Path, options: CheckpointOptions | None = None) -> Any:
         """Restore the state from what `ckptfmt.open` takes. Everything is checked before anything
         is changed. `options` are only checked."""
-        text = path_text(path, "path", urls=True)
-        self._chosen(options)
+
+        def check() -> str:
+            self._chosen(options)
+            return path_text(path, "path", urls=True)
+
         wait_for_saves()
-        return self._load(text)
+        return self._load(self._agreed(check))
 
     def _save(self, path: str, options: CheckpointOptions) -> Begun:
         """Collect what is saved. The save uses `self._ckptfmt_queue` and calls

@@ -7,7 +7,7 @@ from __future__ import annotations
 import json
 import zlib
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ckptfmt import errors
 from ckptfmt._base.arguments import wrong
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 
 _GOOD, _BAD = b"+", b"-"
+T = TypeVar("T")
 
 
 class Guard:
@@ -120,6 +121,34 @@ class Team:
             # A comparison that fails is not the failure of one process.
             rank = None if isinstance(error, _ABOUT_ALL) else 0
             return _BAD + _reported(error, rank), error
+
+
+def agreed(
+    team: Team,
+    work: Callable[[], T],
+    answer: Callable[[T], bytes] = lambda _: b"",
+    compare: Callable[[list[bytes]], object] = lambda _: None,
+) -> T:
+    """Return the result of `work` once it ended in all processes; if it failed in one, all raise:
+    otherwise the others would wait for that process in the next round.
+
+    Args:
+        team: the processes.
+        work: what each does.
+        answer: returns what is compared of a result.
+        compare: called in process 0 with the answers by rank; raises if they must not differ.
+    """
+    results, said = list[T](), b""
+    with team.guarded() as guard:
+        results.append(work())
+        said = answer(results[0])
+
+    def decide(answers: list[bytes]) -> bytes:
+        compare(answers)
+        return b""
+
+    team.round(guard.error, said, decide)
+    return results[0]
 
 
 def _framed(content: bytes) -> bytes:

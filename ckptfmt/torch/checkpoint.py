@@ -73,10 +73,11 @@ class Checkpoint(AdapterCheckpoint):
             self._group = torch.distributed.new_group(backend="gloo")
             if coordinator is None:
                 coordinator = self._made = TorchCoordinator(self._group)
-            _ranks().agreed(coordinator, lambda: _ranks().RankState(state))
         elif coordinator is not None:
             raise invalid("coordinator", "a coordinator joins several processes, and this is one")
         self.coordinator = coordinator
+        if coordinator is not None:
+            self._rank_state()
 
     def close(self) -> None:
         """Wait for the background save, and destroy the group that the constructor made."""
@@ -96,10 +97,9 @@ class Checkpoint(AdapterCheckpoint):
 
     def _save(self, path: str, options: CheckpointOptions) -> Begun:
         if not self._is_alone():
-            wait_for_saves()  # of another Checkpoint, with the same coordinator
             together, queue = _ranks(), self._ckptfmt_queue
             begun: Begun = together.RankSave(
-                self.state, path, options, queue, self._group, self.coordinator
+                self._rank_state(), path, options, queue, self._group, self.coordinator
             )
             return begun
         packed, metadata = taken_apart(self.state, None, options.level)
@@ -110,10 +110,11 @@ class Checkpoint(AdapterCheckpoint):
     def _load(self, path: str) -> MatchReport:
         if self._is_alone():
             return load_into(self.state, path)
-        together = _ranks()
-        state = together.agreed(self.coordinator, lambda: together.RankState(self.state))
-        report: MatchReport = state.load(path, self._group, self.coordinator)
+        report: MatchReport = self._rank_state().load(path, self._group, self.coordinator)
         return report
+
+    def _rank_state(self) -> Any:
+        return _ranks().agreed(self.coordinator, lambda: _ranks().RankState(self.state))
 
 
 Checkpoint.__module__ = "ckptfmt.torch"

@@ -37,6 +37,7 @@ from ckptfmt.errors import InvalidError
 from ckptfmt.recipe.load import MatchReport, Mismatch, refuse
 from ckptfmt.saving.options import CheckpointOptions
 from ckptfmt.saving.replicas import COMPARED_BYTES
+from ckptfmt.sharded import rounds
 from ckptfmt.sharded.coordinator import Coordinator
 from ckptfmt.sharded.rounds import Team, compare_contents
 from ckptfmt.torch.dcp import StorageReader, StorageWriter
@@ -50,22 +51,13 @@ T = TypeVar("T")
 
 
 def agreed(
-    coordinator: Coordinator, work: Callable[[], T], content: Callable[[T], bytes] | None = None
+    coordinator: Coordinator, work: Callable[[], T], content: Callable[[T], bytes] = lambda _: b""
 ) -> T:
     """Return the result of `work` once it ended in all processes; if it failed in one, all raise.
-    The others would wait for that process in the next collective call. What `content` says of the
-    results must be the same."""
-    team, results, answer = Team(coordinator, "ckptfmt.torch.Checkpoint"), list[T](), b""
-    with team.guarded() as guard:
-        results.append(work())
-        answer = b"" if content is None else content(results[0])
-
-    def compare(answers: list[bytes]) -> bytes:
-        compare_contents(answers, "have different values, of which one would be stored for all")
-        return b""
-
-    team.round(guard.error, answer, compare)
-    return results[0]
+    What `content` says of the results must be the same."""
+    what = "have different values, of which one would be stored for all"
+    team = Team(coordinator, "ckptfmt.torch.Checkpoint")
+    return rounds.agreed(team, work, content, lambda found: compare_contents(found, what))
 
 
 class _Object(NamedTuple):
@@ -412,7 +404,7 @@ def _holds_objects(value: Any) -> bool:
 class RankSave(NamedTuple):
     """A save of all processes together; `Begun` of an AdapterCheckpoint."""
 
-    state: Any
+    state: RankState
     path: str
     options: CheckpointOptions
     queue: SaveQueue
@@ -423,21 +415,18 @@ class RankSave(NamedTuple):
         """Save, and return the prefix."""
         if self.options.enable_async:
             return self.run_async().prefix
-        state = RankState(self.state)
-        self._write(agreed(self.coordinator, state.saved, state.content))
+        self._write(agreed(self.coordinator, self.state.saved, self.state.content))
         return self.path
 
     def run_async(self) -> SaveFuture:
         """Save in the background; return once everything is copied."""
 
-        state = RankState(self.state)
-
         def copied() -> Any:
             # On the CPU; Python values may be lists that the training changes.
-            return copy.deepcopy(BlockingAsyncStager().stage(state.saved()))
+            return copy.deepcopy(BlockingAsyncStager().stage(self.state.saved()))
 
         def prepare() -> Work:
-            values = agreed(self.coordinator, copied, state.content)
+            values = agreed(self.coordinator, copied, self.state.content)
             return lambda: self._write(values)
 
         return self.queue.begin(self.path, prepare)

@@ -104,6 +104,15 @@ print(refused(InvalidError, ckptfmt.jax.load, "saved", state, sharding=shardings
 print(refused(InvalidError, ckptfmt.jax.load, 5 if rank else "saved", state))
 like = {**state, "more": 1} if rank else state
 print(refused(TensorNotFoundError, ckptfmt.jax.load, "saved", like))
+checkpoint = ckptfmt.jax.Checkpoint(state)
+manager, Options = ckptfmt.CheckpointManager(checkpoint, "run", 2), ckptfmt.tf.CheckpointOptions
+refused(InvalidError, checkpoint.restore, None if rank else "saved")
+refused(InvalidError, checkpoint.restore, "saved", 5 if rank else None)
+refused(InvalidError, checkpoint.write, "bad/" if rank else "bad")
+refused(InvalidError, checkpoint.write_async, "bad", 5 if rank else None)
+refused(InvalidError, manager.save, 1, options=Options(check_replicas=rank == 1))
+refused(InvalidError, manager.save, 1, options=Options(level=["v2", "v2+"][rank]))
+manager.save(1)
 if rank == 1:
     os.mkdir("file.index")  # cannot be replaced
 print(refused(CkptfmtError, ckptfmt.jax.save, "file", state)[:20])

@@ -221,7 +221,28 @@ for method, call in expected.items():
     with pytest.raises(AssertionError if failed_here else ckptfmt.StorageError):
         call()
     failing.method = None
+checkpoint, wrong = manager.checkpoint, rank == 1
+Options = ckptfmt.tf.CheckpointOptions
+for call in (
+    lambda: checkpoint.restore(None if wrong else "run/ckpt-1"),
+    lambda: checkpoint.write("run/" if wrong else "run/other"),
+    lambda: checkpoint.write_async("run/other", wrong or None),
+    lambda: manager.save(4, options=Options(check_replicas=wrong)),
+    lambda: checkpoint.write("run/other", Options(level="v2" if wrong else "v2+")),
+    lambda: manager.save_async(4, options=Options(compression="zstd" if wrong else None)),
+):
+    with pytest.raises(ckptfmt.InvalidError):
+        call()
+checkpoint.state = {**state, "listed": [nn.Linear(2, 2)]} if wrong else state
+with pytest.raises(ckptfmt.InvalidError):
+    manager.save_async(4)
+checkpoint.state = {**state, "optimizer": torch.optim.SGD(nn.Linear(1, 1).parameters())}
+checkpoint.state = checkpoint.state if wrong else state
+with pytest.raises(ckptfmt.InvalidError):
+    manager.save_async(4)
+checkpoint.state = state
 manager.save(3)
+assert manager.all_steps() == [1, 2, 3]
 dist.barrier()
 if rank == 0:
     content = bytearray(open("run/ckpt-3.index", "rb").read())
