@@ -137,7 +137,7 @@ def _numpy() -> dict[str, Callable[[], list[Any]]]:
             blank().astype(blank().dtype.newbyteorder()),
         ],
         "NumPy array that is read-only": lambda: [read_only(blank())],
-        "NumPy array whose elements share memory": lambda: [
+        "writable NumPy array whose elements share memory": lambda: [
             np.lib.stride_tricks.as_strided(np.zeros(4, np.float32), (2, 3), (4, 4)),
             np.lib.stride_tricks.as_strided(np.zeros(3, np.float32), (2, 3), (0, 4)),
         ],
