@@ -149,9 +149,10 @@ class Meant(TensorHandle):
         """
         found = self.dequantized() if is_cast else self
         if not has_values(found):
-            without = " without a cast" if self.is_quantized else ""
+            numbers = f"cast={{{self.name!r}: 'float32'}} reads its numbers, "
             raise self._unsupported(
-                f"it has the bits of {self._kind}, of which NumPy has no numbers{without}: "
+                f"it has the bits of {self._kind}, which NumPy lacks: "
+                f"{numbers if self.is_quantized else ''}"
                 "ckptfmt.torch.load returns it as it was saved"
             )
         return found

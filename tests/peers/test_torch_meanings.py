@@ -280,6 +280,9 @@ def test_doors_to_stored_elements(tmp_path: Path, kind: str) -> None:
     assert not like["s"].any() and not like["w"].any()
     ckptfmt.load_tree_into(path, like, names=["w"])
     assert like["w"].all()
+    if kind in QUANTIZED:  # a single dtype does not cast it
+        with pytest.raises(ckptfmt.UnsupportedError, match=r"cast=\{'s': 'float32'\} reads"):
+            ckptfmt.load(path, cast="float32")
 
 
 @pytest.mark.parametrize("kind", ALL)
