@@ -98,6 +98,12 @@ def check_progress(progress: object) -> None:
         raise wrong("progress", "a function of two numbers", progress)
 
 
+def check_metadata(metadata: object) -> None:
+    """Refuse `metadata` other than a mapping. Names and values are checked where they are used."""
+    if metadata is not None and not isinstance(metadata, Mapping):
+        raise wrong("metadata", "a mapping of names to values", metadata)
+
+
 def check_limits(limits: object) -> None:
     """Refuse `limits` other than a mapping. Names and values are checked where they are used."""
     if limits is not None and not isinstance(limits, Mapping):

@@ -122,7 +122,8 @@ class Reader(Mapping[str, TensorHandle]):
         self._verify = verify
         self._limits = dict(limits) if limits else None
         self._follow_symlinks = follow_symlinks
-        self._default_mode = self._verify_mode(verify)
+        check_choice("verify", verify, _core.VERIFY)
+        self._default_mode = int(_core.VERIFY[verify])
         self._listed: _Listing | None = None
         # Damaged metadata, a damaged object graph: what is read as if it were not there.
         self._forgotten: set[str] = set()

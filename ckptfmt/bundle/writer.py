@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from ckptfmt import _core
 from ckptfmt._base import names, slices
-from ckptfmt._base.arguments import Durability, Level, invalid, whole, wrong
+from ckptfmt._base.arguments import Durability, Level, check_metadata, invalid, whole, wrong
 from ckptfmt._base.arrays import Columns, Sources, batches
 from ckptfmt._base.progress import Meter, Progress
 from ckptfmt._base.save_options import SaveOptions
@@ -408,8 +408,7 @@ def metadata_json(metadata: Mapping[str, Any] | None, level: Level) -> bytes | N
         return None
     if level == "v2":
         raise invalid("metadata", "level 'v2' cannot store metadata: use 'v2+'")
-    if not isinstance(metadata, Mapping):
-        raise wrong("metadata", "a mapping of names to values", metadata)
+    check_metadata(metadata)
     members = {}
     for name, value in metadata.items():
         if not isinstance(name, str):

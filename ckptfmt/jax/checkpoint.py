@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from ckptfmt._base.arguments import Durability, Level, Verify, check_order
+from ckptfmt._base.arguments import Durability, Level, Verify, check_metadata, check_order
 from ckptfmt._base.arrays import Columns
 from ckptfmt._base.background import SaveFuture, SaveQueue, Work, wait_for_saves
 from ckptfmt._base.names import (
@@ -218,6 +218,7 @@ class Save:
 
     def _stored_metadata(self, given: Mapping[str, Any] | None) -> bytes | None:
         """Return the metadata of the checkpoint as process 0 stores them."""
+        check_metadata(given)
         level, noted = self._options.level, dict[str, Any]()
         if self._team.rank == 0 and level != "v2":
             if self.content.impls:

@@ -274,7 +274,7 @@ class Saver:
         self._options(options)
         wait_for_saves()
         results: dict[str, Any] = {}
-        with reading.open(prefix) as reader:
+        with reading.open(path_text(prefix, "prefix", urls=True)) as reader:
             batches = [
                 [item for item in items if item.is_wanted(reader)] for items in self._tasks.values()
             ]

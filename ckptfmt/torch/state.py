@@ -12,7 +12,16 @@ from typing import Any, ParamSpec, TypeVar
 import numpy as np
 import torch
 
-from ckptfmt._base.arguments import Durability, Level, Verify, check_order, invalid
+from ckptfmt._base.arguments import (
+    Durability,
+    Level,
+    Verify,
+    check_metadata,
+    check_order,
+    check_progress,
+    check_switch,
+    invalid,
+)
 from ckptfmt._base.background import SaveFuture
 from ckptfmt._base.patterns import Filter
 from ckptfmt._base.progress import Progress
@@ -162,6 +171,7 @@ def taken_apart(
     default: Default | None = None,
 ) -> tuple[Packed, Mapping[str, Any] | None]:
     """Return the state taken apart, and the metadata with what is not tensors."""
+    check_metadata(metadata)
     packed = Packed(state, default)
     if torch.cuda.is_initialized():
         torch.cuda.synchronize()  # for copies in pinned memory
@@ -241,6 +251,7 @@ def load(
         CorruptError: the stored structure is damaged.
         What `ckptfmt.open` and reading raise.
     """
+    check_progress(progress)
     choice = Changes.of(names, filter, rename, cast, allow_loss, has_targets=False)
     with reading.open(path, verify=verify) as reader:
         structure = structure_of(reader)
@@ -317,6 +328,8 @@ def load_into(
     """
     check_order("load_into(target, path)", "path", path, target)
     check_target("load_into(target, path)", "target", target)
+    check_switch("assign", assign)
+    check_progress(progress)
     choice = Changes.of(names, filter, rename, cast, allow_loss, strict)
     with reading.open(path, verify=verify) as reader:
         structure, parameters = structure_and_names(reader)

@@ -142,6 +142,30 @@ def test_swapped_arguments_are_recognised(name: str, tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
+OPTIONS: dict[str, Any] = {
+    "torch.save": lambda at, **given: ckptfmt.torch.save(TORCH, at, **given),
+    "torch.save_async": lambda at, **given: ckptfmt.torch.save_async(TORCH, at, **given).result(),
+    "torch.load": ckptfmt.torch.load,
+    "torch.load_into": lambda at, **given: ckptfmt.torch.load_into(TORCH, at, **given),
+    "jax.save": lambda at, **given: ckptfmt.jax.save(at, JAX, **given),
+    "jax.load": lambda at, **given: ckptfmt.jax.load(at, JAX, **given),
+}
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+def test_options_of_a_wrong_type_are_refused(name: str, tmp_path: Path) -> None:
+    ckptfmt.torch.save(TORCH, tmp_path / "ck")
+    for option, parameter in inspect.signature(calls(ADAPTERS)[name]).parameters.items():
+        annotation = str(parameter.annotation)
+        if parameter.kind is not inspect.Parameter.KEYWORD_ONLY or annotation == "Any":
+            continue
+        for value in (object(), *([] if "None" in annotation else [None])):
+            with pytest.raises(ckptfmt.InvalidError) as caught:
+                OPTIONS[name](tmp_path / "ck", **{option: value})
+                pytest.fail(f"{option}={value}")
+            assert caught.value.argument == option
+
+
 def test_keys_of_other_types_are_kept(tmp_path: Path) -> None:
     ckptfmt.torch.save({5: torch.ones(1), 6: torch.zeros(1), "a": torch.ones(2)}, tmp_path / "ck")
     loaded = ckptfmt.torch.load(tmp_path / "ck", rename={"a": "b"})

@@ -38,8 +38,11 @@ VALID: dict[str, dict[str, Any]] = {
     "Reader.keys": {},
     "Reader.read": {"name": "w"},
     "Reader.table": {},
+    "Reader.digest": {},
+    "Reader.verify": {},
     "SaveSpec": {"tensor": ARRAYS["w"], "slice_spec": "", "name": "w"},
     "Saver": {"serialized_tensors": {}},
+    "Saver.restore": {"prefix": "a"},
     "Writer": {"prefix": "n"},
     "Writer.add": {"name": "w", "array": ARRAYS["w"]},
     "Writer.add_slice": {"name": "w", "array": ARRAYS["w"], "shape": [2], "offset": [0]},
@@ -124,6 +127,7 @@ OBJECTS: dict[str, Callable[[], Any]] = {
     "Checkpoint": ckptfmt.Checkpoint,
     "CheckpointManager": lambda: ckptfmt.CheckpointManager(ckptfmt.Checkpoint(), "m", 1),
     "Reader": lambda: ckptfmt.open("a"),
+    "Saver": lambda: ckptfmt.Saver({}),
     "Writer": lambda: ckptfmt.Writer("n"),
 }
 # Classes to derive from, and records, which are checked where they are used.
@@ -156,6 +160,9 @@ def values(parameter: inspect.Parameter) -> Iterator[Any]:
     if parameter.name == "self" or annotation.startswith(("Any", "typing.Any")):
         return
     yield Foreign()
+    # For None, some calls choose the number of shards.
+    if "None" not in annotation and parameter.name != "shards":
+        yield None
     if any(word in annotation for word in ("Literal", "Level", "Durability", "Verify", "Format")):
         yield "a wrong word"
 
