@@ -32,14 +32,18 @@ from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
 from ckptfmt._base.background import SaveFuture, SaveQueue, Work
+from ckptfmt._base.names import index_name
 from ckptfmt.bundle import reader as reading
 from ckptfmt.errors import InvalidError
+from ckptfmt.files.locate import locate
+from ckptfmt.files.places import opened
 from ckptfmt.recipe.load import MatchReport, Mismatch, refuse
 from ckptfmt.saving.options import CheckpointOptions
 from ckptfmt.saving.replicas import COMPARED_BYTES
 from ckptfmt.sharded import rounds
 from ckptfmt.sharded.coordinator import Coordinator
 from ckptfmt.sharded.rounds import Team, compare_contents
+from ckptfmt.sharded.sharded import compare_seen
 from ckptfmt.torch.dcp import StorageReader, StorageWriter
 from ckptfmt.torch.making import New
 from ckptfmt.torch.parameters import SEQUENCES, without_wrappers
@@ -168,7 +172,8 @@ class RankState:
             for keys, _ in self._random:  # of another number of processes: by its own rules
                 _drop(values, keys)
             reader = _Reader(path, self._optimizers, [keys for keys, _ in self._random])
-            agreed(coordinator, reader.open)
+            team = Team(coordinator, "ckptfmt.torch.Checkpoint")
+            rounds.agreed(team, reader.open, bytes, lambda answers: compare_seen(answers, path))
             with _errors():
                 dcp.load(values, storage_reader=reader, planner=planner, process_group=group)
             undone.pop_all()
@@ -256,9 +261,12 @@ class _Reader(StorageReader):
         self._optimizers, self._places = optimizers, random
         self.random: list[Any] = []
 
-    def open(self) -> None:
-        """Open the checkpoint, before DCP, which has an AssertionError for all that fails here."""
-        super().read_metadata()
+    def open(self) -> bytes:
+        """Open the checkpoint, before DCP, which has an AssertionError for all that fails here.
+        Return the digest of its index."""
+        with opened(index_name(locate(self._prefix))) as digest:
+            super().read_metadata()
+            return digest()
 
     def read_metadata(self, *args: Any, **kwargs: Any) -> dcp.Metadata:
         """Return the contents of the checkpoint, which is open."""

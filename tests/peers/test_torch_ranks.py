@@ -241,8 +241,11 @@ checkpoint.state = checkpoint.state if wrong else state
 with pytest.raises(ckptfmt.InvalidError):
     manager.save_async(4)
 checkpoint.state = state
+state["step"] = 1
 manager.save(3)
 assert manager.all_steps() == [1, 2, 3]
+with pytest.raises(ckptfmt.errors.GenerationGoneError):
+    checkpoint.restore("run/ckpt-1" if wrong else "run/ckpt-3")
 dist.barrier()
 if rank == 0:
     content = bytearray(open("run/ckpt-3.index", "rb").read())
