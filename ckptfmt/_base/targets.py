@@ -272,9 +272,9 @@ def variable_kind(variable: Any) -> tuple[np.dtype[Any] | None, tuple[int | None
 
 def is_immutable(data: Any) -> bool:
     """Return whether an array is not written, but replaced in the container that holds it:
-    read-only numpy arrays and buffers, numpy strings (whose length is fixed), ranges, JAX's."""
+    read-only numpy arrays and buffers, numpy strings, ranges, JAX's."""
     if isinstance(data, np.ndarray):
-        return not data.flags.writeable or data.dtype.kind in "SU"
+        return not data.flags.writeable or data.dtype.kind in "SUT"
     if isinstance(data, memoryview):
         return data.readonly
     if _framework("jax", "Array", data) is not None:

@@ -203,7 +203,7 @@ def _replacing(key: str, value: Any) -> tuple[Wanted, Callable[[NDArray[Any]], A
         return Wanted(key, shape=value.shape, dtype=value.dtype), make
     with about(key):
         like = as_source(value)
-    dtype = OBJECT if like.dtype.kind in "SU" else like.dtype
+    dtype = OBJECT if like.dtype.kind in "SUT" else like.dtype
     return Wanted(key, shape=like.shape, dtype=dtype), _array_like(like)
 
 
@@ -268,10 +268,11 @@ def _array_like(value: NDArray[Any]) -> Callable[[NDArray[Any]], Any]:
     or of NumPy strings."""
 
     def convert(array: NDArray[Any]) -> Any:
-        if value.dtype.kind == "U":
+        if value.dtype.kind in "UT":
             items: list[bytes] = array.ravel().tolist()
             texts = [item.decode("utf-8", "surrogateescape") for item in items]
-            array = np.array(texts, np.str_).reshape(array.shape)
+            kind = np.str_ if value.dtype.kind == "U" else value.dtype
+            array = np.array(texts, kind).reshape(array.shape)
         else:
             array = np.array(array, np.bytes_ if value.dtype.kind == "S" else value.dtype)
         array.flags.writeable = value.flags.writeable
@@ -394,7 +395,7 @@ def _plan_own(local: Local, keys: Mapping[str, str]) -> Assignment | None:
 def _numpy_dtype(dtype: Any) -> np.dtype[Any] | None:
     """Return the dtype of the arrays that a tensor of NumPy or TensorFlow takes, if it is known."""
     if isinstance(dtype, np.dtype):
-        return None if dtype.kind in "SU" else dtype
+        return None if dtype.kind in "SUT" else dtype
     try:
         return dtypes.numpy_dtype(dtypes.code_of(str(getattr(dtype, "name", ""))))
     except InvalidError:
@@ -577,7 +578,7 @@ class _Part:
             )
         else:
             expected = "any known" if wanted.dtype is None else str(wanted.dtype)
-            are_texts = kind in _TEXTS or getattr(wanted.dtype, "kind", "O") in "OSU"
+            are_texts = kind in _TEXTS or getattr(wanted.dtype, "kind", "O") in "OSUT"
             hint = "" if self._casts_all or are_texts else "; cast=True converts numbers"
             message = (
                 f"{what}: expected dtype {expected} does not equal original dtype {kind}{hint}"

@@ -399,6 +399,12 @@ def test_arrays_of_numpy_texts_are_replaced(tmp_path: Path) -> None:
     assert target["u"].tolist() == [["ä", "longer"]] and target["u"].dtype.kind == "U"
     assert target["s"].tolist() == [b"a", b"longer"] and target["s"].dtype.kind == "S"
     assert target["u"].flags.writeable
+    if hasattr(np.dtypes, "StringDType"):  # NumPy 2
+        kind = np.dtypes.StringDType()
+        ckptfmt.Checkpoint({"t": np.array(["ä", "x" * 300], kind)}).write(tmp_path / "t")
+        target = {"t": np.array(["", ""], kind)}
+        ckptfmt.Checkpoint(target).read(tmp_path / "t").assert_consumed()
+        assert target["t"].tolist() == ["ä", "x" * 300] and target["t"].dtype == kind
 
 
 def test_a_value_that_nothing_can_replace(tmp_path: Path) -> None:
