@@ -358,7 +358,8 @@ def check_overlaps(targets: Iterable[tuple[str, NDArray[Any], Any]]) -> None:
                 continue
             if share_memory(array, other):
                 raise InvalidError(
-                    f"shares memory with the array for '{other_name}', and the two tensors differ",
+                    f"shares memory with the array for '{other_name}', and may have other values: "
+                    "load only one of them",
                     tensor=name,
                 )
         open_spans.append(span)
