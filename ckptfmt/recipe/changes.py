@@ -23,7 +23,7 @@ from ckptfmt._base.casting import (
     of_kind,
 )
 from ckptfmt._base.hints import near, some
-from ckptfmt._base.names import OBJECT_GRAPH_KEY, tensor_name
+from ckptfmt._base.names import OBJECT_GRAPH_KEY, VALUE_SUFFIX, tensor_name
 from ckptfmt._base.patterns import (
     Filter,
     Filters,
@@ -206,7 +206,8 @@ class Changes:
         for name in given:
             if name not in present:
                 error = missing(name, prefix)
-                error.hint(near(name, present))
+                is_path = name.removesuffix(VALUE_SUFFIX) in present  # a leaf of a tree or object
+                error.hint(f": leave out {VALUE_SUFFIX}" if is_path else near(name, present))
                 raise error
         unused: list[tuple[str, Any]] = []
         if isinstance(self.cast, Mapping):

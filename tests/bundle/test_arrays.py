@@ -158,5 +158,5 @@ def test_interleaved_views(prefix: Path) -> None:
     targets = {"a": memory[::4], "b": memory[1::4]}
     load_into(prefix, targets, strict=False)
     assert memory.tolist() == [0, 1, 0, 0, 1, 2, 0, 0, 2, 3, 0, 0, 3, 4, 0, 0]
-    with pytest.raises(InvalidError, match="shares memory with the array for 'a', .*only one"):
+    with pytest.raises(InvalidError, match=r"shares memory with the array for 'a', .*only one"):
         load_into(prefix, targets | {"tied": memory[8::2]}, strict=False)

@@ -74,6 +74,8 @@ def test_a_tensor_that_is_promised_and_not_there(tmp_path: Path) -> None:
     for strict in (True, None):
         with pytest.raises(TensorNotFoundError):
             checkpoint.read(tmp_path / "less", strict=strict)
+    with pytest.raises(TensorNotFoundError, match=f"leave out {VALUE}"):
+        checkpoint.read(saved, names=[f"a{VALUE}"])
     assert a[0] == 0
     report = checkpoint.read(tmp_path / "less", strict=False, partial=True).report
     assert (a[0], b[0], report.matched, report.missing) == (1, 0, ("a",), ("b",))
