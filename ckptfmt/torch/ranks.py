@@ -64,6 +64,13 @@ def agreed(
     return rounds.agreed(team, work, content, lambda found: compare_contents(found, what))
 
 
+@dataclass
+class _Unit:
+    """A dict with keys other than str, as one value: DCP would make them str."""
+
+    value: Any
+
+
 class _Object(NamedTuple):
     """An object of a state: where it is, its state dict, and what takes one."""
 
@@ -87,6 +94,7 @@ class RankState:
         self._objects: list[_Object] = []
         self._random: list[tuple[Keys, RandomState]] = []
         self._buffers: set[str] = set()
+        self._units: list[tuple[Keys, Any]] = []
         self._optimizers: list[_Optimizer] = []
         modules = dict(_found(state, (), torch.nn.Module))
         for keys, optimizer in _found(state, (), Optimizer):
@@ -113,6 +121,8 @@ class RankState:
     def _taken(self, value: Any, keys: Keys) -> Any:
         """Return the values that are saved, or loaded into."""
         if isinstance(value, dict):
+            if _is_unit(value, lambda one: _is_array(one) or is_stateful(one)):
+                return self._unit(value, keys)
             return {key: self._taken(one, (*keys, key)) for key, one in value.items()}
         found: Any
         if isinstance(value, torch.nn.Module):
@@ -132,13 +142,28 @@ class RankState:
             self._random.append((keys, value))
             found = value.state_dict()
         elif is_stateful(value):
-            found = value.state_dict()
+            found = self._with_units(value.state_dict(), keys)
             self._objects.append(_Object(keys, value.load_state_dict))
-        elif isinstance(value, (list, tuple)) and _holds_objects(value):
+        elif isinstance(value, (list, tuple)) and _holds(value, is_stateful):
             raise InvalidError(f"'{_text(keys)}' is a list of objects: put them into a dict")
         else:
             return value
         return found
+
+    def _with_units(self, value: Any, keys: Keys) -> Any:
+        """Return the state dict of an object as it is saved."""
+        if not isinstance(value, dict):
+            return value
+        if _is_unit(value, _is_sharded):
+            return self._unit(value, keys)
+        found = copy.copy(value)
+        for key, one in value.items():
+            found[key] = self._with_units(one, (*keys, key))
+        return found
+
+    def _unit(self, value: Any, keys: Keys) -> _Unit:
+        self._units.append((keys, value))
+        return _Unit(value)
 
     # ---- saving --------------------------------------------------------------------------------
 
@@ -171,7 +196,8 @@ class RankState:
             values = agreed(coordinator, lambda: self._taken(self._state, ()))
             for keys, _ in self._random:  # of another number of processes: by its own rules
                 _drop(values, keys)
-            reader = _Reader(path, self._optimizers, [keys for keys, _ in self._random])
+            random = [keys for keys, _ in self._random]
+            reader = _Reader(path, self._optimizers, random, self._units)
             team = Team(coordinator, "ckptfmt.torch.Checkpoint")
             rounds.agreed(team, reader.open, bytes, lambda answers: compare_seen(answers, path))
             with _errors():
@@ -255,9 +281,15 @@ class _Reader(StorageReader):
         random: of each, as loaded, once the checkpoint was opened.
     """
 
-    def __init__(self, path: str, optimizers: list[_Optimizer], random: list[Keys]) -> None:
+    def __init__(
+        self,
+        path: str,
+        optimizers: list[_Optimizer],
+        random: list[Keys],
+        units: list[tuple[Keys, Any]],
+    ) -> None:
         super().__init__(path)
-        self._prefix = path
+        self._prefix, self._units = path, units
         self._optimizers, self._places = optimizers, random
         self.random: list[Any] = []
 
@@ -266,6 +298,10 @@ class _Reader(StorageReader):
         Return the digest of its index."""
         with opened(index_name(locate(self._prefix))) as digest:
             super().read_metadata()
+            assert self._opened is not None
+            for name, leaf in self._opened.leaves.items():
+                if isinstance(leaf, _Unit):
+                    self._opened.leaves[name] = leaf.value
             return digest()
 
     def read_metadata(self, *args: Any, **kwargs: Any) -> dcp.Metadata:
@@ -288,6 +324,10 @@ class _Reader(StorageReader):
                 stored = _by_names(stored, flat)
                 structure = _put(structure, one.keys, stored)
             self._compare_groups(one, stored)
+        for keys, own in self._units:
+            stored = _at(structure, keys)
+            if isinstance(stored, dict) and stored.keys() == own.keys():  # else DCP misses keys
+                structure = _put(structure, keys, _Unit(stored))
         self.random = []
         for keys in self._places:
             found, new = _own_random(_at(structure, keys)), New(torch.device("cpu"))
@@ -312,6 +352,13 @@ class _Reader(StorageReader):
             )
             mismatch = Mismatch(name, name, stored_groups, own_groups)
             refuse(self._prefix, MatchReport(structure_mismatch=(mismatch,)))
+
+
+class _SavePlanner(DefaultSavePlanner):  # type: ignore[misc]
+    def lookup_object(self, index: Any) -> Any:
+        """Return the value that is stored."""
+        found = super().lookup_object(index)
+        return found.value if isinstance(found, _Unit) else found
 
 
 class _Planner(DefaultLoadPlanner):  # type: ignore[misc]
@@ -369,6 +416,8 @@ def _value_text(value: Any) -> str:
     """Return a text that is the same for equal values. `repr` abbreviates arrays, and orders sets
     differently in each process."""
     parts: Iterable[str] = ()
+    if isinstance(value, _Unit):
+        value = value.value
     if _is_array(value):
         return _array_text(value)
     if isinstance(value, (set, frozenset)):
@@ -386,9 +435,13 @@ def _is_array(value: Any) -> bool:
     return isinstance(value, (torch.Tensor, np.ndarray)) or hasattr(value, "local_shards")
 
 
+def _is_sharded(value: Any) -> bool:
+    return isinstance(value, DTensor) or hasattr(value, "local_shards")
+
+
 def _array_text(value: Any) -> str:
     """Return dtype and shape, and the checksum of what is not larger than COMPARED_BYTES."""
-    if isinstance(value, DTensor) or hasattr(value, "local_shards"):
+    if _is_sharded(value):
         return f"{value.dtype}{list(value.size())} in shards"
     text = f"{value.dtype}{list(value.shape)}"
     if isinstance(value, np.ndarray):
@@ -403,10 +456,15 @@ def _array_text(value: Any) -> str:
     return f"{text} with checksum {zlib.crc32(value.tobytes()):08x}"
 
 
-def _holds_objects(value: Any) -> bool:
+def _is_unit(value: dict[Any, Any], is_apart: Callable[[Any], bool]) -> bool:
+    return not all(isinstance(key, str) for key in value) and not _holds(value, is_apart)
+
+
+def _holds(value: Any, kind: Callable[[Any], bool]) -> bool:
     if isinstance(value, (dict, list, tuple)):
-        return any(map(_holds_objects, value.values() if isinstance(value, dict) else value))
-    return is_stateful(value)
+        inner = value.values() if isinstance(value, dict) else value
+        return any(_holds(one, kind) for one in inner)
+    return kind(value)
 
 
 class RankSave(NamedTuple):
@@ -449,7 +507,7 @@ class RankSave(NamedTuple):
             compression=options.compression,
         )
         # Of buffers the values of process 0, as DistributedDataParallel takes them.
-        planner = DefaultSavePlanner(dedup_save_to_lowest_rank=True)
+        planner = _SavePlanner(dedup_save_to_lowest_rank=True)
         try:
             with _errors():
                 dcp.save(values, storage_writer=writer, planner=planner, process_group=self.group)

@@ -37,7 +37,7 @@ def training(sharded=True, width=8):
             fully_shard(one, mesh=init_device_mesh("cpu", (world_size,)))
     first = torch.optim.AdamW(model.parameters(), lr=0.1)
     second = torch.optim.SGD(head.parameters(), lr=0.1, momentum=0.9)
-    scheduler = torch.optim.lr_scheduler.StepLR(first, 2)
+    scheduler = torch.optim.lr_scheduler.MultiStepLR(first, [2, 4])
     return {
         "net": {"model": model, "head": head},
         "optimizers": {"first": first, "second": second},
