@@ -218,7 +218,8 @@ class Matching:
         if not is_lazy and shape != tuple(target.shape):
             self._shapes.append(Mismatch(name, stored.name, shape, tuple(target.shape)))
             return lambda: target
-        if dtype != target.dtype and not anew and not self._casts(dtype, target.dtype):
+        casts = self._casts(dtype, target.dtype)
+        if dtype is None or (dtype != target.dtype and not anew and not casts):
             self._dtypes.append(Mismatch(name, stored.name, dtype, target.dtype))
             return lambda: target
         if anew:
@@ -228,7 +229,8 @@ class Matching:
             if not is_lazy:
                 self._anew[id(target)] = name
             self.new.add(stored)
-            return lambda: self._replaced(target, self.new.build(stored))
+            goal = target.dtype if casts else dtype
+            return lambda: self._replaced(target, self._made(stored, goal))
         place = tensors.carrier(target)
         in_place = place.data_ptr() == target.data_ptr()
         if dtype == target.dtype and in_place and stored.transform is None:
@@ -253,6 +255,12 @@ class Matching:
 
     def _casts(self, stored: torch.dtype | None, wanted: torch.dtype) -> bool:
         return self._choice.cast is True and tensors.can_cast(stored, wanted)
+
+    def _made(self, stored: Stored, dtype: torch.dtype) -> torch.Tensor:
+        value: torch.Tensor = self.new.build(stored)
+        if value.is_meta:
+            return value.to(dtype)
+        return tensors.casted(value, dtype, stored.name, self._choice).to(value.device)
 
     def _copied(self, target: torch.Tensor, value: torch.Tensor, name: str) -> torch.Tensor:
         with torch.no_grad():

@@ -308,8 +308,8 @@ def load_into(
         strict: True: anything that does not match is an error. False: load what matches. An object
             that is not a module gets all that is stored at its path, or stays as it is if none of
             its tensors is chosen. See `ckptfmt.huggingface` for checkpoints of other names.
-        assign: True replaces the parameters and buffers of modules by new tensors with the stored
-            dtype, as `load_state_dict(assign=True)`. Make the optimizer afterwards.
+        assign: True replaces the parameters and buffers of modules by new tensors, without a cast
+            of the stored dtype, as `load_state_dict(assign=True)`. Make the optimizer afterwards.
         device: where new tensors go.
         verify: "auto": check whole reads, and parts where that is cheap; "full": all; "off": none.
         progress: called as `progress(done, total)` with two ints.

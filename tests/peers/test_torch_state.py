@@ -337,7 +337,9 @@ def test_what_does_not_match(tmp_path: Path) -> None:
     assert ct.load_into(half, tmp_path / "ck", cast=True)
     assert torch.equal(half.weight, ct.load(tmp_path / "ck")["weight"].half())
     with torch.device("meta"):
-        empty = nn.Linear(3, 4, dtype=torch.float16)
+        empty, cast = (nn.Linear(3, 4, dtype=torch.float16) for _ in range(2))
+    assert ct.load_into(cast, tmp_path / "ck", cast=True)
+    assert torch.equal(cast.weight, half.weight) and cast.weight.requires_grad
     assert ct.load_into(empty, tmp_path / "ck", assign=True)
     assert empty.weight.dtype is torch.float32 and empty.weight.requires_grad
 
@@ -367,6 +369,10 @@ def test_strings_of_other_checkpoints(tmp_path: Path) -> None:
     loaded = ct.load(tmp_path / "ck")
     assert loaded["text"].tolist() == [b"a", b"bc"]
     assert ct.load(tmp_path / "ck", device="meta")["text"].shape == (2,)
+    module = nn.Module()
+    module.register_buffer("text", torch.zeros(2))
+    with pytest.raises(InvalidError, match="dtype"):
+        ct.load_into(module, tmp_path / "ck", filter="text", assign=True)
     assert torch.equal(loaded["x"], torch.ones(2, dtype=torch.float64))
 
 
