@@ -18,7 +18,7 @@ incremental.py   what a save shares with its base
 codec.py         compressed values
 merge.py         merge: one checkpoint from the indexes of many
 staging.py       parts in a temporary directory, then a merge
-verify.py        verify: every byte, and the object graph
+verify.py        verify: all values, and the object graph
 findings.py      findings for people
 completeness.py  whether a checkpoint is complete, and sound
 comparing.py     two checkpoints compared tensor by tensor

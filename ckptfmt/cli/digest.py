@@ -16,7 +16,7 @@ PATH is a prefix, an .index or data file, a directory with a `checkpoint` file o
 checkpoint, a SavedModel directory, or a URL.
 
 The digest is the same for the same tensors and metadata, however they are stored: sharded, merged,
-compressed or converted. Every byte is read and verified. One line per checkpoint, the digest and
+compressed or converted. All values are read and verified. One line per checkpoint, the digest and
 the path as other commands print it; sign this to detect tampering, which checksums do not.
 
 examples:

@@ -17,7 +17,7 @@ from ckptfmt.manager.latest import newest_sound
 EPILOG = """
 DIR is a directory of checkpoints, or a URL of one. Its `checkpoint` file names the newest; if that
 one is not complete, another is searched for, and standard error says why. Tensors are not read,
-unless --verify has every byte checked.
+unless --verify has all values checked.
 
 examples:
   ckptfmt latest runs/1
@@ -33,7 +33,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of this command."""
     parser.add_argument("directory", metavar="DIR", help="a directory of checkpoints")
     parser.add_argument(
-        "--verify", action="store_true", help="the newest sound one: check every byte of it"
+        "--verify", action="store_true", help="the newest sound one: check all of its values"
     )
 
 

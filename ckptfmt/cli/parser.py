@@ -75,7 +75,7 @@ A path instead of a command is inspected.
 examples:
   ckptfmt model.ckpt-1000                 tensors, totals, header
   ckptfmt show model.ckpt-1000 bias       values of a tensor
-  ckptfmt verify model.ckpt-1000          check every byte
+  ckptfmt verify model.ckpt-1000          check all values
   ckptfmt diff before after               list the differences
   ckptfmt merge part-0 part-1 model       join checkpoints
   ckptfmt convert --level v2 model other  write it at another level

@@ -22,7 +22,7 @@ saved last was told. If the file of these records is damaged, nothing is removed
 file without times, as tf.train.Saver and tf.train.Checkpoint.save write it, is refused: --by-order
 takes its checkpoints as managed, in its order.
 
-Every byte of the newest checkpoints is checked until N sound ones are found; older ones are removed
+All values are checked, newest checkpoint first, until N are sound; older ones are removed
 without being read. A damaged or incomplete one among the newer does not count: standard error names
 it, and it stays, so that the last sound checkpoint is never removed. If a file cannot be read now,
 which does not prove damage, nothing is removed. One to whose files a symbolic link in DIR leads

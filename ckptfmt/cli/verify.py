@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`ckptfmt verify`: check every byte of a checkpoint. Never changes anything."""
+"""`ckptfmt verify`: check all values of a checkpoint. Never changes anything."""
 
 from __future__ import annotations
 
