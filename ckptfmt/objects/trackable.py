@@ -90,15 +90,21 @@ class Trackable:
         kind: Any = type(self)  # for mypy, types are not hashable
         found = {name: getattr(self, name, None) for name in _slot_names(kind)}
         found.update(vars(self))
-        return {name: value for name, value in found.items() if name not in self.untracked}
+        return {name: value for name, value in found.items() if _is_tracked(self, name)}
 
     def __setattr__(self, name: str, value: Any) -> None:
         object.__setattr__(self, name, value)
-        if name not in self.untracked:
+        if _is_tracked(self, name):
             waiting.attached(self, name, value)
 
 
 Trackable.__module__ = "ckptfmt"
+
+
+def _is_tracked(holder: Trackable, name: str) -> bool:
+    """Return whether an attribute is saved; one name need not be in a tuple, as in `__slots__`."""
+    names = holder.untracked
+    return name != "untracked" and (name != names if isinstance(names, str) else name not in names)
 
 
 @functools.lru_cache(TYPES_CACHED)

@@ -44,6 +44,7 @@ import collections
 import dataclasses
 import enum
 import functools
+import inspect
 import sys
 import types
 import weakref
@@ -87,6 +88,7 @@ _CONTAINERS = (Mapping, list, tuple)
 _TF_BASE = "tensorflow.python.trackable.base"
 # TensorFlow's method of objects that give SaveableObjects.
 GATHER = "_gather_saveables_for_checkpoint"
+_STATE = ("serialize", "deserialize")
 _BUFFERS = (bytearray, memoryview, array.array)
 _Answer = TypeVar("_Answer")
 
@@ -107,6 +109,14 @@ def _implements(method: Any) -> bool:
     return callable(method) and getattr(method, "__module__", "") != _TF_BASE
 
 
+@_of_type
+def _restores(kind: type, saves: str, restores: str) -> bool:
+    """Return whether the type has both methods, and the second is one of its objects: a classmethod
+    or staticmethod makes a new object."""
+    method = inspect.getattr_static(kind, restores, None)
+    return _has(kind, saves, restores) and not isinstance(method, (classmethod, staticmethod))
+
+
 def method_of(value: Any, name: str) -> Any:
     """Return a method under our name or TensorFlow's (with an underscore); None if missing."""
     for spelling in (name, f"_{name}"):
@@ -118,7 +128,7 @@ def method_of(value: Any, name: str) -> Any:
 
 def _has_tensors(kind: type) -> bool:
     return _has(kind, GATHER) or any(
-        _has(kind, f"{mark}serialize_to_tensors", f"{mark}restore_from_tensors")
+        _restores(kind, f"{mark}serialize_to_tensors", f"{mark}restore_from_tensors")
         for mark in ("", "_")
     )
 
@@ -171,13 +181,25 @@ def _role_of(kind: Any) -> Role | None:
         (Role.PARALLEL, issubclass(kind, ParallelVariable)),
         (Role.NODE, issubclass(kind, TreeNode)),
         (Role.NOTHING, issubclass(kind, (dict, list, tuple))),
-        (Role.PYTHON, _has(kind, "serialize", "deserialize")),
+        (Role.PYTHON, _restores(kind, *_STATE)),
         (Role.TENSORS, _has_tensors(kind)),
         (Role.NOTHING, _has(kind, "trackable_children")),
         (Role.NOTHING, _has(kind, "get_slot_names", "get_slot")),
         (Role.NOTHING, dataclasses.is_dataclass(kind) or issubclass(kind, Mapping)),
     )
     return next((role for role, is_it in roles if is_it), None)
+
+
+@_of_type
+def _uncalled(kind: Any) -> tuple[str, str]:
+    """Return a method of this type that a save would not call, "" if none, and why."""
+    container = next((one for one in (dict, list) if issubclass(kind, one)), None)
+    if container is None and _role_of(kind) is not Role.PYTHON:
+        return "", ""
+    own = [] if container is None else [_STATE, ("trackable_children",) * 2]
+    pairs = [*own, ("serialize_to_tensors", "restore_from_tensors")]
+    method = next((pair[0] for pair in pairs if _restores(kind, *pair)), "")
+    return method, "has serialize()" if container is None else f"is a {container.__name__}"
 
 
 def role_of(value: Any, path: Iterable[str] = ()) -> Role:
@@ -503,6 +525,10 @@ class View:
     def check(self, local: Local) -> None:
         """Raise InvalidError if an object cannot be saved."""
         local.role  # noqa: B018 (computed at the first access)
+        method, reason = _uncalled(type(local.value))
+        if method:
+            what = f"cannot be saved: its {method}() would not be called, because it {reason}"
+            raise refusal(local.value, local, what)
 
     def children(self, local: Local) -> list[Child]:
         """Return the children of an object in TensorFlow's order.

@@ -168,6 +168,61 @@ def test_methods_that_are_not_implemented(tmp_path: Path, value: Any) -> None:
     assert not list(tmp_path.iterdir())
 
 
+class StateAndTensors(AbstractTensors, AbstractState):
+    pass
+
+
+class StateOfList(list[Any], AbstractState):
+    pass
+
+
+class TensorsOfDict(dict[str, Any], AbstractTensors):
+    trackable_children = None  # type: ignore[assignment]
+
+
+class ChildrenOfDict(dict[str, Any], ckptfmt.Trackable):
+    pass
+
+
+@pytest.mark.parametrize(
+    ("kind", "method", "reason"),
+    [
+        (StateAndTensors, "serialize_to_tensors", "has serialize()"),
+        (StateOfList, "serialize", "is a list"),
+        (TensorsOfDict, "serialize_to_tensors", "is a dict"),
+        (ChildrenOfDict, "trackable_children", "is a dict"),
+    ],
+)
+def test_methods_that_would_not_be_called(
+    tmp_path: Path, kind: Any, method: str, reason: str
+) -> None:
+    with pytest.raises(ckptfmt.InvalidError) as caught:
+        saved(tmp_path, model=kind.__new__(kind))
+    assert caught.value.message == (
+        f"the object at 'model' is of type {kind.__name__}, which cannot be saved: its {method}() "
+        f"would not be called, because it {reason}"
+    )
+
+
+def test_a_deserialize_that_makes_another_object(tmp_path: Path) -> None:
+    """A classmethod or staticmethod does not restore: a dataclass is saved by its fields."""
+
+    @dataclass
+    class Loader:
+        position: int
+
+        def serialize(self) -> str:
+            return str(self.position)
+
+        @classmethod
+        def deserialize(cls, state: bytes) -> Loader:
+            return cls(int(state))
+
+    loader = Loader(0)
+    ckptfmt.Checkpoint(loader=loader).read(saved(tmp_path, loader=Loader(3))).assert_consumed()
+    assert loader.position == 3
+
+
 def test_methods_of_tensorflow_that_are_not_implemented(monkeypatch: pytest.MonkeyPatch) -> None:
     """Those of its base class do not count: an object is refused when it is given, and saved if it
     has methods of its own."""
@@ -436,9 +491,13 @@ def test_children_that_are_attributes_as_well_can_be_replaced(tmp_path: Path) ->
 
 def test_untracked_attributes_are_neither_saved_nor_filled(tmp_path: Path) -> None:
     module = Module(w=np.ones(1), cache=object())
-    path = saved(tmp_path, m=module)
+    other: Any = ckptfmt.Trackable()
+    other.untracked = "view"  # one name, not its letters
+    other.w, other.vi, other.view = np.ones(1), 1, object()
+    path = saved(tmp_path, m=module, n=other)
     with ckptfmt.open(path) as reader:
-        assert [key for key in reader if key.startswith("m")] == ["m/w/.ATTRIBUTES/VARIABLE_VALUE"]
+        names = [key.removesuffix("/.ATTRIBUTES/VARIABLE_VALUE") for key in reader]
+    assert [name for name in names if name[:2] in ("m/", "n/")] == ["m/w", "n/vi", "n/w"]
 
 
 def test_attributes_in_slots_are_saved_as_well(tmp_path: Path) -> None:
