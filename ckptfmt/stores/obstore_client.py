@@ -108,7 +108,7 @@ def _os_error(error: Exception, key: str) -> OSError:
     if code in ("NoSuchBucket", "ContainerNotFound"):
         number = errno.ENXIO  # that is not "no such object"
     if _METADATA_SERVERS.search(text):
-        hint = "" if "google" in text else f" {_aws.CREDENTIALS}"
+        hint = f" {_aws.CREDENTIALS}" if "Generic S3" in text else ""
         return PermissionError(
             errno.EACCES, f"no credentials were found.{hint} ({_one_line(text)})", key
         )

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import pytest
 import s3fs
-from obstore.store import S3Store
+from obstore.store import AzureStore, S3Store
 from support.child import Child
 from support.leftovers import HOURS, STEPS, check_killed_writers
 from support.s3 import KEY, REGION, S3, running
@@ -492,6 +492,13 @@ def test_no_credentials(user: S3, tmp_path: Path) -> None:
     said, _ = outcome(user, HOME=str(tmp_path), **NO_KEYS)
     assert said.startswith("StorageError: ") and "no credentials were found" in said
     assert "AWS_ACCESS_KEY_ID" in said and "~/.aws" in said
+    nowhere: Any = {"proxy_url": "http://127.0.0.1:1"}
+    options: Any = {"client_options": nowhere, "retry_config": {"max_retries": 0}}
+    stores.mount("az://c", AzureStore("c", account_name="a", **options))
+    with pytest.raises(errors.StorageError, match="no credentials were found") as caught:
+        ckptfmt.load("az://c/model")
+    stores.mount("az://c", None)
+    assert "AWS" not in str(caught.value)
     said, _ = outcome(user, HOME=str(tmp_path), AWS_PROFILE="nowhere", **NO_KEYS)
     assert said.startswith("StorageError: ") and "nowhere" in said
     ckptfmt.save(URL, {"w": np.arange(10)})
