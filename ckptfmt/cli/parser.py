@@ -21,7 +21,7 @@ from ckptfmt.errors import masked, printable
 COMMANDS = {
     "inspect": "show tensors, totals and the header",
     "show": "show the values of a tensor, or of a slice of it, and their distribution",
-    "verify": "check every block, entry and byte of checkpoints",
+    "verify": "check all blocks, entries and values of checkpoints",
     "diff": "compare two checkpoints: names, dtypes, shapes, values, metadata",
     "merge": "merge checkpoints into one by joining their indexes",
     "convert": "write a checkpoint in another format, or at another level of ours",

@@ -96,7 +96,7 @@ def run(options: argparse.Namespace) -> int:
     is_series = len(paths) > 1 or options.series is not None
     if is_series and options.before is not None:
         raise invalid("before", "it compares one PATH with another checkpoint")
-    output = _default_output(paths, options.series) if options.output is None else options.output
+    output = _default_output(paths, options) if options.output is None else options.output
     file = Stdout() if output == STDOUT else output
     seconds = None if options.full else options.seconds
     with Progress("reading", quiet=options.quiet) as progress:
@@ -119,7 +119,7 @@ def _in_directory(directory: str) -> list[str]:
     return found
 
 
-def _default_output(paths: list[str], series: str | None) -> str:
+def _default_output(paths: list[str], options: argparse.Namespace) -> str:
     """Return the name of the report of the last checkpoint, for the current directory.
 
     Raises:
@@ -133,7 +133,11 @@ def _default_output(paths: list[str], series: str | None) -> str:
             raise
     name = f"{os.path.basename(os.path.abspath(prefix))}.html"
     if os.path.lexists(name):
-        given = paths if series is None else ["--series", series]
+        given = list(options.paths)
+        for option in ("series", "before"):
+            if (value := getattr(options, option)) is not None:
+                given += [f"--{option}", value]
+        given += ["--full"] * options.full
         line = shlex.join(["ckptfmt", "report", *given, "-o", name])
         raise InvalidError(f"{name!r} exists, and only -o replaces it; try: {line}")
     return name

@@ -60,7 +60,9 @@ REFUSED = {
     "Verify": "; try: ckptfmt help verify",
     "help ls": "; try: ckptfmt help inspect",
     "look model": "; try: ckptfmt help",
-    "report page": "; try: ckptfmt report page -o page.html",
+    "report --full --before model page": (
+        "; try: ckptfmt report page --before model --full -o page.html"
+    ),
     "inspect --filter ayer model": "'layer/a'; try: --filter '*ayer*'",
     "inspect --filter ? model": "--filter: in model: '?' matches none of the 3 tensors\n",
     "diff --filter nothing model model": "'nothing' matches no tensor",
