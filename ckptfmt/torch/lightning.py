@@ -18,6 +18,7 @@ except ImportError as error:
     ) from error
 
 from ckptfmt.errors import InvalidError
+from ckptfmt.files.state_file import remove_checkpoint
 from ckptfmt.torch import state
 from ckptfmt.torch.parameters import objects
 
@@ -84,5 +85,6 @@ class CheckpointIO(checkpoint_io.CheckpointIO):  # type: ignore[misc]
         return state.load(path, map_location if is_device else "cpu")
 
     def remove_checkpoint(self, path: str | os.PathLike[str]) -> None:
-        """Remove the checkpoint's directory."""
+        """Remove the checkpoint's directory, or its objects under a URL."""
+        remove_checkpoint(os.path.join(path, NAME))
         shutil.rmtree(path, ignore_errors=True)

@@ -95,8 +95,11 @@ def test_refused_values_and_devices(tmp_path: Path) -> None:
     assert io.load_checkpoint(tmp_path / "x.ckpt", "meta")["a"].is_meta
     with ckptfmt.open(tmp_path / "x.ckpt") as reader:
         assert reader.metadata["run"] == 1
-    io.remove_checkpoint(tmp_path / "x.ckpt")
-    io.remove_checkpoint(tmp_path / "x.ckpt")
+    io.save_checkpoint({"a": torch.ones(2)}, "memory://lightning/x.ckpt")
+    for path in (tmp_path / "x.ckpt", "memory://lightning/x.ckpt"):
+        assert io.load_checkpoint(path)["a"].tolist() == [1, 1]
+        io.remove_checkpoint(path)
+        io.remove_checkpoint(path)
+        with pytest.raises(FileNotFoundError):
+            io.load_checkpoint(path)
     assert not list(tmp_path.iterdir())
-    with pytest.raises(FileNotFoundError):
-        io.load_checkpoint(tmp_path / "x.ckpt")
