@@ -481,7 +481,7 @@ class _Opened:
         if WHOLE in reader.metadata:
             self.leaves = structure
         else:
-            traverse_state_dict(structure, visit, lambda one: isinstance(one, Stored))
+            traverse_state_dict(structure, visit, _is_tensor)
         table = reader.table()
         columns = [table[name].tolist() for name in ("name", "dtype_code", "shape")]
         kinds = {name: (code, shape) for name, code, shape in zip(*columns, strict=True)}
@@ -516,8 +516,13 @@ class _Opened:
             planner.load_bytes(item, value)
 
 
+def _is_tensor(value: Any) -> bool:
+    # DCP visits the elements of a list that has tensors; one of NumPy arrays alone is a value.
+    return isinstance(value, Stored) and value.kind == "tensor"
+
+
 def _described(leaf: Any, kinds: Mapping[str, tuple[int, tuple[int, ...]]]) -> dcp.STORAGE_TYPES:
-    if isinstance(leaf, Stored) and leaf.kind == "tensor" and leaf.note.keys() <= {"dtype"}:
+    if _is_tensor(leaf) and leaf.note.keys() <= {"dtype"}:
         dtype, shape = tensors.kind_of(*kinds[leaf.name], leaf.note)
         if dtype is not None and (leaf.note or dtype in tensors.PLAIN):
             # Any box can be read, however it is stored: for DCP it is one chunk.

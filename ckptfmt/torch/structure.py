@@ -135,6 +135,13 @@ class Packed:
             f"{path_name(path)}: {_what(value)} cannot be stored{reason}: {_WAYS}{ways}"
         )
 
+    def _generator(self, generator: torch.Generator, path: Path) -> Any:
+        if not self._takes_default:  # DCP would look for a value where a tensor is stored
+            raise InvalidError(
+                f"{path_name(path)}: DCP cannot load a torch.Generator: pass its get_state()"
+            )
+        return self._pack(generator.get_state(), path)
+
     def _tensor(self, tensor: torch.Tensor, path: Path) -> dict[str, Any]:
         note = tensors.note_of(tensor)
         key = tensors.identity(tensor)
@@ -278,7 +285,7 @@ _PACKERS: dict[type, Callable[[Packed, Any, Path], Any]] = {
     int: _int,
     np.str_: lambda _packed, value, _path: str(value),
     list: Packed._list,
-    torch.Generator: lambda packed, value, path: packed._pack(value.get_state(), path),
+    torch.Generator: Packed._generator,
 }
 
 
