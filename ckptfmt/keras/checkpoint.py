@@ -25,6 +25,8 @@ from ckptfmt.recipe.changes import Changes
 NOT_WEIGHTS = frozenset({"keras_api", "save_counter", OPTIMIZER})
 # Variables of the optimizers of Keras 2 that are attributes in Keras 3.
 CONSTANTS = frozenset({"beta_1", "beta_2", "decay", "rho", "momentum", "epsilon"})
+# Edges to the layers of a model by their positions, which layers without weights shift.
+BY_POSITION = frozenset({"_functional", "_operations", "_layers", "layers"})
 # The end of the path of a variable that every optimizer of Keras 3 has.
 ITERATIONS = "/iteration"
 
@@ -38,6 +40,7 @@ def by_graph(
     """Pair a model with the object graph that has most of its weights at the same edges."""
     keys = [_key_of(graph, node) for node in range(len(graph.nodes))]  # which `rename` moves
     rename = _rename_of_chosen(graph, choice, reader.prefix)
+    _prefer_counted(graph)
     restoration = Restoration(reader, graph, Changes(rename=rename, strict=False), once=True)
     restoration.expect_partial = True
     weights = Objects(model, optimizer=False, seeds=False)
@@ -83,6 +86,18 @@ def by_graph(
     named = [(pairs[0][0], value) for pairs in found.values() for _, value in pairs]
     own.join(pairing, [*named, *objects.leaves(name)])
     return pairing
+
+
+def _prefer_counted(graph: ObjectGraph) -> None:
+    """Drop the edges by position to layers with weights that a model also has by their count."""
+    for node in graph.nodes:
+        counted = {child for name, child in node.children if name.startswith("layer_with_weights-")}
+        if counted:
+            node.children = [
+                (name, child)
+                for name, child in node.children
+                if name not in BY_POSITION and not (child in counted and name.startswith("layer-"))
+            ]
 
 
 def _owners(

@@ -275,6 +275,8 @@ def _layer_children(layer: Any) -> Iterator[tuple[str, Any]]:
         listed = isinstance(child, (list, tuple, dict)) and kind == "Layer"
         if not (listed and isinstance(inspect.getattr_static(layer, name, None), property)):
             yield name, child
+    if isinstance(layer, (keras.layers.DepthwiseConv1D, keras.layers.DepthwiseConv2D)):
+        yield "depthwise_kernel", layer.kernel  # as Keras 2 has it
 
 
 def _optimizer_children(optimizer: Any) -> Iterator[tuple[str, Any]]:

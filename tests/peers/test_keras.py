@@ -500,6 +500,32 @@ def test_weights_and_optimizers_of_keras_2(name: str) -> None:
         assert "layer_normalization/gamma" in report.matched
 
 
+def test_layers_without_weights_do_not_shift_others(tmp_path: Path) -> None:
+    def make(*indexes: int) -> Any:
+        parts: list[Any] = [layers.Dense(4) for _ in range(3)]
+        for index in indexes:
+            parts.insert(index, layers.Dropout(0.5))
+        return keras.Sequential([keras.Input((4,)), *parts])
+
+    ways = [(), (1,), (1, 1), (1, 3)]
+    for stored in ways:
+        model = make(*stored)
+        save_weights(model, tmp_path / "ck")
+        for own in ways:
+            other = make(*own)
+            assert load_weights(other, tmp_path / "ck")
+            assert all(map(np.array_equal, other.get_weights(), model.get_weights()))
+
+
+def test_a_depthwise_kernel_of_keras_2(tmp_path: Path) -> None:
+    kernel = np.random.rand(3, 3, 3, 1).astype(np.float32)
+    layer = {"depthwise_kernel": kernel, "bias": np.ones(3, np.float32)}
+    ckptfmt.save_tree(tmp_path / "ck", {"model": {"layer_with_weights-0": layer}})
+    model = keras.Sequential([keras.Input((5, 5, 3)), layers.DepthwiseConv2D(3)])
+    assert load_weights(model, tmp_path / "ck")
+    assert np.array_equal(model.get_weights()[0], kernel)
+
+
 def test_a_subclassed_model_of_keras_2() -> None:
     model = Subclassed()
     model(np.ones((1, 4), np.float32))
