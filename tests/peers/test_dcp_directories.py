@@ -23,7 +23,7 @@ import numpy as np
 import pytest
 import torch
 import torch.distributed.checkpoint as dcp
-from support.ranks import LEAVE
+from support.ranks import LEAVE, Rank
 from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
 from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 
@@ -111,16 +111,11 @@ def test_training_state(tmp_path: Path) -> None:
 
 
 def test_several_processes(tmp_path: Path) -> None:
-    ranks = [
-        subprocess.Popen(
-            [
-                *(sys.executable, "-W", "ignore", "-c", WORKER + LEAVE, str(rank)),
-                *(str(tmp_path / "store"), str(tmp_path / "dcp")),
-            ]
-        )
-        for rank in range(2)
-    ]
-    assert [rank.wait(120) for rank in ranks] == [0, 0]
+    places = [str(tmp_path / "store"), str(tmp_path / "dcp")]
+    ranks = [Rank(WORKER + LEAVE, [str(rank), *places], tmp_path) for rank in range(2)]
+    for rank in ranks:
+        status, _, err = rank.wait(120)
+        assert status == 0, err
     whole = np.arange(35, dtype=np.float32).reshape(7, 5)
     for source in ("dcp", "dcp-slices"):
         ckptfmt.convert(tmp_path / source, tmp_path / f"{source}.safetensors")

@@ -7,12 +7,11 @@ Needs the extra `peers`; `make peers` installs it and runs these.
 from __future__ import annotations
 
 import signal
-import sys
 from pathlib import Path
 
 import pytest
 from support import job
-from support.ranks import LEAVE, spawn
+from support.ranks import LEAVE, Rank
 
 import ckptfmt
 from ckptfmt import InvalidError
@@ -39,16 +38,14 @@ def refused(kind, use):
 def run(place: Path, world_size: int, program: str) -> list[tuple[int, list[str]]]:
     """What each rank printed, and how it ended."""
     started = [
-        spawn(
-            [sys.executable, "-c", HEAD + program + LEAVE, str(place), str(rank), str(world_size)]
-        )
+        Rank(HEAD + program + LEAVE, [str(place), str(rank), str(world_size)], place.parent)
         for rank in range(world_size)
     ]
     ended = []
     for process in started:
-        out, err = process.communicate(timeout=120)
+        status, out, err = process.wait(120)
         assert "Traceback" not in err, err
-        ended.append((process.returncode, out.splitlines()))
+        ended.append((status, out.splitlines()))
     return ended
 
 
@@ -159,13 +156,14 @@ def test_before_torch_is_ready() -> None:
 def run_job(where: Path, world_size: int, *actions: str) -> None:
     """Run support/job.py in this many processes, which must succeed."""
     place = str(where / f"meet{world_size}")
+    program = f"import runpy; runpy.run_path({job.__file__!r}, run_name='__main__')"
     started = [
-        spawn([sys.executable, job.__file__, "torch", place, str(rank), str(world_size), *actions])
+        Rank(program, ["torch", place, str(rank), str(world_size), *actions], where)
         for rank in range(world_size)
     ]
     for process in started:
-        out, err = process.communicate(timeout=120)
-        assert (process.returncode, out) == (0, ""), err
+        status, out, err = process.wait(120)
+        assert (status, out) == (0, ""), err
 
 
 def test_a_manager_of_four_then_two_then_three(tmp_path: Path) -> None:

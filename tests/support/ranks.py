@@ -1,10 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Programs of several processes over torch.distributed (gloo, on the loopback interface)."""
+"""Programs of several processes over torch.distributed (gloo, on the loopback interface).
+
+The processes are forks of one that has imported torch, which takes longer than most programs.
+"""
 
 from __future__ import annotations
 
+import multiprocessing
 import os
-import subprocess
+import random
 import sys
 from pathlib import Path
 
@@ -37,11 +41,45 @@ dist.destroy_process_group()
 """
     + LEAVE
 )
+_IMPORTED = [
+    *("torch.distributed.checkpoint.state_dict", "torch.distributed.fsdp", "torch.optim"),
+    *("ckptfmt.torch.dcp", "ckptfmt.torch.checkpoint", "pytest"),
+]
+_forks = multiprocessing.get_context("forkserver")
 
 
-def spawn(command: list[str], where: Path | None = None) -> subprocess.Popen[str]:
-    pipe = subprocess.PIPE
-    return subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, env=LOOPBACK, cwd=where)
+class Rank:
+    """A process that runs a program with these arguments in `where`."""
+
+    def __init__(self, program: str, arguments: list[str], where: Path) -> None:
+        number = len(list(where.glob("rank*.out")))
+        self._paths = where / f"rank{number}.out", where / f"rank{number}.err"
+        for path in self._paths:
+            path.touch()
+        os.environ["OMP_NUM_THREADS"] = "1"  # read once, by the first process
+        _forks.set_forkserver_preload(_IMPORTED)
+        self._process = _forks.Process(target=_run, args=(program, arguments, where, *self._paths))
+        self._process.start()
+
+    def wait(self, timeout: float) -> tuple[int, str, str]:
+        """Return how it ended, and what it printed, also as errors."""
+        self._process.join(timeout)
+        status = self._process.exitcode
+        self._process.kill()
+        assert status is not None, f"a process still runs after {timeout} seconds"
+        out, err = (path.read_text() for path in self._paths)
+        return status, out, err
+
+
+def _run(program: str, arguments: list[str], where: Path, out: Path, err: Path) -> None:
+    for number, path in enumerate((out, err), 1):
+        os.dup2(os.open(path, os.O_WRONLY | os.O_APPEND), number)
+    os.environ.update(LOOPBACK)
+    os.chdir(where)
+    random.seed()
+    sys.modules["numpy"].random.seed()
+    sys.argv = ["-c", *arguments]
+    exec(program, vars(sys.modules["__main__"]))
 
 
 def run_ranks(
@@ -55,13 +93,13 @@ def run_ranks(
     place = where / f"meet{len(list(where.glob('meet*')))}"
     more = [str(world_size), *arguments]
     started = [
-        spawn([sys.executable, "-c", HEAD + program + END, str(place), str(rank), *more], where)
+        Rank(HEAD + program + END, [str(place), str(rank), *more], where)
         for rank in range(world_size)
     ]
     printed = []
     for process in started:
-        out, err = process.communicate(timeout=240)
-        assert process.returncode == status, err
+        ended, out, err = process.wait(240)
+        assert ended == status, err
         printed.append(out.splitlines())
     place.touch()
     return printed
