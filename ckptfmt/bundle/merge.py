@@ -220,7 +220,7 @@ def merge_v2_checkpoints(
     """
     check_switches(delete_old_dirs=delete_old_dirs, allow_missing_files=allow_missing_files)
     prefixes = _listed(checkpoint_prefixes, "checkpoint_prefixes")
-    destination = prefix_text(destination_prefix, "destination_prefix", urls=True)
+    destination = path_text(destination_prefix, "destination_prefix", urls=True)
     try:
         _core.merge(
             prefixes,

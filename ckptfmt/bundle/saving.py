@@ -264,7 +264,7 @@ def save_v2(
         if spec:
             writing.set_spec(sources, spec)
     wait_for_saves()
-    target = names.prefix_text(prefix, urls=True)
+    target = names.path_text(prefix, "prefix", urls=True)
     writing.write_sources(target, sources, None, SaveOptions(level="v2"), shards=1)
 
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections.abc import Mapping
 from typing import Any
@@ -17,6 +18,7 @@ from ckptfmt.keras.layers import saveables
 from ckptfmt.keras.model import OPTIMIZER
 from ckptfmt.keras.optimizers import OwnOptimizer
 from ckptfmt.keras.pairing import Pairing, Place
+from ckptfmt.naming.roles import KERAS_NAMES
 from ckptfmt.recipe.changes import Changes
 
 # Where Keras 2 stores the variables of metrics.
@@ -90,13 +92,15 @@ def by_h5(stored: Mapping[str, Any], model: Any, optimizer: bool, choice: Change
         if _is_of_optimizer(new)
     }
     left: tuple[str, ...] = ()
+    metadata = getattr(stored, "metadata", {})
     group_names = getattr(stored, "group_names", {})
+    with contextlib.suppress(TypeError, ValueError):
+        group_names = group_names or dict(metadata.get(KERAS_NAMES, ()))
     names = [
-        (own.saveable.name, group_names.get(f"{path}/vars", ""))
+        (own.saveable.name, str(group_names.get(f"{path}/vars", "")))
         for path, own in owners.items()
         if isinstance(own.saveable, keras.optimizers.Optimizer)
     ]
-    metadata = getattr(stored, "metadata", {})
     if optimizer and (found != shapes or not own_optimizer.is_of_class(metadata, names)):
         optimizer, left = False, (OPTIMIZER,)
         places = {name: place for name, place in places.items() if name not in shapes}

@@ -93,6 +93,9 @@ _STRINGS = {"string", "variant", "resource"}
 # Metadata: the paths below which all tensors of a checkpoint without a graph are the state of an
 # optimizer; "" is above all. Written where the tree or the layout of the source says so.
 OPTIMIZER_STATES = "ckptfmt.optimizer_states"
+# Metadata: pairs of groups of variables in a `.weights.h5` file and the names of their layers or
+# optimizers.
+KERAS_NAMES = "ckptfmt.keras.names"
 
 
 # Names, shapes and dtypes, by TensorFlow's names.

@@ -33,7 +33,7 @@ from ckptfmt.files.places import is_file, names_in
 from ckptfmt.formats import torch_state
 from ckptfmt.formats.tensors import Box, Tensor, Unreadable
 from ckptfmt.naming.metadata import NamedInMetadata
-from ckptfmt.naming.roles import OPTIMIZER_STATES
+from ckptfmt.naming.roles import KERAS_NAMES, OPTIMIZER_STATES
 from ckptfmt.naming.tensor_names import TensorNames
 from ckptfmt.recipe.changes import Changes
 from ckptfmt.recipe.plan import Tensors, plan
@@ -157,8 +157,11 @@ def opened(
                 sift(tensors)
             if kind == "dcp" and as_state:
                 metadata = module_of(kind).take_state(tensors)
-            if kind == "hdf5" and tensors.has_attributes:
-                dropped.append("the attributes of groups and datasets")
+            if kind == "hdf5":
+                names = sorted(map(list, tensors.group_names.items()))
+                metadata = {KERAS_NAMES: names} if names else {}
+                if tensors.has_attributes:
+                    dropped.append("the attributes of groups and datasets")
             if kind == "safetensors":
                 metadata = {name: of_text(name, one) for name, one in metadata.items()}
                 metadata = torch_state.with_ties(tensors, metadata)
@@ -257,7 +260,7 @@ def _complex(tensors: Mapping[str, Tensor]) -> dict[str, tuple[str, str]]:
 def of_text(name: str, text: str) -> Any:
     """Return the value of metadata from safetensors, which has texts alone: the list that
     `ckptfmt` stored, of members that name tensors."""
-    if name in (OPTIMIZER_STATES, PRNG_KEYS):
+    if name in (OPTIMIZER_STATES, PRNG_KEYS, KERAS_NAMES):
         with contextlib.suppress(ValueError, RecursionError):
             found = json.loads(text)
             return found if isinstance(found, list) else text

@@ -15,7 +15,7 @@ except ImportError as error:
     ) from error
 
 from ckptfmt._base.names import index_name
-from ckptfmt.errors import CheckpointNotFoundError
+from ckptfmt.errors import CheckpointNotFoundError, InvalidError
 from ckptfmt.torch.state import RandomState, load_into, save
 
 # Beside the files of transformers in `checkpoint-<step>`.
@@ -50,8 +50,11 @@ class CheckpointCallback(TrainerCallback):  # type: ignore[misc]
             CheckpointNotFoundError: the Trainer resumes, and `checkpoint-<step>` has neither a
                 checkpoint of this callback nor the Trainer's own optimizer and scheduler.
             InvalidError: something does not match, for example another optimizer; nothing is
-                loaded.
+                loaded. Or `enable_jit_checkpoint`, which calls no callbacks, with
+                `save_only_model`: a training could not resume.
         """
+        if getattr(args, "enable_jit_checkpoint", False) and args.save_only_model:
+            raise InvalidError("enable_jit_checkpoint=True needs save_only_model=False")
         prefix = _prefix(args, state)
         self._resumed = prefix if os.path.isfile(index_name(prefix)) else None
         if self._resumed is not None:

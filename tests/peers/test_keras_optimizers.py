@@ -242,6 +242,14 @@ def test_the_class_is_known_by_the_names_of_h5_as_well(tmp_path: Path) -> None:
     path = save_weights(source, tmp_path / "ck", by="h5")
     assert load_weights(target, path).left == ("optimizer",)
     assert not target.optimizer.built
+    source.compile(keras.optimizers.Adam(), "mse")
+    source.optimizer.build(source.trainable_variables)
+    source.save_weights(tmp_path / "x.weights.h5")
+    path = ckptfmt.convert(tmp_path / "x.weights.h5", tmp_path / "converted").path
+    target.compile(keras.optimizers.Adamax(), "mse")
+    assert load_weights(target, path).left == ("optimizer",)
+    target.compile(keras.optimizers.Adam(), "mse")
+    assert load_weights(target, path) and moments(target) == moments(source)
 
 
 def test_optimizers_beside_that_of_the_model(tmp_path: Path) -> None:

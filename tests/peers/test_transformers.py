@@ -121,3 +121,6 @@ def test_an_optimizer_that_does_not_fit(tmp_path: Path) -> None:
     fitting = parts(torch.optim.SGD(second.parameters()), second)
     callback.on_train_begin(arguments, state, None, **fitting)
     assert torch.equal(second.net.weight, first.net.weight)
+    arguments.enable_jit_checkpoint = arguments.save_only_model = True
+    with pytest.raises(ckptfmt.InvalidError, match="save_only_model=False"):
+        callback.on_train_begin(arguments, state, None, **fitting)
