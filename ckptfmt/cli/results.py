@@ -65,7 +65,7 @@ def print_result(
     shown: Callable[[str], str] = text.name,
 ) -> None:
     """Print what a command has done as `lines`, or as JSON, unless it is --quiet; and to standard
-    error, always, what was lost.
+    error, always, what was lost, and what is missing if it is not in the JSON.
 
     Args:
         missing: tensors that the source lacks, and so the result.
@@ -74,16 +74,17 @@ def print_result(
     _warn_losses(done, shown)
     if getattr(options, "json", False):
         Output().document({**asdict(done), "path": masked(done.path)})
-    elif not options.quiet:
+        return
+    if not options.quiet:
         output = Output()
         for line in lines:
             output.line(line)
-        _warn(
-            "the object graph refers to {} that the source and the result lack: an edit has lost "
-            "them, or their variables were never initialised (see `ckptfmt edit --drop-missing`)",
-            missing,
-            shown,
-        )
+    _warn(
+        "the object graph refers to {} that the source and the result lack: an edit has lost "
+        "them, or their variables were never initialised (see `ckptfmt edit --drop-missing`)",
+        missing,
+        shown,
+    )
 
 
 def _warn_losses(done: Edit | Conversion | Average, shown: Callable[[str], str]) -> None:
