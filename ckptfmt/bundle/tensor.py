@@ -232,7 +232,10 @@ class TensorHandle:
     @property
     def partial_reads_verified(self) -> bool:
         """True if verify="auto" verifies partial reads: every stored value has chunk checksums, or
-        is small enough to be read whole (1 MiB). Strings, of any size, are always verified."""
+        is small enough to be read whole (1 MiB), or is read whole anyway (strings)."""
+        info = dtypes.info_of(self.dtype_code)
+        if info and not info.size:
+            return True
         if self.partitioned:
             return all(
                 part.chunk_size or part.nbytes <= CHECKED_WHOLE_BYTES for part in self.slices

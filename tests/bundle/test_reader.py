@@ -394,15 +394,19 @@ def test_verify_modes(tmp_path: Path, level: str) -> None:
 
 
 def test_small_tensors_are_checked_whole(tmp_path: Path) -> None:
-    """Up to 1 MiB a part is read with all the rest, and checked."""
-    tensors = {"edge": np.zeros(MIB, np.uint8), "over": np.zeros(MIB + 1, np.uint8)}
+    """Up to 1 MiB a part is read with all the rest, and checked; of strings always."""
+    tensors = {
+        "edge": np.zeros(MIB, np.uint8),
+        "over": np.zeros(MIB + 1, np.uint8),
+        "text": np.array([b"x" * MIB, b"y"]),
+    }
     prefix = save(tmp_path / "ck", tensors, level="v2")
     with ckptfmt.Writer(tmp_path / "cut", level="v2") as writer:
         for name, size in (("edge", MIB), ("over", MIB + 1)):
             writer.add_slice(name, np.zeros(size, np.uint8), (2 * MIB + 1,), (0,))
             rest = 2 * MIB + 1 - size
             writer.add_slice(name, np.zeros(rest, np.uint8), (2 * MIB + 1,), (size,))
-    for offset in (100, MIB + 100):
+    for offset in (100, MIB + 100, 2 * MIB + 100):
         flip(tmp_path / "ck.data-00000-of-00001", offset)
     with ckptfmt.open(prefix) as reader:
         assert reader["edge"].partial_reads_verified
@@ -411,6 +415,9 @@ def test_small_tensors_are_checked_whole(tmp_path: Path) -> None:
             reader["edge"][500:]
         assert (caught.value.failure, caught.value.tensor) == ("CHECKSUM", "edge")
         assert not reader["over"][500:].any()
+        assert reader["text"].partial_reads_verified
+        with pytest.raises(CorruptError):
+            reader["text"][1:]
     with ckptfmt.open(tmp_path / "cut") as reader:
         assert not reader["edge"].partial_reads_verified
         assert not reader["over"].partial_reads_verified
