@@ -8,6 +8,7 @@ optimizer. Metrics are left out; the states of random seed generators are option
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -64,6 +65,8 @@ class Value:
         self.dtype = np.dtype(np.int64) if self.is_counter else own
         self.shape = tuple(variable.shape)
         self.name: str = variable.path
+        if isinstance(owner, keras.optimizers.Optimizer) and "/" not in self.name:
+            self.name = f"{owner.name}/{re.sub(r'_[0-9]+$', '', self.name)}"  # Nadam: "variable_5"
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
         array: NDArray[Any] = keras.ops.convert_to_numpy(self.variable)

@@ -326,6 +326,7 @@ OPTIMIZERS: dict[str, Any] = {
     "schedule": lambda: keras.optimizers.SGD(keras.optimizers.schedules.CosineDecay(0.1, 9)),
     "scaled": lambda: keras.optimizers.LossScaleOptimizer(keras.optimizers.Adagrad()),
     "named": lambda: keras.optimizers.Ftrl(name="mine"),
+    "outside": keras.optimizers.Nadam,  # with a variable that is not below its name
 }
 
 
