@@ -266,9 +266,9 @@ bench-full: python ## all rows and settings, more samples (much longer)
 BENCH_SIDES = $(if $(CKPTFMT_TF_PYTHON),--tensorflow $(CKPTFMT_TF_PYTHON)) \
 	$(if $(CKPTFMT_PEERS_PYTHON),--peers $(CKPTFMT_PEERS_PYTHON))
 
-asan: needs-c python ## C tests, corpus replay and Python tests under AddressSanitizer and UBSan
-	$(Q)$(MAKE) MODE=asan c-test
-	$(Q)$(MAKE) MODE=asan replay
+asan: needs-c python ## C tests, corpus replay (clang's, if it is there) and Python tests under AddressSanitizer and UBSan
+	$(Q)cc=$$(sh tools/need.sh libfuzzer 2>/dev/null && echo clang || echo $(CC)) && \
+		$(MAKE) MODE=asan CC=$$cc c-test && $(MAKE) MODE=asan CC=$$cc replay
 	$(Q)$(in_memory) && sh tools/asan_python.sh $(PY) $(CC)
 
 tsan: needs-c ## C tests that start threads under ThreadSanitizer

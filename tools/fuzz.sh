@@ -3,7 +3,8 @@
 # fuzz.sh replay FOLDER                every corpus file through its target, and a fixed number of mutations
 # fuzz.sh standalone FOLDER SECONDS    mutations by the targets' own driver
 # fuzz.sh libfuzzer FOLDER SECONDS     coverage-guided, from a copy of the corpus
-# fuzz.sh libfuzzer FOLDER RUNS runs   the same, RUNS executions of each target: one seed, one answer
+# fuzz.sh libfuzzer FOLDER RUNS runs   the same, RUNS executions of each target. libFuzzer also follows inode numbers
+#   and times that it sees compared: one seed does not give one run
 # FOLDER holds the built targets. The seconds are for all targets together. CKPTFMT_TEST_SEED is the seed. An input that
 # fails stays in FOLDER.
 set -eu

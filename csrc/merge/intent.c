@@ -97,11 +97,14 @@ static bool take_fields(cf_cursor *at, intent *out)
  * which the merge then reports. */
 static bool next_intent(const cf_buffer *file, uint64_t *at, intent *out)
 {
-	const uint8_t *bytes = file->data + *at;
+	const uint8_t *bytes;
 	uint64_t left = file->size - *at;
 	cf_cursor fields;
 	memset(out, 0, sizeof *out);
-	if (left < HEAD_SIZE + 4 || memcmp(bytes, magic, MAGIC_SIZE) != 0)
+	if (left < HEAD_SIZE + 4)
+		return false;
+	bytes = file->data + *at;
+	if (memcmp(bytes, magic, MAGIC_SIZE) != 0)
 		return false;
 	out->bytes = bytes;
 	out->size = cf_load_u64(bytes + SIZE_AT);

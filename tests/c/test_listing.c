@@ -64,10 +64,11 @@ static void check_prefix(ckptfmt_reader *reader, const char *prefix)
 	CHECK_OK(list_prefix(reader, prefix, &selection), err);
 	ckptfmt_selection_columns(selection, &columns);
 	for (int i = 0; i < COUNT; i++) {
-		const ckptfmt_row *found = columns.rows + row;
+		const ckptfmt_row *found;
 		if (strncmp(names[i], prefix, strlen(prefix)) != 0)
 			continue;
 		CHECK(row < columns.row_count);
+		found = columns.rows + row;
 		CHECK_EQ(found->name_size, strlen(names[i]));
 		CHECK(strcmp((const char *)columns.names + found->name_offset, names[i]) == 0);
 		CHECK_EQ(found->slice_count, i == CUT ? 2 : 0);

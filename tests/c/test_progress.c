@@ -207,7 +207,7 @@ int main(void)
 	for (int i = 0; i < COUNT; i++) {
 		values[i] = malloc(SIZE);
 		for (int k = 0; k < SIZE; k++)
-			values[i][k] = (uint8_t)(i % 2 == 0 ? k >> 16 : k * (k >> 8) + i);
+			values[i][k] = (uint8_t)(i % 2 == 0 ? k >> 16 : (k & 255) * (k >> 8) + i);
 	}
 	run_codec_init(&codec);
 	CHECK(make_directory());
