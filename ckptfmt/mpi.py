@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from ckptfmt._base.arguments import wrong
+from ckptfmt._base.background import wait_for_saves
 from ckptfmt.errors import BusyError, InvalidError, StorageError
 from ckptfmt.sharded.coordinator import MessageEngine, check_timeout
 
@@ -88,6 +89,7 @@ class MPICoordinator(MessageEngine):
             self._comm.Free()
 
     def __exit__(self, *exc: object) -> None:
+        wait_for_saves()  # they use this coordinator
         if exc[1] is not None and self._state == "open":
             self._report(exc[1])
         self.close()

@@ -424,6 +424,8 @@ class CheckpointManager:
 
         def choose() -> str | None:
             nonlocal chosen, given, step
+            if not self._decisions.is_alone:
+                self.sync()  # a background save that failed leaves the coordinator unusable
             _check_checkpoint(self._checkpoint, "write")
             if options is not None:
                 chosen = CheckpointOptions.of(options)

@@ -15,6 +15,7 @@ from types import TracebackType
 from typing import Protocol, Self, runtime_checkable
 
 from ckptfmt._base.arguments import wrong
+from ckptfmt._base.background import wait_for_saves
 from ckptfmt.errors import BusyError, InvalidError
 
 
@@ -26,7 +27,8 @@ class Coordinator(Protocol):
     All operations are collective, as in MPI: every rank calls the same ones in the same order.
     Ranks that call different ones get an InvalidError or a time-out, never the bytes of another
     operation. After an operation that failed, only `close` can be called. Only one thread at a time
-    may use a coordinator. As a context manager it closes on exit, without waiting for ranks.
+    may use a coordinator. As a context manager it waits for background saves, which use it, and
+    closes.
 
     >>> with ckptfmt.sharded.SingleProcess() as one:
     ...     one.rank, one.world_size, one.gather(b"mine"), one.broadcast(b"all")
@@ -95,7 +97,7 @@ Coordinator.__module__ = "ckptfmt.sharded"
 
 
 class Closing:
-    """Makes an engine a context manager that closes on exit."""
+    """Makes an engine a context manager that waits for background saves and closes."""
 
     def close(self) -> None:
         """Release the resources of the engine; as `Coordinator.close`."""
@@ -105,6 +107,7 @@ class Closing:
         return self
 
     def __exit__(self, *_exc: object) -> None:
+        wait_for_saves()  # they use the engine
         self.close()
 
 

@@ -211,3 +211,26 @@ def test_a_restore_waits_for_the_background_save(tmp_path: Path) -> None:
         assert manager.restore_or_initialize() == str(tmp_path / "ckpt-1")
         assert used
         assert not any(used)
+
+
+def test_a_save_raises_what_failed_in_the_background_not_what_follows_from_it(
+    tmp_path: Path,
+) -> None:
+    class Lost(SingleProcess):
+        lost = False
+
+        def gather(self, data: bytes, root: int = 0) -> list[bytes] | None:
+            if self.lost:
+                raise InvalidError("coordinator has failed")
+            if threading.current_thread() is not threading.main_thread():
+                self.lost = True
+                raise StorageError("the network is gone")
+            return super().gather(data, root)
+
+    with Lost() as alone:
+        manager = manager_of(alone, tmp_path, 1)
+        manager.save_async()
+        with pytest.raises(StorageError):
+            manager.save()
+        with pytest.raises(InvalidError):
+            manager.save()

@@ -288,6 +288,29 @@ with MPICoordinator(timeout=60) as coordinator:
         assert ended[rank][0].startswith("process 1 of 4 failed: ")
 
 
+def test_a_background_save_ends_before_its_coordinator(tmp_path: Path) -> None:
+    """Also where one rank raises meanwhile; the others learn of that in their next save."""
+    program = """
+from ckptfmt import Checkpoint, CheckpointManager
+from ckptfmt.tf import CheckpointOptions
+options = CheckpointOptions(experimental_write_callbacks=[lambda _: time.sleep(0.5)])
+with MPICoordinator(timeout=60) as coordinator:
+    future = Checkpoint(x=1.0, coordinator=coordinator).save_async("last", options=options)
+tell(future.result())
+try:
+    with MPICoordinator(timeout=60) as coordinator:
+        manager = CheckpointManager(Checkpoint(x=1.0, coordinator=coordinator), "run", 3)
+        manager.save_async(options=options)
+        if rank == 1:
+            raise RuntimeError("out of luck")
+        tell(refused(BusyError, manager.save).rpartition(": ")[2])
+except RuntimeError:
+    tell("raised")
+"""
+    assert run(tmp_path, 2, program) == [["last-1", "out of luck"], ["last-1", "raised"]]
+    assert ckptfmt.latest_checkpoint(tmp_path / "run") == str(tmp_path / "run" / "ckpt-1")
+
+
 def test_background_saves_need_threads(tmp_path: Path) -> None:
     program = """
 from ckptfmt import Checkpoint
