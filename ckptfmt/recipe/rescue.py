@@ -65,7 +65,7 @@ class Rescue:
     """What `rescue` gave back.
 
     Attributes:
-        path: prefix of the result; None if no tensor was sound, and none was written.
+        path: prefix of the result; None if nothing was sound, and nothing was written.
         kept: stored names of the tensors in it.
         lost: by stored name, why a tensor is not in it: of one with chunk checksums or slices also
             which rows are sound. Names that only the object graph or the structure of a state has
@@ -226,8 +226,8 @@ def _of_checkpoint(
     lost |= _of_doubtful_repairs(reader, found, errors)
     blocks = {one.outcome for one in found.damages if one.kind == _core.REGION_DATA}
     # Slices of tensors whose own entries are lost.
-    is_orphan = _is_slice_key if blocks - {_core.SALVAGE_REPAIRED} else lambda _: False
-    orphans = frozenset(filter(is_orphan, reader))
+    damaged = blocks - {_core.SALVAGE_REPAIRED}
+    orphans = frozenset(filter(_is_slice_key, reader) if damaged else ())
     lost = {name: why for name, why in lost.items() if name not in orphans}
     if _core.SALVAGE_LOST in blocks:
         lost[UNNAMED] = "names in damaged blocks of the index"
@@ -237,7 +237,10 @@ def _of_checkpoint(
     if options.level == "v2" and said == "whole":
         raise invalid("level", "level 'v2' has no place for the metadata, which are sound")
     kept = tuple(name for name in reader if name not in lost and name not in orphans)
-    if kept:
+    writes = bool(kept) or not (
+        lost or damaged or said == "lost"
+    )  # the metadata may be all there is
+    if writes:
         done = edited(
             reader,
             target,
@@ -260,7 +263,7 @@ def _of_checkpoint(
     if not kept and not doubtful and lost:
         raise _nothing_sound(lost, reader.prefix)
     return Rescue(
-        target if kept else None,
+        target if writes else None,
         kept,
         lost,
         (*map(_of_index, found.damages), *([_HEADER_LOST] if found.header_lost else [])),

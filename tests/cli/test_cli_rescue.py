@@ -159,3 +159,11 @@ def test_slices_whose_tensor_is_lost(tmp_path: Path) -> None:
     # A name can begin as theirs do.
     ckptfmt.save(tmp_path / "zero", {"\0a": np.ones(2)})
     assert rescue(tmp_path / "zero", tmp_path / "copy").kept == ("\0a",)
+
+
+def test_metadata_alone(tmp_path: Path) -> None:
+    ckptfmt.save(tmp_path / "ck", {}, metadata={"step": 3})
+    flip(tmp_path / "ck.index", 7)
+    assert main(["rescue", str(tmp_path / "ck"), str(tmp_path / "out")]) == 0
+    with ckptfmt.open(tmp_path / "out") as reader:
+        assert reader.metadata == {"step": 3} and not len(reader)
