@@ -346,7 +346,8 @@ ckptfmt_status cf_block_find(const cf_block *block, const uint8_t *target, uint6
 			continue;
 		key_size = head.shared + head.unshared;
 		matched = head.shared +
-			cf_key_common(rest, head.unshared, target_size == 0 ? target : target + head.shared, target_size - head.shared);
+			cf_key_common(rest, head.unshared, target_size == 0 ? target : target + head.shared,
+				target_size - head.shared);
 		if (matched == target_size && key_size == target_size) {
 			*found = true;
 			*value_position = at - head.value_size;
