@@ -195,6 +195,7 @@ class Objects:
             Slot(self.values[id(variable)], slot, node[name][str(index)])
             for name, names in LEGACY_SLOTS.items()
             for index, variable in enumerate(variables)
+            if id(variable) in self.values  # quantize() makes others
             for slot in (names if str(index) in node.get(name, ()) else ())
         ]
 
