@@ -63,8 +63,9 @@ class safe_open:  # noqa: N801 (the name that users know)
         check_choice("framework", framework, get_args(Framework))
         self._convert = _converter(framework, device)
         self._stack = contextlib.ExitStack()
-        text = path_text(path, "path")
+        text = path_text(path, "path", urls=True)
         if format_of(text, exists=True) == "safetensors":
+            text = path_text(path, "path")  # a file, not a checkpoint of a store
             opened = self._stack.enter_context(safetensors.open_tensors(text))
             self._tensors: Mapping[str, Any] = opened[0]
             self._metadata = opened[1]

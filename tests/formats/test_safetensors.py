@@ -86,10 +86,11 @@ def test_round_trip(tmp_path: Path) -> None:
         assert all(same(loaded[name], tensors[name]) for name in tensors)
 
 
-@pytest.mark.parametrize("kind", ["file", "checkpoint"])
+@pytest.mark.parametrize("kind", ["file", "checkpoint", "URL"])
 def test_safe_open(tmp_path: Path, kind: str) -> None:
     array = np.arange(24, dtype=np.float32).reshape(2, 3, 4)
-    path = tmp_path / ("x.safetensors" if kind == "file" else "x")
+    path: Any = tmp_path / ("x.safetensors" if kind == "file" else "x")
+    path = "memory://safe_open/x" if kind == "URL" else path
     if kind == "file":
         save_file({"w": array, "a": array[0]}, path, {"step": "7"})
     else:
