@@ -163,7 +163,8 @@ def edit(
         allow_loss: True allows casts that change values by more than rounding: overflow, lost
             fractions. The result counts them.
         metadata: replaces the stored metadata: a mapping of str to texts, finite numbers, bools and
-            lists of these; empty removes it, also damaged metadata. None: it stays.
+            lists of these; empty removes it, also damaged metadata. None: it stays. Metadata
+            that lacks the structure of a state of `ckptfmt.torch` is refused.
         strip_optimizer: True drops the state of optimizers, and optimizers of which nothing is
             left: by the object graph if there is one, else by the metadata of `ckptfmt.torch` or
             `ckptfmt.jax`, or by the names that TensorFlow 1 gives slot variables (`w/Adam`,
@@ -231,6 +232,17 @@ def edit(
     )
     wait_for_saves()
     with Reader(locate(source, "source"), limits=limits) as reader:
+        lacks = metadata and KEY not in metadata
+        if (
+            lacks
+            and not reader._settle_metadata(replaced=True, way_out="")
+            and KEY in reader.metadata
+        ):
+            raise invalid(
+                "metadata",
+                f"it lacks {KEY!r}, the structure of the state: give {{**reader.metadata, ...}}, "
+                "or {} to remove all metadata",
+            )
         return edited(
             reader,
             target,
