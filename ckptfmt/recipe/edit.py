@@ -30,7 +30,7 @@ from ckptfmt._base.save_options import SaveOptions
 from ckptfmt.bundle.completeness import check_complete, check_covered
 from ckptfmt.bundle.graph import OBJECT_GRAPH_KEY, ObjectGraph, encode_graph
 from ckptfmt.bundle.graph_keys import graph_of, missing_keys
-from ckptfmt.bundle.meanings import notes_of
+from ckptfmt.bundle.meanings import PRNG_KEYS, notes_of
 from ckptfmt.bundle.reader import Reader
 from ckptfmt.bundle.state_tree import KEY
 from ckptfmt.bundle.writer import metadata_json
@@ -164,7 +164,8 @@ def edit(
             fractions. The result counts them.
         metadata: replaces the stored metadata: a mapping of str to texts, finite numbers, bools and
             lists of these; empty removes it, also damaged metadata. None: it stays. Metadata
-            that lacks the structure of a state of `ckptfmt.torch` is refused.
+            that lacks members of ours, such as the structure of a state of `ckptfmt.torch`, is
+            refused.
         strip_optimizer: True drops the state of optimizers, and optimizers of which nothing is
             left: by the object graph if there is one, else by the metadata of `ckptfmt.torch` or
             `ckptfmt.jax`, or by the names that TensorFlow 1 gives slot variables (`w/Adam`,
@@ -232,17 +233,14 @@ def edit(
     )
     wait_for_saves()
     with Reader(locate(source, "source"), limits=limits) as reader:
-        lacks = metadata and KEY not in metadata
-        if (
-            lacks
-            and not reader._settle_metadata(replaced=True, way_out="")
-            and KEY in reader.metadata
-        ):
-            raise invalid(
-                "metadata",
-                f"it lacks {KEY!r}, the structure of the state: give {{**reader.metadata, ...}}, "
-                "or {} to remove all metadata",
-            )
+        if metadata and not reader._settle_metadata(replaced=True, way_out=""):
+            ours = {one for one in reader.metadata if one.startswith("ckptfmt.")} | {PRNG_KEYS}
+            if lacks := sorted(ours & reader.metadata.keys() - metadata.keys()):
+                raise invalid(
+                    "metadata",
+                    f"it lacks {some(lacks)}, without which what was saved is not restored as it "
+                    "was: give {**reader.metadata, ...}, or {} to remove all metadata",
+                )
         return edited(
             reader,
             target,

@@ -117,6 +117,18 @@ def test_a_tree_that_names_missing_tensors(tmp_path: Path) -> None:
     ckptfmt.editing.edit(tmp_path / "a", tmp_path / "b", metadata={})
 
 
+@pytest.mark.parametrize("ours", ["ckptfmt.torch", "ckptfmt.optimizer_states", "jax_prng_impls"])
+def test_metadata_of_ours_are_not_replaced(ours: str, tmp_path: Path) -> None:
+    stored = {"by": "you", ours: "[]"}
+    ckptfmt.save(tmp_path / "a", {"w": np.ones(2)}, metadata=stored)
+    with pytest.raises(InvalidError, match=ours):
+        ckptfmt.editing.edit(tmp_path / "a", tmp_path / "b", metadata={"by": "me"})
+    for given in ({**stored, "by": "me"}, {}):
+        ckptfmt.editing.edit(tmp_path / "a", tmp_path / "b", metadata=given)
+        with ckptfmt.open(tmp_path / "b") as reader:
+            assert reader.metadata == given
+
+
 @pytest.mark.parametrize(
     "text",
     [
