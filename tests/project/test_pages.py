@@ -82,7 +82,7 @@ def test_constants() -> None:
     stall = f"{waiting.STALL_SECONDS:.0f}"
     text = " ".join((ROOT / "docs/stores.md").read_text(encoding="utf-8").split())
     for phrase in (
-        f"given up, default {stall} (",
+        f"cancelled, default {stall} (",
         f"moves no byte for {stall} seconds is cancelled",
         f"{stall} seconds for the whole request, plus one for each {waiting.SLOWEST >> 10} KiB",
     ):
