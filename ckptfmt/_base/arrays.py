@@ -531,7 +531,7 @@ def _element(name: bytes, element: Any) -> bytes:
     if isinstance(element, (bytearray, memoryview)):
         return bytes(element)
     if isinstance(element, int) and element.bit_length() >= 64:
-        raise _invalid(name, f"an int of {element.bit_length()} bits; 64 can be stored")
+        raise _invalid(name, "an int must fit into int64 or uint64")
     refusal = refused("object arrays can store bytes and str", element)
     refusal.tensor = names.tensor_text(name)
     raise refusal

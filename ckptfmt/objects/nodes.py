@@ -116,7 +116,7 @@ def scalar_array(kind: str, value: Any) -> NDArray[Any]:
         for dtype in (np.int64, np.uint64):
             if np.iinfo(dtype).min <= value <= np.iinfo(dtype).max:
                 return np.array(int(value), dtype)
-        raise InvalidError(f"an int of {int(value).bit_length()} bits; 64 can be stored")
+        raise InvalidError("an int must fit into int64 or uint64")
     return np.array(value, np.bool_ if kind == "bool" else np.float64)
 
 

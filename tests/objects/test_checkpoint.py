@@ -112,7 +112,7 @@ def test_scalars_as_they_are_stored(tmp_path: Path) -> None:
     assert [found[name][()] for name in "ifbnucd"] == [-3, 0.1, True, 9, 2**64 - 1, 1j, 0.2]
 
 
-@pytest.mark.parametrize(("value", "words"), [(2**64, "an int of 65 bits"), ("\ud800", "encoded")])
+@pytest.mark.parametrize(("value", "words"), [(2**64, "an int must fit"), ("\ud800", "encoded")])
 def test_scalars_that_cannot_be_stored(tmp_path: Path, value: Any, words: str) -> None:
     with pytest.raises(ckptfmt.InvalidError, match=words) as caught:
         ckptfmt.Checkpoint(d={"n": value}).save(tmp_path / "ck")
