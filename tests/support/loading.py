@@ -87,12 +87,12 @@ def _torch() -> dict[str, Callable[[], list[Any]]]:
             torch.zeros(2, 6)[:, ::2],
             torch.zeros(3, 2).T,
         ],
-        "torch tensor that is expanded": lambda: [
+        "torch tensor whose elements share memory (expanded)": lambda: [
             torch.zeros(1).expand(2, 3),
             torch.zeros(9).as_strided((2, 3), (1, 1)),
         ],
         "torch tensor on the meta device": lambda: [torch.zeros(2, 3, device="meta")],
-        "torch lazy parameter": lambda: [torch.nn.LazyLinear(2).weight],
+        "torch lazy parameter, outside of its module": lambda: [torch.nn.LazyLinear(2).weight],
         "torch lazy conjugate": lambda: [torch.zeros(2, 3, dtype=torch.complex64).conj()],
         "torch quantized tensor": lambda: [
             torch.quantize_per_tensor(torch.zeros(2, 3), 0.1, 0, torch.qint8)
@@ -143,7 +143,7 @@ def _numpy() -> dict[str, Callable[[], list[Any]]]:
         ],
         "NumPy masked array": lambda: [np.ma.masked_array(blank())],
         "NumPy scalar": lambda: [np.float32(0)],
-        "bytearray or writable memoryview": lambda: [
+        "writable memoryview, or bytearray (one row of uint8)": lambda: [
             bytearray(24),
             memoryview(blank()),
         ],
