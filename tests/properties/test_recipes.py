@@ -119,6 +119,8 @@ def _edit(
     recipe.more |= {"drop_weights": True, "compact": chance.random() < 0.3, "durability": "none"}
     if recipe.more.get("level") == "v2" and recipe.more.get("metadata", source.metadata):
         right.refusals.add((ckptfmt.InvalidError, "level"))
+    if recipe.more.get("metadata") and "ckptfmt.torch" in source.metadata:
+        right.refusals.add((ckptfmt.InvalidError, "metadata"))
     given = recipe.given()
     if chance.random() < 0.2:
         dry = edit(source.path, target, dry_run=True, **given)

@@ -539,6 +539,8 @@ def expected_of(drawn: Drawn, given: dict[str, Any]) -> Expected:
             refusals.append("no tensor is known to be the state of an optimizer")
         elif not drawn.weights:
             refusals.append("no weight would be left")
+    if given.get("metadata") and drawn.described is not None:
+        refusals.append("it lacks")
     rest = names - dropped
     if not rest:
         refusals.append("no tensor is left")
