@@ -153,7 +153,7 @@ def _numpy() -> dict[str, Callable[[], list[Any]]]:
             Exported(read_only(blank())),
             Exported(blank(), versioned=False),
         ],
-        "DLPack object that exports a copy": lambda: [Exported(blank(), copied=True)],
+        "DLPack object that exports a marked copy": lambda: [Exported(blank(), copied=True)],
         "DLPack object on another device": lambda: [OtherDevice(blank())],
         "object with `__array_interface__`": lambda: [Interface(blank())],
         "object with `__array_interface__` that is read-only": lambda: [
