@@ -237,9 +237,8 @@ def _of_checkpoint(
     if options.level == "v2" and said == "whole":
         raise invalid("level", "level 'v2' has no place for the metadata, which are sound")
     kept = tuple(name for name in reader if name not in lost and name not in orphans)
-    writes = bool(kept) or not (
-        lost or damaged or said == "lost"
-    )  # the metadata may be all there is
+    # The metadata may be all there is.
+    writes = bool(kept) or not (lost or damaged or said == "lost")
     if writes:
         done = edited(
             reader,

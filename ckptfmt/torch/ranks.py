@@ -33,6 +33,7 @@ from torch.optim import Optimizer
 
 from ckptfmt._base.background import SaveFuture, SaveQueue, Work
 from ckptfmt._base.names import index_name
+from ckptfmt._base.save_options import shared
 from ckptfmt.bundle import reader as reading
 from ckptfmt.errors import InvalidError
 from ckptfmt.files.locate import locate
@@ -499,13 +500,7 @@ class RankSave(NamedTuple):
 
     def _write(self, values: Any) -> None:
         options = self.options
-        writer = StorageWriter(
-            self.path,
-            level=options.level,
-            alignment=options.alignment,
-            durability=options.durability,
-            compression=options.compression,
-        )
+        writer = StorageWriter(self.path, **shared(options))
         # Of buffers the values of process 0, as DistributedDataParallel takes them.
         planner = _SavePlanner(dedup_save_to_lowest_rank=True)
         try:

@@ -244,6 +244,9 @@ checkpoint.state = state
 state["step"] = 1
 manager.save(3)
 assert manager.all_steps() == [1, 2, 3]
+checkpoint.write("aligned", Options(alignment=4096))
+with ckptfmt.open("aligned") as reader:
+    assert not any(reader.table()["offset"] % 4096), reader.table()
 with pytest.raises(ckptfmt.errors.GenerationGoneError):
     checkpoint.restore("run/ckpt-1" if wrong else "run/ckpt-3")
 dist.barrier()
