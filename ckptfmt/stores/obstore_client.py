@@ -240,6 +240,12 @@ class ObstoreClient:
         mode: Any = "create"
         if replaces is not None:
             mode = {"e_tag": f'"{replaces}"'}
+            if isinstance(self._store, obstore.store.GCSStore):
+                # Google compares generations, which listings do not have.
+                meta = self.call(key, lambda: obstore.head_async(self._store, key))
+                if _info(meta).identity != replaces:
+                    raise FileExistsError(errno.EEXIST, "the object was replaced", key)
+                mode["version"] = meta["version"]
         put = self.call(
             key,
             lambda: obstore.put_async(self._store, key, data, mode=mode, use_multipart=False),
