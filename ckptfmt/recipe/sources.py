@@ -175,7 +175,8 @@ def opened(
                 dropped.append("the metadata")
             missing, metadata = missing_tensors(reader), reader.metadata
             passing = TensorNames(reader).passing
-            tensors = {one.name: Handle(meant(one), one.meaning) for one in reader.values()}
+            last: dict[Handle, NDArray[Any]] = {}
+            tensors = {one.name: Handle(meant(one), last, one.meaning) for one in reader.values()}
             if tensors.pop(OBJECT_GRAPH_KEY, None):
                 dropped.append("TensorFlow's object graph")
         if not keeps:
@@ -316,19 +317,22 @@ class Handle:
 
     Args:
         handle: of the tensor.
+        last: the tensor of its checkpoint that was last read in boxes but has no sums of chunks,
+            whole: there is room for one.
         meaning: the dtype that it is the bits of.
     """
 
-    def __init__(self, handle: TensorHandle, meaning: str | None = None) -> None:
+    def __init__(
+        self, handle: TensorHandle, last: dict[Handle, NDArray[Any]], meaning: str | None = None
+    ) -> None:
         self.name, self.shape, self.meaning = handle.name, handle.shape, meaning
-        self._handle = handle
-        self._mapped: NDArray[Any] | None = None
+        self._handle, self._last = handle, last
 
     @functools.cached_property
     def dequantized(self) -> Handle:
         """The same tensor with numbers, if it is quantized."""
         handle = self._handle
-        return Handle(handle.dequantized()) if isinstance(handle, Meant) else self
+        return Handle(handle.dequantized(), self._last) if isinstance(handle, Meant) else self
 
     @functools.cached_property
     def dtype(self) -> np.dtype[Any]:
@@ -350,7 +354,9 @@ class Handle:
             return self._handle.read(verify="full")
         if self._handle.partial_reads_verified:
             return np.asarray(self._handle[(*box, ...)])
-        if self._mapped is None:
-            self._mapped = mapped_array(self.name, self.shape, self.dtype, None)
-            self._handle.read_into(self._mapped, verify="full")
-        return self._mapped[box]
+        if self not in self._last:
+            self._last.clear()
+            array = mapped_array(self.name, self.shape, self.dtype, None)
+            self._handle.read_into(array, verify="full")
+            self._last[self] = array
+        return self._last[self][box].copy()  # a view would keep the file after its turn

@@ -5,12 +5,14 @@ destination is as it was, and nothing is left behind, or what is left can be swe
 from __future__ import annotations
 
 import errno
+import gc
 import importlib
 import os
 import re
 import signal
 import subprocess
 import sys
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -117,6 +119,27 @@ def test_a_large_value_finds_no_room(
     assert (found.value.errno, found.value.tensor) == (errno.ENOSPC, "w")
     assert found.value.path is not None and found.value.path.startswith(f"{tmp_path}/b_temp_")
     assert sorted(tmp_path.iterdir()) == before
+
+
+def test_there_is_one_temporary_file_at_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[weakref.ref[Any]] = []
+
+    def counted(*arguments: Any) -> Any:
+        gc.collect()
+        assert not [one for one in made if one() is not None]
+        made.append(weakref.ref(array := rewriting.mapped_array(*arguments)))
+        return array
+
+    monkeypatch.setattr("ckptfmt.recipe.sources.mapped_array", counted)
+    monkeypatch.setattr("ckptfmt.bundle.comparing.PIECE_BYTES", 1 << 20)
+    large = {name: np.full(1 << 18, number) for number, name in enumerate("abc")}
+    ckptfmt.save(tmp_path / "a", large, level="v2")  # without checksums of parts
+    ckptfmt.convert(tmp_path / "a", tmp_path / "a.safetensors")
+    assert len(made) >= 3
+    found = ckptfmt.safetensors.load_file(tmp_path / "a.safetensors")
+    assert all((found[name] == large[name]).all() for name in large)
 
 
 # ---- Ctrl-C
