@@ -17,11 +17,12 @@ from numpy.typing import NDArray
 from ckptfmt._base import dtypes
 from ckptfmt._base.arrays import Slice, Sources
 from ckptfmt._base.save_options import SaveOptions, of_part
+from ckptfmt._core import ERROR_BY_STATUS
 from ckptfmt.bundle.staging import staged
 from ckptfmt.bundle.tensor import TensorHandle
 from ckptfmt.bundle.verify import verify_prefix
 from ckptfmt.bundle.writer import Writer
-from ckptfmt.errors import CorruptError, StorageError
+from ckptfmt.errors import CkptfmtError, CorruptError, StorageError
 from ckptfmt.files.folder import split
 
 # Bytes of arrays that are collected before they are written.
@@ -194,7 +195,8 @@ def build(
             is not right. None: the result is not read back.
 
     Raises:
-        CorruptError, StorageError: it was not written right, or cannot be read back.
+        CorruptError: it was not written right.
+        CkptfmtError: it cannot be read back, such as LimitError.
         StorageError, BusyError, DurabilityUnknownError: as in Writer and `merge`.
     """
     with staged(result.prefix, result.options.durability) as staging:
@@ -210,9 +212,8 @@ def build(
 
 def _check_sound(part: str, limits: Mapping[str, int] | None) -> None:
     for finding in verify_prefix(part, limits=limits).problems:
-        is_transient = finding.status == "IO"
-        kind = StorageError if is_transient else CorruptError
-        what = "cannot be read back" if is_transient else "was not written right"
+        kind = ERROR_BY_STATUS.get(finding.status, CkptfmtError)
+        what = "was not written right" if kind is CorruptError else "cannot be read back"
         raise finding.error(kind, f"the result {what}: ")
 
 

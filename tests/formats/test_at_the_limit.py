@@ -107,6 +107,16 @@ def _expansion(directory: Path) -> Given:
     return Given(least, "expansion_max", None, use, ("OUTPUT_FLOOR",))
 
 
+def _result(directory: Path) -> Given:
+    content = zip_of(**{f"{name}.npy": npy("(1,)", 4) for name in "abc"})
+    path = written(directory / "a.npz", content)
+
+    def use(**limits: int) -> None:
+        ckptfmt.convert(path, directory / "m", limits=limits)
+
+    return Given(4, "entries_max", None, use)
+
+
 def _header(directory: Path) -> Given:
     about = {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}
     header = json.dumps({"x": about}).encode()
@@ -185,6 +195,7 @@ GIVEN: dict[str, tuple[Callable[[Path], Given], type[CkptfmtError]]] = {
     "all keys": (_index("keys_bytes_floor", keys_bytes_factor=1), LimitError),
     "slices of a tensor": (_slices, LimitError),
     "what all becomes": (_expansion, LimitError),
+    "entries of what it becomes": (_result, LimitError),
     "header of safetensors": (_header, LimitError),
     "index of safetensors": (_shards, LimitError),
     "lists of JSON": (_lists, CorruptError),
