@@ -60,6 +60,8 @@ class CheckpointIO(checkpoint_io.CheckpointIO):  # type: ignore[misc]
         for keys, one in objects(plain, ()):
             if isinstance(one, torch.nn.Parameter):
                 continue
+            if isinstance(one, torch.nn.Module) and not one.state_dict():
+                continue  # there is nothing to come back: a value for `default`
             raise InvalidError(
                 f"{'.'.join(keys)}: {type(one).__name__} would come back as its state dict: leave "
                 "it out, of hyperparameters by save_hyperparameters(ignore=[...])"

@@ -87,8 +87,9 @@ def test_refused_values_and_devices(tmp_path: Path) -> None:
         with pytest.raises(ckptfmt.InvalidError, match=r"^hyper_parameters\.odd: "):
             io.save_checkpoint({"hyper_parameters": {"odd": value}}, tmp_path / "x.ckpt")
     assert not list(tmp_path.iterdir())
-    CheckpointIO(default=repr).save_checkpoint({"odd": torch.nn.ReLU}, tmp_path / "x.ckpt")
-    assert io.load_checkpoint(tmp_path / "x.ckpt") == {"odd": repr(torch.nn.ReLU)}
+    for odd in (torch.nn.ReLU, torch.nn.ReLU()):
+        CheckpointIO(default=repr).save_checkpoint({"odd": odd}, tmp_path / "x.ckpt")
+        assert io.load_checkpoint(tmp_path / "x.ckpt") == {"odd": repr(odd)}
     io.save_checkpoint({"a": torch.ones(2)}, tmp_path / "x.ckpt", {"metadata": {"run": 1}})
     for location in ("cpu", torch.device("cpu"), None, lambda storage, _: storage, {"cuda": "cpu"}):
         assert io.load_checkpoint(tmp_path / "x.ckpt", location)["a"].tolist() == [1, 1]
