@@ -15,7 +15,7 @@ from ckptfmt._base import dtypes
 from ckptfmt._base.arguments import Durability
 from ckptfmt.formats.datasets import write_datasets
 from ckptfmt.keras.layers import saveables
-from ckptfmt.keras.model import OPTIMIZER
+from ckptfmt.keras.model import OPTIMIZER, is_counter
 from ckptfmt.keras.optimizers import OwnOptimizer
 from ckptfmt.keras.pairing import Pairing, Place
 from ckptfmt.naming.roles import KERAS_NAMES
@@ -42,7 +42,7 @@ class Own:
         dtype = dtypes.numpy_dtype(dtypes.code_of(keras.backend.standardize_dtype(value.dtype)))
         assert dtype is not None
         assign = functools.partial(self._give, key)
-        return Place(dtype, tuple(value.shape), assign, dtype.kind in "iu")
+        return Place(dtype, tuple(value.shape), assign, is_counter(dtype, self.saveable))
 
     def _give(self, key: str, array: NDArray[Any]) -> None:
         self.given[key] = array

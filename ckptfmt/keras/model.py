@@ -61,7 +61,7 @@ class Value:
         self.is_seed = isinstance(owner, keras.random.SeedGenerator)
         own = dtypes.numpy_dtype(dtypes.code_of(str(variable.dtype)))
         assert own is not None
-        self.is_counter = own.kind in "iu" and isinstance(owner, _COUNTING)
+        self.is_counter = is_counter(own, owner)
         self.dtype = np.dtype(np.int64) if self.is_counter else own
         self.shape = tuple(variable.shape)
         self.name: str = variable.path
@@ -80,6 +80,11 @@ class Value:
         if self.is_counter and own != "int64":
             array = (array & 0xFFFFFFFF).astype(np.uint32).astype(own)
         self.variable.assign(array)
+
+
+def is_counter(dtype: np.dtype[Any], owner: Any) -> bool:
+    """Return whether the backend chooses the width of this variable's integers."""
+    return dtype.kind in "iu" and isinstance(owner, _COUNTING)
 
 
 _COUNTING = (

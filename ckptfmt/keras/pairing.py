@@ -134,7 +134,7 @@ class Pairing:
                 array = choice.converted(array, casts[old], old)
             if old in self.transforms:
                 array = transformed(old, array, self.transforms[old], place.shape)
-            if place.takes_integers:  # the bits of a seed
+            if place.takes_integers and array.dtype.kind in "iu":  # the bits of a seed
                 array = array.astype(place.dtype, copy=False)
             return choice.converted(array, place.dtype, old)
 

@@ -238,6 +238,38 @@ def test_keys_and_losses_of_casts(tmp_path: Path) -> None:
             load_weights(half, tmp_path / name, cast="complex64")
 
 
+class Table(layers.Layer):
+    def __init__(self, dtype: str) -> None:
+        super().__init__(name="table")
+        self.of = dtype
+
+    def build(self, _: Any) -> None:
+        self.v = self.add_weight((2,), "zeros", self.of, trainable=False, name="v")
+
+    def call(self, x: Any) -> Any:
+        return x
+
+
+@pytest.mark.parametrize(
+    ("stored", "value", "dtype"), [("float32", 1.5, "int32"), ("int64", 300, "int8")]
+)
+def test_integers_of_a_layer_keep_their_values(
+    tmp_path: Path, stored: str, value: float, dtype: str
+) -> None:
+    model = keras.Sequential([keras.Input((2,)), Table(stored)], name="m")
+    other = keras.Sequential([keras.Input((2,)), Table(dtype)], name="m")
+    model.layers[-1].v.assign(np.full(2, value))
+    save_weights(model, tmp_path / "graph")
+    save_weights(model, tmp_path / "path", by="path")
+    save_weights(model, tmp_path / "h5.weights.h5")
+    for name in ("graph", "path", "h5.weights.h5"):
+        with pytest.raises(ckptfmt.InvalidError, match="of another dtype"):
+            load_weights(other, tmp_path / name)
+        with pytest.raises(ckptfmt.InvalidError, match="changes 2 elements"):
+            load_weights(other, tmp_path / name, cast=True)
+        assert not other.get_weights()[0].any()
+
+
 # ---- what matched --------------------------------------------------------------------------------
 
 
