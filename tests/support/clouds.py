@@ -150,7 +150,8 @@ class Google(Cloud):
         keys, folders = self.listed(query)
         found = "".join(
             f"<Contents><Key>{escape(key)}</Key><Size>{len(one.data)}</Size>"
-            f"<LastModified>2026-01-01T00:00:00.000Z</LastModified><ETag>{one.etag}</ETag></Contents>"
+            "<LastModified>2026-01-01T00:00:00.000Z</LastModified>"
+            f"<ETag>{one.etag}</ETag></Contents>"
             for key in keys
             if (one := self.objects[key])
         )
