@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -76,6 +76,14 @@ def is_transient(finding: Finding) -> bool:
     """Return whether a finding proves no damage: storage or memory failed just now."""
     return finding.status == "NO_MEMORY" or (
         finding.status == "IO" and finding.failure not in _MISSING
+    )
+
+
+def only_unread(problems: Sequence[Finding]) -> bool:
+    """Return whether there are problems, none of which proves damage: some are transient, or
+    another save replaced the checkpoint meanwhile."""
+    return bool(problems) and all(
+        one.failure == "GENERATION_GONE" or is_transient(one) for one in problems
     )
 
 

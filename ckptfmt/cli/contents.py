@@ -39,11 +39,12 @@ COLUMNS = ("name", "shape", "nbytes", "shard", "offset", "stored_nbytes", "crc32
 
 @dataclass(frozen=True, slots=True)
 class DataFile:
-    """One data file; `size` is None if it is missing."""
+    """One data file; `size` is None if it is missing or cannot be looked up, as `problem` says."""
 
     shard: int
     path: str
     size: int | None
+    problem: Finding | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -291,7 +292,7 @@ def gather_file(kind: Format, path: str) -> Contents:
             columns["nbytes"][row] = tensor.nbytes if is_sized else 0
             columns["offset"][row] = places[name]  # the order in the file
         contents.tensors, contents.metadata = Tensors(None, columns), dict(metadata)
-        contents.files = [DataFile(0, name, _size(name)) for name in files_of(kind, path)]
+        contents.files = [_data_file(0, name) for name in files_of(kind, path)]
     return contents
 
 
@@ -317,16 +318,19 @@ def gather_unopened(prefix: str, problem: Finding) -> Contents:
         if data is not None and data.prefix == stem:
             path = os.path.join(directory, entry)
             found.append((data.num_shards, data.shard, path))
-    files = [DataFile(shard, path, _size(path)) for _, shard, path in sorted(found)]
-    index_size = _size(index_name(prefix))
+    files = [_data_file(shard, path) for _, shard, path in sorted(found)]
+    index_size = _data_file(0, index_name(prefix)).size
     return Contents(prefix, index_size=index_size, files=files, problems=[problem])
 
 
-def _size(path: str) -> int | None:
+def _data_file(shard: int, path: str) -> DataFile:
     try:
-        return file_size(path)
-    except OSError:
-        return None
+        return DataFile(shard, path, file_size(path))
+    except FileNotFoundError:
+        failure, message = "SHARD_MISSING", "the data file is missing"
+    except OSError as error:
+        failure, message = "OS", f"cannot look up the file: {error.strerror}"
+    return DataFile(shard, path, None, Finding("problem", "IO", failure, message, path))
 
 
 def _files(reader: Reader, tensors: Tensors | None) -> Iterator[DataFile]:
@@ -335,8 +339,7 @@ def _files(reader: Reader, tensors: Tensors | None) -> Iterator[DataFile]:
     if count > FILES_MAX:
         shards = sorted(tensors.ends()) if tensors is not None else ()
     for shard in shards:
-        path = data_name(reader.prefix, shard, count)
-        yield DataFile(shard, path, _size(path))
+        yield _data_file(shard, data_name(reader.prefix, shard, count))
 
 
 def _file_problems(contents: Contents, tensors: Tensors) -> Iterator[Finding]:
@@ -350,9 +353,8 @@ def _file_problems(contents: Contents, tensors: Tensors) -> Iterator[Finding]:
     }
     cut = _first_cut(tensors, short) if short else {}
     for file in needed:
-        if file.size is None:
-            message = "the data file is missing"
-            yield Finding("problem", "IO", "SHARD_MISSING", message, file.path)
+        if file.problem is not None:
+            yield file.problem
         elif file.shard in cut:
             value = cut[file.shard]
             message = f"DAT-2: the data file ends at {file.size}, before this value does"

@@ -21,7 +21,7 @@ from ckptfmt import InvalidError
 from ckptfmt._base.names import in_order
 from ckptfmt._base.patterns import filter_function, no_match
 from ckptfmt.bundle.graph import leaf_name
-from ckptfmt.bundle.verify import finding_of
+from ckptfmt.bundle.verify import finding_of, only_unread
 from ckptfmt.cli import DAMAGE, inspect_graph, inspect_json, inspect_text, inspect_tree
 from ckptfmt.cli.contents import (
     RESERVED,
@@ -69,7 +69,7 @@ examples:
 exit status:
   0  everything could be shown
   1  something is damaged or missing
-  2  wrong usage, no checkpoint at PATH, or output that could not be written
+  2  wrong usage, no checkpoint at PATH, or something that could not be read or written
 """
 
 
@@ -274,4 +274,5 @@ def _complain(problems: list[Finding], color: str) -> int:
     mark = "\x1b[31mproblem\x1b[0m" if colored(sys.stderr, color) else "problem"
     for problem in problems:
         complain(str(problem).replace("problem", mark, 1))
-    return 1 if any(problem.severity == "problem" for problem in problems) else 0
+    problems = [one for one in problems if one.severity == "problem"]
+    return 2 if only_unread(problems) else 1 if problems else 0

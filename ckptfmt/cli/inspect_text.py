@@ -48,7 +48,7 @@ def show_header(out: Output, contents: Contents) -> None:
     there = [file.size for file in contents.files if file.size is not None]
     data = f"{text.size(sum(there))} in {text.plural(count, 'file')}"
     if len(there) < len(contents.files):
-        missing = f"{len(contents.files) - len(there)} missing"
+        missing = f"{len(contents.files) - len(there)} missing or not readable"
         data += f", {out.paint(missing, 'red')}"
     out.line(f"  data      {data}")
     state = contents.state

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 import ckptfmt
 from ckptfmt import CheckpointNotFoundError, CkptfmtError, UnsupportedError
 from ckptfmt.bundle.findings import grouped
-from ckptfmt.bundle.verify import finding_of, is_transient
+from ckptfmt.bundle.verify import finding_of, only_unread
 from ckptfmt.cli import DAMAGE, error_fields, text
 from ckptfmt.cli.options import count
 from ckptfmt.cli.output import COLORS, Output
@@ -121,9 +121,7 @@ class Verified:
     def status(self) -> int:
         """Exit status of this one."""
         if self.report is not None:
-            problems = self.report.problems
-            gone = "GENERATION_GONE"  # another save replaced it meanwhile
-            if problems and all(one.failure == gone or is_transient(one) for one in problems):
+            if only_unread(self.report.problems):
                 return 2
             return 0 if self.report.ok else 1
         return 1 if isinstance(self.error, DAMAGE) else 2

@@ -34,6 +34,31 @@ def run_as_user(*arguments: object) -> int:
     return in_child(run)
 
 
+# ---- what cannot be read is not called damaged ---------------------------------------------------
+
+READING = ["inspect a", "inspect --json a", "verify a", "verify -r .", "show a a", "diff a b"]
+READING += ["digest a", "convert a c", "convert a c.safetensors", "edit --rename a=x a c"]
+READING += ["average a b c", "rescue a c", "latest --verify .", "cp a c"]
+
+
+@pytest.mark.parametrize("linked", [False, True], ids=["file", "link into a closed directory"])
+@pytest.mark.parametrize("line", READING)
+def test_a_file_that_may_not_be_read(
+    line: str, linked: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in "ab":
+        ckptfmt.save(tmp_path / name, {"a": np.arange(5.0)}, metadata={"from": name})
+    (tmp_path / "b.index").chmod(0 if "latest" in line else 0o600)
+    closed, data = tmp_path / "closed", tmp_path / "a.data-00000-of-00001"
+    closed.mkdir()
+    if linked:
+        data.symlink_to(data.rename(closed / "data"))
+    (closed if linked else data).chmod(0)
+    monkeypatch.chdir(tmp_path)
+    assert run_as_user(*line.split()) == 2
+    closed.chmod(0o700)
+
+
 # ---- merges whose inputs could not all be removed ------------------------------------------------
 
 
