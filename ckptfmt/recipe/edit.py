@@ -316,8 +316,7 @@ def edited(
     _check_weights(reader, () if drop_weights else dropped, roles)
     renames, remakes = planned.names != stored, bool(planned.casts or planned.transforms)
     missing = _missing_of(reader, rest, graph, described)
-    remedy = "`ckptfmt.editing.edit` with drop_missing=True" if way_out else "drop_missing=True"
-    _check_missing(reader, missing, remedy, drop_missing or not (renames or remakes))
+    _check_missing(reader, missing, drop_missing or not (renames or remakes))
     gone = [*missing.graph, *missing.tree] if drop_missing else []
     texts, moved = dict[str, bytes](), False
     if graph is not None and OBJECT_GRAPH_KEY in rest and (renames or gone):
@@ -449,7 +448,7 @@ def _missing_of(
     return _Missing(tuple(keys), tuple(described.missing))
 
 
-def _check_missing(reader: Reader, missing: _Missing, remedy: str, may_be_missing: bool) -> None:
+def _check_missing(reader: Reader, missing: _Missing, may_be_missing: bool) -> None:
     for names, refers in (
         (missing.graph, "the object graph refers"),
         (missing.tree, "the metadata 'ckptfmt.torch' refer"),
@@ -457,7 +456,8 @@ def _check_missing(reader: Reader, missing: _Missing, remedy: str, may_be_missin
         if names and not may_be_missing:
             raise InvalidError(
                 f"{refers} to tensors that are missing: {some(names)}. An edit has lost them, or "
-                f"their variables were never initialised; {remedy} removes what is said of them",
+                "their variables were never initialised; `ckptfmt edit --drop-missing` (of "
+                "`ckptfmt.editing.edit` drop_missing=True) removes what is said of them",
                 path=reader.prefix,
             )
 

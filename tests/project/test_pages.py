@@ -170,6 +170,7 @@ def test_tutorial(tmp_path: Path) -> None:
     ):
         (tmp_path / name).write_text(text, encoding="utf-8")
     run_console("docs/tutorial.md", tmp_path)
+    assert run_line("python train.py run", tmp_path)[0] == 0, "a restart after the last step"
 
 
 def test_recipes(tmp_path: Path) -> None:
