@@ -315,7 +315,7 @@ def _described(prefixes: list[str], chosen: str, limits: Mapping[str, int] | Non
                 raise invalid(
                     "metadata_from",
                     f"the metadata {key!r} are about tensors, and differ in {chosen} and {prefix}: "
-                    f"`ckptfmt edit --set-metadata {key}=` removes them in a copy",
+                    f"`ckptfmt edit --set-metadata {key}=` removes them in a copy of each",
                     path=prefix,
                 )
     return index

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -11,6 +12,7 @@ from dataclasses import asdict, dataclass
 
 import ckptfmt
 from ckptfmt import CheckpointNotFoundError, CkptfmtError, UnsupportedError
+from ckptfmt._base.names import index_name
 from ckptfmt.bundle.findings import grouped
 from ckptfmt.bundle.verify import finding_of, only_unread
 from ckptfmt.cli import DAMAGE, error_fields, text
@@ -19,7 +21,7 @@ from ckptfmt.cli.output import COLORS, Output
 from ckptfmt.cli.progress import Progress
 from ckptfmt.errors import masked
 from ckptfmt.files.locate import locate_all
-from ckptfmt.files.places import is_directory
+from ckptfmt.files.places import is_directory, is_file
 from ckptfmt.formats.tensors import Places
 from ckptfmt.recipe.opening import kind_of, open_tensors
 from ckptfmt.recipe.sources import Format
@@ -242,15 +244,42 @@ def _check_all(path: str, options: argparse.Namespace) -> Iterator[Verified]:
             # Masked first: the cut could remove what shows that it is a URL.
             shown = masked(prefix)
             shown = shown if len(shown) <= SHOWN_CELLS else "..." + shown[-SHOWN_CELLS:]
-            try:
-                yield _check(prefix, f"checking {text.printable(shown)}", options)
-            except CkptfmtError as error:
-                yield Verified(prefix, error=error)
+            what = f"checking {text.printable(shown)}"
+            verified = _settled(prefix, what, options)
+            if not options.recursive or prefix == path or not _was_removed(prefix, verified):
+                yield verified
         if not found:
             message = "no checkpoint in this directory or below it"
             yield Verified(path, error=CheckpointNotFoundError(message, path=path))
     except CkptfmtError as error:  # of a directory
         yield Verified(path, error=error)
+
+
+def _settled(prefix: str, what: str, options: argparse.Namespace) -> Verified:
+    """Check a checkpoint; again if another save replaced it meanwhile."""
+    try:
+        verified = _check(prefix, what, options)
+        if _was_replaced(verified) and is_file(index_name(prefix)):
+            verified = _check(prefix, what, options)
+    except CkptfmtError as error:
+        return Verified(prefix, error=error)
+    return verified
+
+
+def _was_replaced(verified: Verified) -> bool:
+    problems = verified.report.problems if verified.report is not None else ()
+    return bool(problems) and all(one.failure == "GENERATION_GONE" for one in problems)
+
+
+def _was_removed(prefix: str, verified: Verified) -> bool:
+    """Return whether a checkpoint was removed since its directory was listed. If a state file names
+    it as the newest, it is lost."""
+    gone = isinstance(verified.error, CheckpointNotFoundError) or _was_replaced(verified)
+    return (
+        gone
+        and not is_file(index_name(prefix))
+        and prefix not in locate_all(os.path.dirname(prefix))
+    )
 
 
 def _check(path: str, what: str, options: argparse.Namespace) -> Verified:

@@ -19,11 +19,12 @@ import torch
 
 from ckptfmt._base import dtypes
 from ckptfmt._base.arguments import invalid, wrong
+from ckptfmt._base.hints import some
 from ckptfmt._base.renaming import CastFirst, Transform
 from ckptfmt.bundle import state_tree
 from ckptfmt.bundle.reader import Reader
 from ckptfmt.bundle.state_tree import KEY, PARAMETERS
-from ckptfmt.errors import CorruptError, InvalidError, UnsupportedError, about
+from ckptfmt.errors import CorruptError, InvalidError, UnsupportedError, about, warn
 from ckptfmt.torch import tensors
 from ckptfmt.torch.parameters import SEQUENCES, Groups, Parameters
 
@@ -310,7 +311,17 @@ def structure_and_names(reader: Reader) -> tuple[Any, dict[str, Groups]]:
             str(path): [[[str(one) for one in names] for names in group] for group in groups]
             for path, groups in whole.get(PARAMETERS, {}).items()
         }
-        return state_tree.decode(whole["state"], _stored, _MAKE), names
+        found = set[str]()
+
+        def stored(name: str, kind: str, note: dict[str, Any]) -> Stored:
+            found.add(name)
+            return _stored(name, kind, note)
+
+        state = state_tree.decode(whole["state"], stored, _MAKE)
+        # Such as those of an input of a merge that had no metadata.
+        if left := [name for name in reader if name not in found]:
+            warn(f"{reader.prefix}: tensors that the state does not name: {some(left)}")
+        return state, names
     except state_tree.DAMAGED as error:
         raise CorruptError(
             f"the structure of the torch state is damaged: {error!r}",

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -83,6 +84,34 @@ def test_a_tree_with_a_lost_checkpoint(command: Command, tmp_path: Path) -> None
     assert json.loads(ran.out.splitlines()[-2])["error"]["status"] == "CORRUPT"
     (tmp_path / "checkpoint").write_text('model_checkpoint_path: "/moved/ckpt-2"\n')
     assert command("verify", "-r", tmp_path).status == 0
+
+
+def test_a_tree_that_a_training_changes_meanwhile(
+    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    saved = ckptfmt.Checkpoint(w=np.ones(100_000))
+    manager = ckptfmt.CheckpointManager(saved, tmp_path, max_to_keep=3)
+    for _ in range(3):
+        manager.save()
+    usual, seen = ckptfmt.verify, list[str]()
+
+    def verify(path: str, *, progress: Any, **more: Any) -> Any:
+        seen.append(path.rpartition("-")[2])
+        if seen == ["1"]:
+            manager.save()  # which removes it
+
+        def tell(done: int, total: int) -> None:
+            progress(done, total)
+            if seen == ["1", "2"]:
+                saved.write(path)
+
+        return usual(path, progress=tell, **more)
+
+    monkeypatch.setattr(ckptfmt, "verify", verify)
+    ran = command("verify", "-r", tmp_path)
+    assert seen == ["1", "2", "2", "3"], "the one that was replaced is checked again"
+    assert (ran.status, "2 checkpoints: 2 sound; " in ran.out) == (0, True)
+    assert command("verify", tmp_path / "ckpt-1").status == 2
 
 
 def test_a_document_per_checkpoint(command: Command, tree: Path) -> None:

@@ -198,3 +198,12 @@ def test_keys_of_any_type(tmp_path: Path) -> None:
 def test_removed_metadata(prefix: Path) -> None:
     loaded = edited(prefix, metadata={}, rename=[(r"^model\.", "net.")])
     assert same(loaded, {name: loaded[name] for name in ckptfmt.load(prefix.with_name("b"))})
+
+
+def test_tensors_that_the_state_does_not_name(tmp_path: Path) -> None:
+    """A merge with an input that has no metadata."""
+    ckptfmt.torch.save({"a": torch.zeros(3)}, tmp_path / "a")
+    ckptfmt.save(tmp_path / "b", {"b": np.ones(3)})
+    ckptfmt.merge([tmp_path / "a", tmp_path / "b"], tmp_path / "m", metadata_from=tmp_path / "a")
+    with pytest.warns(ckptfmt.CkptfmtWarning, match="does not name: 'b'"):
+        assert list(ckptfmt.torch.load(tmp_path / "m")) == ["a"]

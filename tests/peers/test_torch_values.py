@@ -309,7 +309,7 @@ def shown(value: Any) -> Any:
 def test_a_state_is_read_alike_without_torch(state: dict[Any, Any]) -> None:
     packed = Packed(state)
     tree = state_tree.parse(packed.text)["state"]
-    reader: Any = types.SimpleNamespace(metadata={state_tree.KEY: packed.text})
+    reader: Any = type("", (dict,), {"metadata": {state_tree.KEY: packed.text}})(packed.tensors)
     assert shown(state_tree.decode(tree)) == shown(structure_of(reader))
     assert {one.name for one in state_tree.leaves(tree)} == packed.tensors.keys()
 
