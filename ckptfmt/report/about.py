@@ -71,8 +71,7 @@ def _framework(nodes: Sequence[Node], metadata: Mapping[str, Any]) -> str | None
             one.name == OBJECT_CONFIG_JSON for one in node.attributes
         ):
             return "Keras"
-    # Only ckptfmt writes the kinds of objects.
-    return "TensorFlow" if nodes and all(node.kind is None for node in nodes) else None
+    return None  # graphs of TensorFlow and of ckptfmt's own Checkpoint may be the same
 
 
 def _written(reader: Reader) -> str | None:

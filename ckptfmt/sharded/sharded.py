@@ -270,8 +270,8 @@ def restore(
         follow_symlinks: False refuses an index or data file that is a symbolic link.
 
     Returns:
-        Name to {device: array} for the devices of this process, in the order of `layouts` and of
-        the mesh; name to array where the layout is None. Devices that hold the same slice get the
+        Name to {device: array} for the devices of this process, in the order of `layouts`; name to
+        array where the layout is None. Devices that hold the same slice get the
         same array (one object): it is read once. Small arrays are views of one common piece of
         memory.
 

@@ -354,7 +354,7 @@ def test_four_save_two_restore_and_save_one_restores(tmp_path: Path) -> None:
 def test_page(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(program("docs/mpi.md", "train.py"), encoding="utf-8")
     run_console("docs/mpi.md", tmp_path, MPIRUN)
-    status, _, err = run_line("mpirun -n 3 python -m mpi4py train.py", tmp_path, MPIRUN)
-    assert (status, err) == (0, "")
+    status, out, err = run_line("mpirun -n 3 python -m mpi4py train.py", tmp_path, MPIRUN)
+    assert (status, out + err) == (0, "")
     with ckptfmt.open(tmp_path / "run" / "ckpt-6") as reader:
         assert reader["state/table/.ATTRIBUTES/VARIABLE_VALUE"].shape == (12, 12)
