@@ -69,6 +69,7 @@ from ckptfmt._core.reading import (
     sweep,
     sweep_before_save,
 )
+from ckptfmt._core.remembering import cached_property
 from ckptfmt._core.salvaging import (
     REGION_DATA,
     REGION_FOOTER,
@@ -130,6 +131,7 @@ __all__ = [
     "address",
     "addresses",
     "array_of_capsule",
+    "cached_property",
     "copy_size",
     "copy_to",
     "counters",

@@ -18,7 +18,7 @@ from ckptfmt._base import dtypes, names, slices
 from ckptfmt._base.arrays import batches
 from ckptfmt._base.progress import Meter, Progress, part_of
 from ckptfmt._base.targets import Target, check_overlaps
-from ckptfmt._core.remembering import cached_property
+from ckptfmt._core import cached_property
 from ckptfmt.bundle.reader import Reader
 from ckptfmt.bundle.tensor import CARRIERS, TensorHandle
 from ckptfmt.errors import InvalidError, TensorNotFoundError, about

@@ -19,7 +19,7 @@ from ckptfmt import _core
 from ckptfmt._base import dtypes, hints, names, patterns
 from ckptfmt._base.arguments import Verify, check_choice, check_limits, check_progress, check_switch
 from ckptfmt._base.progress import Meter, Progress
-from ckptfmt._core.remembering import cached_property
+from ckptfmt._core import cached_property
 from ckptfmt.bundle.codec import Zstd
 from ckptfmt.bundle.tensor import TensorHandle
 from ckptfmt.errors import (

@@ -17,7 +17,7 @@ from ckptfmt import _core
 from ckptfmt._base import dtypes
 from ckptfmt._base.arguments import Verify
 from ckptfmt._base.targets import Target, as_target
-from ckptfmt._core.remembering import cached_property
+from ckptfmt._core import cached_property
 from ckptfmt.bundle import indexing
 from ckptfmt.errors import InvalidError, UnsupportedError
 

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from ckptfmt import CkptfmtError, CorruptError, UnsupportedError
 from ckptfmt._base.dtypes import code_of_array, name_of
 from ckptfmt._base.names import data_name, index_name, parse_data_name
-from ckptfmt._core.remembering import cached_property
+from ckptfmt._core import cached_property
 from ckptfmt.bundle.reader import Header, Reader
 from ckptfmt.bundle.verify import finding_of
 from ckptfmt.files.places import file_size, names_in

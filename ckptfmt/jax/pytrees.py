@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from ckptfmt._base.adapters import refused
 from ckptfmt._base.arguments import invalid
 from ckptfmt._base.casting import can_cast
-from ckptfmt._core.remembering import cached_property
+from ckptfmt._core import cached_property
 from ckptfmt.bundle import state_tree
 from ckptfmt.errors import InvalidError
 from ckptfmt.objects.build import from_names

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from ckptfmt._base.arguments import Verify
 from ckptfmt._base.names import tensor_text
-from ckptfmt._core.remembering import cached_property
+from ckptfmt._core import cached_property
 from ckptfmt.bundle import reader as reading
 from ckptfmt.bundle.reader import Path
 from ckptfmt.errors import TensorNotFoundError

@@ -16,7 +16,7 @@ from typing import NamedTuple
 from ckptfmt._base.hints import near, some
 from ckptfmt._base.names import RESERVED, VALUE_SUFFIX, index_name, printable
 from ckptfmt._base.patterns import Filter, filter_function
-from ckptfmt._core.remembering import cached_property
+from ckptfmt._core import cached_property
 from ckptfmt.bundle.graph import (
     ATTRIBUTES,
     OPTIMIZER_SLOT,
