@@ -311,15 +311,10 @@ def structure_and_names(reader: Reader) -> tuple[Any, dict[str, Groups]]:
             str(path): [[[str(one) for one in names] for names in group] for group in groups]
             for path, groups in whole.get(PARAMETERS, {}).items()
         }
-        found = set[str]()
-
-        def stored(name: str, kind: str, note: dict[str, Any]) -> Stored:
-            found.add(name)
-            return _stored(name, kind, note)
-
-        state = state_tree.decode(whole["state"], stored, _MAKE)
+        state = state_tree.decode(whole["state"], _stored, _MAKE)
+        named = {one.name for one in state_tree.leaves(whole["state"])}
         # Such as those of an input of a merge that had no metadata.
-        if left := [name for name in reader if name not in found]:
+        if left := [name for name in reader if name not in named]:
             warn(f"{reader.prefix}: tensors that the state does not name: {some(left)}")
         return state, names
     except state_tree.DAMAGED as error:
