@@ -6,6 +6,7 @@ A damaged checkpoint is read as far as possible; each failure becomes a problem 
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 from collections.abc import Iterable, Iterator, Sequence
@@ -39,7 +40,7 @@ COLUMNS = ("name", "shape", "nbytes", "shard", "offset", "stored_nbytes", "crc32
 
 @dataclass(frozen=True, slots=True)
 class DataFile:
-    """One data file; `size` is None if it is missing or cannot be looked up, as `problem` says."""
+    """One data file. If its size is not known, `problem` says why."""
 
     shard: int
     path: str
@@ -319,7 +320,9 @@ def gather_unopened(prefix: str, problem: Finding) -> Contents:
             path = os.path.join(directory, entry)
             found.append((data.num_shards, data.shard, path))
     files = [_data_file(shard, path) for _, shard, path in sorted(found)]
-    index_size = _data_file(0, index_name(prefix)).size
+    index_size = None
+    with contextlib.suppress(OSError):
+        index_size = file_size(index_name(prefix))
     return Contents(prefix, index_size=index_size, files=files, problems=[problem])
 
 

@@ -235,18 +235,16 @@ def _run_many(out: Output, options: argparse.Namespace) -> int:
 def _check_all(path: str, options: argparse.Namespace) -> Iterator[Verified]:
     """Check what a PATH means, one after the other; errors are results as well."""
     try:
-        prefixes: Iterator[str] = iter((path,))
-        if options.recursive and is_directory(path):
-            prefixes = locate_all(path)
+        listed = options.recursive and is_directory(path)
         found = 0
-        for prefix in prefixes:
+        for prefix in locate_all(path) if listed else (path,):
             found += 1
             # Masked first: the cut could remove what shows that it is a URL.
             shown = masked(prefix)
             shown = shown if len(shown) <= SHOWN_CELLS else "..." + shown[-SHOWN_CELLS:]
             what = f"checking {text.printable(shown)}"
             verified = _settled(prefix, what, options)
-            if not options.recursive or prefix == path or not _was_removed(prefix, verified):
+            if not (listed and _was_removed(prefix, verified)):
                 yield verified
         if not found:
             message = "no checkpoint in this directory or below it"
