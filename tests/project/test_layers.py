@@ -82,6 +82,25 @@ def test_no_modules_import_each_other() -> None:
         raise AssertionError(" <- ".join(error.args[1])) from None
 
 
+def test_parts_are_imported_through_their_package() -> None:
+    """If one thread imports a package that imports a part, and another imports the part, which
+    imports the package first, each waits for the other. Commands have one thread."""
+    wrong = []
+    for package in {part.rpartition(".")[0] for part in MODULES} - {"", "ckptfmt"}:
+        inside = [(one, other) for one, other in imports() if one.startswith(package)]
+        if not any(one == package and other.startswith(f"{package}.") for one, other in inside):
+            continue
+        for module, target in imports():
+            outside = not module.startswith(package) and part_of(module) != "cli"
+            if (
+                outside
+                and target.startswith(f"{package}.")
+                and target in {other for _, other in inside}
+            ):
+                wrong.append(f"{module} imports {target}: import it from {package}")
+    assert wrong == []
+
+
 def test_each_package_says_its_idea_and_lists_its_files() -> None:
     for init in PACKAGE.glob("*/__init__.py"):
         text = ast.get_docstring(ast.parse(init.read_text(encoding="utf-8"))) or ""
