@@ -271,9 +271,8 @@ def restore(
 
     Returns:
         Name to {device: array} for the devices of this process, in the order of `layouts`; name to
-        array where the layout is None. Devices that hold the same slice get the
-        same array (one object): it is read once. Small arrays are views of one common piece of
-        memory.
+        array for a tensor with the layout None. Devices that hold the same slice get the same
+        array (one object): it is read once. Small arrays are views of one common piece of memory.
 
     Raises:
         TensorNotFoundError: the checkpoint has no tensor of a name in `layouts`.

@@ -79,7 +79,7 @@ class Cloud(http.server.ThreadingHTTPServer):
 
     def _read(self, method: str, key: str, headers: Headers) -> Answer:
         found = self.objects.get(key)
-        if found is None:
+        if not found:
             return 404, b"<Error><Code>NoSuchKey</Code></Error>", {}
         size = len(found.data)
         asked = headers.get("range", "bytes=0-").removeprefix("bytes=")
@@ -106,7 +106,7 @@ class Cloud(http.server.ThreadingHTTPServer):
     def listing(self, query: Headers) -> bytes:
         raise NotImplementedError
 
-    def refused(self, there: _Object | None, headers: Headers) -> int | None:
+    def refused(self, old: _Object | None, headers: Headers) -> int | None:
         """The status for a write whose conditions do not hold."""
         raise NotImplementedError
 
@@ -141,9 +141,9 @@ class Google(Cloud):
         text = f"<ETag>{made['ETag']}</ETag>"
         return status, f"<Complete{RESULT}>{text}</Complete{RESULT}>".encode(), made
 
-    def refused(self, there: _Object | None, headers: Headers) -> int | None:
+    def refused(self, old: _Object | None, headers: Headers) -> int | None:
         wanted = headers.get("x-goog-if-generation-match")
-        number = there.number if there else 0
+        number = old.number if old else 0
         return 412 if wanted is not None and int(wanted) != number else None
 
     def listing(self, query: Headers) -> bytes:
@@ -196,11 +196,11 @@ class Azure(Cloud):
         status, found, more = super().answer(method, key, query, headers, body)
         return (201 if (method, status) == ("PUT", 200) else status), found, more
 
-    def refused(self, there: _Object | None, headers: Headers) -> int | None:
-        if headers.get("if-none-match") == "*" and there is not None:
+    def refused(self, old: _Object | None, headers: Headers) -> int | None:
+        if headers.get("if-none-match") == "*" and old:
             return 409
         wanted = headers.get("if-match")
-        return 412 if wanted is not None and (there is None or there.etag != wanted) else None
+        return 412 if wanted is not None and (not old or old.etag != wanted) else None
 
     def listing(self, query: Headers) -> bytes:
         keys, folders = self.listed(query)
