@@ -91,7 +91,7 @@ class Export:
         if safetensors.is_index(destination) and max_shard_bytes is None:
             raise invalid(
                 "max_shard_bytes",
-                "max_shard_bytes must be given for a safetensors index",
+                "a safetensors index needs max_shard_bytes= for the size of its files",
                 path=destination,
             )
 

@@ -78,6 +78,7 @@ SYSTEM = {
         *("unlink", "remove", "mkdirat", "rmdir", "stat", "lstat", "opendir", "creat", "lseek"),
         *("preadv", "pwritev", "posix_fadvise", "copy_file_range", "readlink", "readlinkat"),
         *("access", "faccessat", "chmod", "statfs", "statvfs", "fread", "fwrite", "dup"),
+        *("truncate", "symlink", "symlinkat", "mkstemp", "mkostemp", "tmpfile", "sendfile"),
     ],
 }
 
