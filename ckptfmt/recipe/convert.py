@@ -194,7 +194,9 @@ def convert(
     keeps = not drop_metadata and (result == "safetensors" or level != "v2")
     in_several = max_shard_bytes is not None
     if in_several and (result != "safetensors" or not is_positive(max_shard_bytes)):
-        raise invalid("max_shard_bytes", "max_shard_bytes= takes a positive number, for safetensors")
+        raise invalid(
+            "max_shard_bytes", "max_shard_bytes= takes a positive number, for safetensors"
+        )
     if result == "tensorflow":
         options = SaveOptions(
             level=level, alignment=alignment, durability=durability, compression=compression
