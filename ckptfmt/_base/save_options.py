@@ -42,6 +42,15 @@ class SaveOptions:
         if self.alignment is not None:
             object.__setattr__(self, "alignment", _alignment(self.alignment))
 
+    def of_format(self) -> list[str]:
+        """Return the names of the options that differ from the defaults and are only of this
+        format: of all but `durability`, which files of other formats have too."""
+        return [
+            one.name
+            for one in fields(SaveOptions)
+            if one.name != "durability" and getattr(self, one.name) != one.default
+        ]
+
     @property
     def padding(self) -> int | None:
         """The multiple of bytes at which tensors start; None if they follow each other."""

@@ -232,16 +232,15 @@ def save_weights(
     check_switch("seeds", seeds)
     is_file = text.endswith(H5)
     by = by or ("h5" if is_file else "graph")
-    if is_file:
-        given = {"metadata": metadata, "alignment": alignment, "compression": compression}
-        given |= {"level": level != "v2+", "by": by != "h5"}
-        if unused := [name for name, value in given.items() if value]:
-            raise InvalidError(f"{unused[0]} cannot be used with a {H5} file", path=text)
-    if seeds and by == "h5":
-        raise InvalidError(f"seeds=True cannot be used with by='h5' or a {H5} file", path=text)
     options = SaveOptions(
         level=level, alignment=alignment, durability=durability, compression=compression
     )
+    if is_file:
+        given = {"metadata": metadata, "by": by != "h5"}
+        for name in [*options.of_format(), *(name for name, value in given.items() if value)]:
+            raise InvalidError(f"{name} cannot be used with a {H5} file", path=text)
+    if seeds and by == "h5":
+        raise InvalidError(f"seeds=True cannot be used with by='h5' or a {H5} file", path=text)
     if is_file:
         text = path_text(text, "prefix")
         Objects(model, optimizer=optimizer, seeds=False, saving=True)  # checks the model

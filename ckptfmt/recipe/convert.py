@@ -197,10 +197,10 @@ def convert(
         raise invalid(
             "max_shard_bytes", "max_shard_bytes= takes a positive number, for safetensors"
         )
+    options = SaveOptions(
+        level=level, alignment=alignment, durability=durability, compression=compression
+    )
     if result == "tensorflow":
-        options = SaveOptions(
-            level=level, alignment=alignment, durability=durability, compression=compression
-        )
         check_limits(limits)
         target = prefix_text(to_path, "destination", urls=True)
         made = Result(target, options, limits, check_shards(shards) or 1)
@@ -215,11 +215,8 @@ def convert(
             taken = take(every, changes)
             kinds, bits = write_checkpoint(taken, made, check_result, progress, states, most)
             return _conversion(taken, target, result, kinds, bits)
-    only_ours = {"level": "v2+", "compression": None, "alignment": None, "shards": 1}
-    given = {"level": level, "compression": compression, "alignment": alignment, "shards": shards}
-    for option, default in only_ours.items():
-        if given[option] != default:
-            raise invalid(option, f"{option} is for TensorFlow checkpoints, not for {result!r}")
+    for option in [*options.of_format(), *(["shards"] if shards != 1 else [])]:
+        raise invalid(option, f"{option} is for TensorFlow checkpoints, not for {result!r}")
     to_path = output_path(to_path, files_in(kind, from_path), regular=True)
     out = Export(result, to_path, durability, max_shard_bytes)
     keeps = keeps and result == "safetensors"

@@ -215,7 +215,7 @@ def edit(
         alignment=alignment,
         durability=durability,
     )
-    is_fresh = any(one is not None for one in (level, compression, alignment))
+    is_fresh = level is not None or bool(options.of_format())
     target = prefix_text(destination, "destination", urls=True)
     if metadata is not None:
         metadata_json(metadata, "v2+")

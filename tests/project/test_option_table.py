@@ -9,7 +9,16 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.options import ADAPTERS, CORE, calls, check_calls, options_of, table
+from support.options import (
+    ADAPTERS,
+    CORE,
+    EVERY,
+    calls,
+    check_calls,
+    described,
+    options_of,
+    table,
+)
 
 import ckptfmt
 from ckptfmt import InvalidError
@@ -18,6 +27,10 @@ from ckptfmt._base.save_options import SaveOptions
 
 def test_an_option_is_the_same_in_every_call() -> None:
     check_calls(CORE)
+
+
+def test_the_page_describes_each_option_once() -> None:
+    assert sorted(described()) == sorted(EVERY)
 
 
 def test_the_page_names_no_other_calls() -> None:

@@ -79,8 +79,10 @@ OTHERS = {
     ("report.report", "progress"),  # parts of the page
     ("report.report_series", "progress"),  # the same
 }
+# Calls with an argument that has the name of an option.
+OTHER_THINGS = ("tf.ShardableTensor", "safetensors.save_file")
 CORE = ("", "sharded", "editing", "tf", "types", "report", "huggingface")
-ADAPTERS = ("torch", "jax", "keras")
+ADAPTERS = ("torch", "torch.dcp", "jax", "keras")
 
 
 def calls(doors: tuple[str, ...]) -> dict[str, Callable[..., Any]]:
@@ -88,7 +90,8 @@ def calls(doors: tuple[str, ...]) -> dict[str, Callable[..., Any]]:
     found: dict[str, Callable[..., Any]] = {}
     for door in doors:
         module = importlib.import_module(f"ckptfmt.{door}".rstrip("."))
-        for name in module.__all__:
+        own = [one for one, value in vars(module).items() if _is_own(value, module.__name__)]
+        for name in getattr(module, "__all__", own):
             value, where = getattr(module, name), f"{door}.{name}".lstrip(".")
             if not callable(value) or value in found.values() or _is_result(value):
                 continue
@@ -96,10 +99,18 @@ def calls(doors: tuple[str, ...]) -> dict[str, Callable[..., Any]]:
                 found[where] = value
                 continue
             found[where] = value
+            foreign = [one for one in value.__mro__ if not one.__module__.startswith("ckptfmt")]
             for method, one in inspect.getmembers(value, inspect.isfunction):
-                if not method.startswith("_") and one not in found.values():
+                is_ours = not any(hasattr(base, method) for base in foreign)
+                if is_ours and not method.startswith("_") and one not in found.values():
                     found[f"{where}.{method}"] = one
     return found
+
+
+def _is_own(value: Any, module: str) -> bool:
+    """Whether it is a public function or class of this module, which has no `__all__`."""
+    is_public = not getattr(value, "__name__", "_").startswith("_")
+    return is_public and getattr(value, "__module__", None) == module
 
 
 def _is_result(value: Any) -> bool:
@@ -115,6 +126,12 @@ def options_of(call: Callable[..., Any]) -> dict[str, inspect.Parameter]:
     except ValueError:
         return {}
     return {name: one for name, one in given.items() if name in EVERY}
+
+
+def described() -> list[str]:
+    """The options that the tables of the page explain."""
+    text = (ROOT / PAGE).read_text(encoding="utf-8")
+    return re.findall(r"^\| `(\w+)` \| (?!x | )", text, re.M)
 
 
 def table() -> dict[str, set[str]]:
@@ -137,7 +154,7 @@ def check_calls(doors: tuple[str, ...]) -> None:
     page = table()
     for name, call in calls(doors).items():
         options = options_of(call)
-        if name in ("tf.ShardableTensor", "safetensors.save_file"):  # other things
+        if name in OTHER_THINGS:
             continue
         assert page.get(name, set()) == {*options}, f"{PAGE}: {name}"
         if "level" in options:  # what writes a level has all options of writing
