@@ -160,7 +160,7 @@ typedef struct ckptfmt_dtype_info {
 	int32_t storage;      /* ckptfmt_storage_class */
 	uint32_t size;        /* bytes an element in memory and on disk; 0 unless FIXED */
 	uint32_t swap_size;   /* unit of byte order: 1, 2, 4 or 8 (half an element for complex) */
-	uint32_t used_bits;   /* bits of an element that carry its value; below 8 for int4, uint4, int2 and uint2 */
+	uint32_t used_bits;   /* bits of an element that carry its value; below 8 for the types of 2 and 4 bits */
 } ckptfmt_dtype_info;
 
 /* By code; NULL for a code that this version does not know. */

@@ -91,7 +91,7 @@ _NAMES = {
     "F4": dtypes.FP4,
 }
 _CODES = {name: code for code, name in _NAMES.items()}
-# Bits of an element of the dtypes that take less than a byte; those of 6 have no numpy dtype.
+# Bits of an element of the dtypes that take less than a byte; a checkpoint has none of 6.
 _BITS = {"F6_E2M3": 6, "F6_E3M2": 6, "F4": 4}
 
 
