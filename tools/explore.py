@@ -4,7 +4,7 @@
     python tools/explore.py SECONDS [NAME...]
 
 Takes the searches in turns, each with a new seed, until the time is over. A finding is printed with
-the command that repeats it. Exits with 1 if there was one.
+the command that repeats it. Exits with 1 if there was one, or no time for one search.
 """
 
 from __future__ import annotations

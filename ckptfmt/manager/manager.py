@@ -80,9 +80,9 @@ def _check_checkpoint(given: Any, *methods: str) -> None:
         + (f"the class {given.__qualname__}" if is_class else found)
     )
     calls = adapter_for(given)
-    adapter = re.search(r"ckptfmt\.(?:torch|jax|keras)\b", calls or "")
+    adapter = re.search(r"with (ckptfmt\.\w+)\.save", calls or "")
     if adapter is not None:
-        message += f": wrap it, as in {adapter[0]}.Checkpoint(...)"
+        message += f": wrap it, as in {adapter[1]}.Checkpoint(...)"
     elif calls is not None:
         message += f": {calls}, or pass an object whose write and restore make these calls"
     elif isinstance(given, (Mapping, list, tuple, np.ndarray)):
