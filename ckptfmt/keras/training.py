@@ -168,7 +168,8 @@ class CheckpointCallback(keras.callbacks.Callback):  # type: ignore[misc]
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         """Save, if it is time."""
-        if self._every is None or self._is_due:
+        # Of data of unknown length, the last batch may have been saved as one within the epoch.
+        if self._every is None or self._is_due or self._saved == self._batches:
             self._save(self._batches if self._every else epoch + 1, epoch + 1, logs)
 
     @property

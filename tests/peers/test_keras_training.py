@@ -113,6 +113,16 @@ def test_batches_continue_at_the_epoch(tmp_path: Path) -> None:
     assert done.epoch == []
 
 
+@pytest.mark.filterwarnings("ignore:Your input ran out of data")
+def test_the_last_batch_ends_the_epoch(tmp_path: Path) -> None:
+    """Also of data whose length Keras does not know."""
+    checkpoint = Checkpoint(model_of())
+    saves = CheckpointCallback(ckptfmt.CheckpointManager(checkpoint, tmp_path, 9), save_freq=1)
+    data = ((X[:2], Y[:2]) for _ in range(3))
+    checkpoint.model.fit(data, shuffle=False, verbose=0, callbacks=[saves])
+    assert ckptfmt.open(tmp_path / "ckpt-3").metadata.items() >= {"epoch": 1, "batches": 3}.items()
+
+
 def test_what_a_callback_refuses(tmp_path: Path) -> None:
     model = model_of()
     with pytest.raises(ckptfmt.InvalidError) as caught:
