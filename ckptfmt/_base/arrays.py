@@ -78,7 +78,7 @@ def as_source(data: Any, code: int | None = None) -> NDArray[Any]:
         raise InvalidError(
             f"{describe(data)} refers to an object of TensorFlow and holds no values: {TENSORFLOW}"
         )
-    if has_dlpack(data):
+    if has_dlpack(data) and _dtype_name(data) not in _BELOW_8_BITS:
         return dlpack_array(data, way_out=": pass a copy, for example tensor.cpu()")[0]
     try:
         refuse_masked(data)
@@ -127,6 +127,8 @@ def refuse_masked(data: Any, above: tuple[int, ...] = ()) -> None:
 # TensorFlow's dtypes of tensors that refer to its own objects. If asked to export these, or
 # strings, through DLPack, it aborts the process.
 _REFERENCES = (dtypes.VARIANT, "resource")
+# JAX does not export these through DLPack; NumPy gets a byte for each element.
+_BELOW_8_BITS = ("int2", "uint2", "int4", "uint4", dtypes.FP4)
 
 
 def has_dlpack(data: Any) -> bool:

@@ -316,6 +316,9 @@ def test_dtypes(tmp_path: Path) -> None:
         "empty": jax.device_put({dtype: array[:0] for dtype, array in arrays.items()}),
     }
     both_ways(tmp_path, pytree)
+    ckptfmt.save(tmp_path / "plain", pytree["whole"])
+    for dtype, array in ckptfmt.load(tmp_path / "plain").items():
+        assert array.dtype == dtype and np.array_equal(array, arrays[dtype])
     for dtype in OTHER_DTYPES:
         with pytest.raises(InvalidError, match=rf"tensor 'w': dtype {dtype} cannot be stored"):
             saved(tmp_path, {"w": jax.device_put(np.zeros(2, jnp.dtype(dtype)))})
