@@ -73,7 +73,7 @@ def run(options: argparse.Namespace) -> int:
         left = [] if options.dry_run else place.sweep(None, dry_run=True)
     output = Output()
     for name in sorted(found):
-        output.line(text.printable(name))
+        output.line(text.printable(os.path.join(folder.path, name)))
     for name in sorted(left):
         complain(f"ckptfmt: {text.printable(os.path.join(folder.path, name))} cannot be removed")
     return 2 if left else 0

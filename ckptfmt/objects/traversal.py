@@ -227,7 +227,8 @@ def role_of(value: Any, path: Iterable[str] = ()) -> Role:
         path,
         "cannot be saved",
         ": it must be an array, a scalar, a container, a dataclass or a ckptfmt.Trackable, or have "
-        "their methods; a Trackable excludes an attribute by naming it in `untracked`",
+        "their methods; a Trackable excludes an attribute by naming it in `untracked`, and may "
+        "store it by `serialize`",
     )
 
 

@@ -43,7 +43,8 @@ def test_what_clean_cannot_remove(
         patch.setattr(LocalFolder, "sweep", look)
         ran = command("clean", tmp_path)
     assert ran.status == 2 and str(left) in ran.err and left.exists()
-    assert command("clean", tmp_path).status == 0 and not left.exists()
+    ran = command("clean", tmp_path)
+    assert ran.status == 0 and ran.out == f"{left}\n" and not left.exists()
 
 
 # ---- clean of a store
