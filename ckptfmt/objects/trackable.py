@@ -66,6 +66,12 @@ class Trackable:
     checkpoint when it is set. Attributes are arrays, Python scalars, texts, containers of these,
     other Trackables, or other objects that a `Checkpoint` takes.
 
+    An object with or without this base class may define `trackable_children` to choose its
+    children, `serialize_to_tensors` and `restore_from_tensors` to save and restore tensors that it
+    names itself, `may_be_missing` for those of them that a checkpoint may lack, `serialize` and
+    `deserialize` for a state that is a text or bytes, and `get_slot_names` and `get_slot` for the
+    arrays that an optimizer keeps for each variable.
+
     >>> class Dense(ckptfmt.Trackable):
     ...     untracked = ("activation",)
     ...
