@@ -71,8 +71,10 @@ class Header:
     Attributes:
         num_shards: number of data files.
         big_endian: the byte order of the numbers in the data files.
-        producer, min_consumer: version that wrote it; oldest version that may read it.
-        index_size, block_count: bytes of the index file; its data blocks.
+        producer: version that wrote it.
+        min_consumer: oldest version that may read it.
+        index_size: bytes of the index file.
+        block_count: number of its data blocks.
     """
 
     num_shards: int

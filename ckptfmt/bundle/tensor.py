@@ -58,8 +58,11 @@ class StoredSlice:
     """One stored slice of a partitioned tensor.
 
     Attributes:
-        start, shape: its box in the tensor.
-        shard, offset, nbytes: data file, position in it and size of the stored bytes.
+        start: the first index of its box in the tensor, by dimension.
+        shape: the shape of that box.
+        shard: number of the data file.
+        offset: first byte in the data file.
+        nbytes: stored bytes.
         crc32c: CRC-32C of the stored bytes, unmasked.
         chunk_size: uncompressed bytes per chunk checksum; 0 without chunk checksums.
         raw_nbytes: uncompressed bytes.
@@ -93,11 +96,7 @@ class TensorHandle:
 
     Attributes:
         name: str, with surrogate escapes for bytes that are not UTF-8. `raw_name` is bytes.
-        shape: tuple of int.
         dtype: numpy dtype; `object` for strings; None for a dtype that this version does not know.
-        dtype_code, dtype_name: the format's number of the dtype, and its name: "float32", "string".
-        meaning: torch's name of the dtype that the elements are bits of; None of values.
-        nbytes: bytes of the array; for strings and unknown dtypes, of the uncompressed stored data.
     """
 
     def __init__(self, reader: Opened, selection: _core.Selection, row: int, name: str) -> None:
@@ -134,13 +133,13 @@ class TensorHandle:
 
     @property
     def dtype_name(self) -> str:
-        """Name of the dtype, that of NumPy or ml_dtypes if they have it."""
+        """Name of the dtype, that of NumPy or ml_dtypes if they have it ("float32", "string")."""
         return dtypes.name_of(self._record.dtype)
 
     @property
     def meaning(self) -> str | None:
-        """Torch's name of the dtype that the stored elements are bits of: "float8_e8m0fnu". None if
-        they are the values."""
+        """Torch's name of the dtype that the stored elements are bits of ("float8_e8m0fnu"). None
+        if they are the values."""
         return None if self._note is None else str(self._note["dtype"])
 
     @property
@@ -231,8 +230,8 @@ class TensorHandle:
 
     @property
     def partial_reads_verified(self) -> bool:
-        """True if verify="auto" verifies partial reads: every stored value has chunk checksums, or
-        is small enough to be read whole (1 MiB), or is read whole anyway (strings)."""
+        """True if verify="auto" verifies partial reads. Every stored value then has chunk checksums,
+        or is small enough to be read whole (1 MiB), or is read whole anyway (strings)."""
         info = dtypes.info_of(self.dtype_code)
         if info and not info.size:
             return True

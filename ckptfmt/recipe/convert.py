@@ -53,7 +53,8 @@ class Conversion:
     Attributes:
         path: of the result; of a TensorFlow checkpoint its prefix.
         format: of the result.
-        tensors, nbytes: tensors, and bytes of their arrays.
+        tensors: number of tensors.
+        nbytes: bytes of their arrays.
         casts: by name, the dtypes before and after.
         dropped: what the source has and the result has no place for, in words; of a "dcp" directory
             the names of the values that cannot be read, and their classes.

@@ -82,8 +82,8 @@ class ParallelVariable:
             "/job:parallel/replica:0/task:<i>/device:CPU:0", one task for each component.
 
     Attributes:
-        components, devices: the arguments as tuples.
-        shape, dtype: those of each component.
+        components: the argument as a tuple.
+        devices: the device names as a tuple.
 
     Raises:
         InvalidError: no component, not a writable array, different shapes or dtypes, numpy strings

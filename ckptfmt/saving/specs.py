@@ -52,7 +52,8 @@ class SaveSpec:
             else "".
 
     Attributes:
-        slice_spec, name: as given.
+        slice_spec: as given.
+        name: as given.
         device: the name.
         dtype: the numpy dtype (strings are `object`, quantized types TensorFlow's structured
             dtypes), or "variant".
@@ -168,7 +169,8 @@ class DSaveSpec(SaveSpec):
 
     Attributes:
         slice_spec: text of the slice; "" for the whole tensor.
-        global_shape, layout: the shape and the Layout.
+        global_shape: shape of the whole tensor.
+        layout: the Layout.
         is_empty: True if the device's slice is empty: nothing is saved, and a restore returns an
             empty array.
 
