@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The documentation site: `make docs`."""
 
+import re
+
 from pygments.lexers.special import TextLexer
 from sphinx.util.typing import stringify_annotation
 
@@ -43,11 +45,14 @@ PAGES = {
 
 
 def setup(app):
-    """Show the specification's blocks of bytes as text, and long types as short ones."""
+    """Show the specification's blocks of bytes as text, long types as short ones, no constructor
+    that only the package calls, and names in tables in lines that end at dots and underscores."""
     app.add_lexer("hex", TextLexer)
     app.connect("source-read", lead_to_pages)
     # Before autodoc writes the types that it has found beside the texts.
     app.connect("object-description-transform", shorten, priority=100)
+    app.connect("autodoc-process-signature", hide_constructor)
+    app.connect("html-page-context", break_names)
 
 
 def shorten(app, *_):
@@ -63,3 +68,18 @@ def lead_to_pages(app, name, source):
     up = "../" * (name.count("/") + 1)
     for path, page in PAGES.items():
         source[0] = source[0].replace(f"]({up}{path}", f"]({up[3:]}{page}")
+
+
+def hide_constructor(app, what, name, *_):
+    """Show no arguments of TensorHandle, which only readers make."""
+    return ("", None) if name == "ckptfmt.types.TensorHandle" else None
+
+
+def break_names(app, page, template, context, doctree):
+    """Allow line breaks after the dots, underscores and slashes of code in tables."""
+
+    def in_table(found):
+        code = r'(?<=<span class="pre">)[^<]+'
+        return re.sub(code, lambda c: re.sub(r"(?<=\w)[._/](?=\w)", r"\g<0><wbr>", c[0]), found[0])
+
+    context["body"] = re.sub("<table.*?</table>", in_table, context.get("body", ""), flags=re.S)
