@@ -230,8 +230,9 @@ class TensorHandle:
 
     @property
     def partial_reads_verified(self) -> bool:
-        """True if verify="auto" verifies partial reads. Every stored value then has chunk checksums,
-        or is small enough to be read whole (1 MiB), or is read whole anyway (strings)."""
+        """True if verify="auto" verifies partial reads. Every stored value then has chunk
+        checksums, or is small enough to be read whole (1 MiB), or is read whole anyway
+        (strings)."""
         info = dtypes.info_of(self.dtype_code)
         if info and not info.size:
             return True
