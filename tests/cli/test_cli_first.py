@@ -100,7 +100,7 @@ REFUSED = {
     "merge --durability some model new": "usage: ckptfmt merge",
     "completion tcsh": "usage: ckptfmt completion",
     # an error starts with its option
-    "convert model new.npz --max-shard-size 5": "ckptfmt: --max-shard-size: ",
+    "convert model new.npz --max-shard-size 5": "ckptfmt: --max-shard-size ",
     "convert model new --max-shard-size many": "ckptfmt: --max-shard-size: ",
     "convert model new --cast int8": "ckptfmt: --cast ",
     "convert model new --level v2 --compression zstd": "ckptfmt: --compression: ",
