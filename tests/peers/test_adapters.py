@@ -4,14 +4,9 @@ the calls that save and load them. These calls work."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
-
-import pytest
-
-os.environ.setdefault("KERAS_BACKEND", "torch")
 
 import flax.linen
 import jax
@@ -19,6 +14,7 @@ import jax.numpy as jnp
 import keras
 import numpy as np
 import optax
+import pytest
 import torch
 from flax import nnx
 from flax.training.train_state import TrainState

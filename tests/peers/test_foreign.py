@@ -8,16 +8,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import pytest
-
-# Keras reads it once, when it is imported.
-os.environ.setdefault("KERAS_BACKEND", "torch")
-
 import jax.numpy as jnp
 import keras
 import ml_dtypes
+import numpy as np
 import orbax.checkpoint as ocp
+import pytest
 import safetensors.torch
 import torch
 import torch.distributed.checkpoint as dcp

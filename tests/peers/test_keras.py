@@ -11,14 +11,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import pytest
-
-# Keras reads it once, when it is imported.
-os.environ.setdefault("KERAS_BACKEND", "torch")
-
 import h5py
 import keras
+import numpy as np
+import pytest
 import torch
 from keras import layers
 from support import keras_models

@@ -5,18 +5,14 @@ an error before anything is written. With strict=False an optimizer is loaded wh
 
 from __future__ import annotations
 
-import os
 import random
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import keras
 import numpy as np
 import pytest
-
-os.environ.setdefault("KERAS_BACKEND", "torch")
-
-import keras
 from support.strategies import SEEDS, counted, property_test
 
 import ckptfmt

@@ -4,18 +4,13 @@
 from __future__ import annotations
 
 import mmap
-import os
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import keras
 import numpy as np
 import pytest
-
-# Keras reads it once, when it is imported.
-os.environ.setdefault("KERAS_BACKEND", "torch")
-
-import keras
 from keras import layers
 from support.resuming import QUICK, check_commands, killed_and_resumed, managed, metrics
 

@@ -3,13 +3,9 @@
 
 from __future__ import annotations
 
-import os
 import re
 from pathlib import Path
 from typing import Any
-
-# Keras reads it once, when it is imported.
-os.environ.setdefault("KERAS_BACKEND", "torch")
 
 import keras
 import lightning
